@@ -30,8 +30,8 @@ from pybroker.client.offset_lookup import (
 )
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.ranges.options import parse_range_options
-from pybroker.client.ranges.standing import UNKNOWN_CODES, Standing, topic_id_text
-from pybroker.client.ranges.standing import faults as range_faults
+from pybroker.client.ranges.validity import UNKNOWN_CODES, CurrentPartition, topic_id_text
+from pybroker.client.ranges.validity import faults as range_faults
 from pybroker.errors import ErrorCode
 from pybroker.model import (
     NO_EPOCH,
@@ -426,13 +426,13 @@ def _before(
         ended = facts.epoch_ends.get(key)
         if known and key not in facts.first:
             continue  # only some partitions are wanted
-        standing = Standing(
+        current = CurrentPartition(
             known,
             topic_id_text(topics[key.topic]),
             facts.last[key].leader_epoch if known else NO_EPOCH,
             epoch_end=ended.end_offset if ended and not ended.error else NO_OFFSET,
         )
-        damage = [str(fault) for fault in range_faults(item, item.end, standing)]
+        damage = [str(fault) for fault in range_faults(item, item.end, current)]
         if known and not damage and facts.last[key].offset < item.end:
             damage.append(
                 f"{key} ends at {facts.last[key].offset} now, before snapshot {wish.since.id} did"

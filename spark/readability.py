@@ -22,7 +22,7 @@ from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.range_reader import PartitionRange, RangeFailed, RangeReader
-from pybroker.client.ranges.standing import faults, standings
+from pybroker.client.ranges.validity import current_partitions, faults
 from pybroker.ports import Clock, Rng
 
 CLEANUP_POLICY: Final = "cleanup.policy"
@@ -65,14 +65,14 @@ async def readability(
         if other is not None:
             return Readability((other,))
         deadline = Deadline(clock, options.default_api_timeout_ms)
-        found = await standings(cluster, ranges, deadline)
+        found = await current_partitions(cluster, ranges, deadline)
         problems: list[str] = []
         for item in ranges:
-            standing = found[item.topic_partition]
-            if isinstance(standing, ClientError):
-                problems.append(f"{item.topic_partition} cannot be asked: {standing}")
+            current = found[item.topic_partition]
+            if isinstance(current, ClientError):
+                problems.append(f"{item.topic_partition} cannot be asked: {current}")
             else:
-                problems += map(str, faults(item, item.start, standing))
+                problems += map(str, faults(item, item.start, current))
         age_ms = clock.wall_ms() - created_at_ms
         uncounted = {item.topic for item in ranges if item.offsets and not item.counts}
         warnings = [

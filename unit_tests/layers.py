@@ -18,8 +18,8 @@ admin: loop_watch text_format view | config_page group_rows partition_rows readi
     families | exposition | http
 applog: log_levels rate_limit | output
 broker: * | group_coordination leader_discovery shutdown start_steps | app | startup
-classic: assignment errors options standing subscription | claims nodes | commits reading stream |
-    kafka_offsets rebalancing | consumer
+classic: assignment errors options session_validity subscription | nodes partition_owners | commits
+    reading stream | kafka_offsets rebalancing | consumer
 client: * | accumulator connection leaderless options subscription | cluster | identity leader_calls
     | batch_lookup coordinator_calls epoch_lookup offset_lookup sender | admin position_check
     producer ranges | fetcher range_reader | groups | consumer
@@ -27,7 +27,7 @@ client.admin: calls | cluster configs elections groups log_dirs partitions topic
     lag | admin
 client.assignors: base | balance ranges roundrobin | sticky | choice
 client.groups: decisions topics | link requests | member offsets | committer | session | group
-client.ranges: model | counts cursor standing | fetcher | options
+client.ranges: model | counts cursor validity | fetcher | options
 config: declaration kafka_options kafka_versions listeners properties | broker_options |
     broker_config | topic_config | layered_config without_effect
 coordinator: runtime zookeeper | controller groups transactions | offsets
@@ -63,9 +63,10 @@ spark.etl: files layout moments progress yaml_file | job_names manifest | store 
     job_model orphans report | decode job_file proposal | sink transform | output run | job |
     command
 storage: * | checkpoints files index_table producer_state retention | directory epoch_file
-    offset_index producer_snapshot time_index | directory_set segment snapshot_files | half_removed
-    rolling segments | durability log_parts lookup | epoch_check log recovery | checkpointed chores
-    incomplete loader log_table scrub | ending moves | opening relocation | manager
+    offset_index producer_snapshot time_index | directory_set segment snapshot_files |
+    undeleted_segments segment_roll segments | durability log_parts lookup | epoch_check log
+    recovery | checkpointed chores incomplete loader log_table scrub | ending moves | opening
+    relocation | manager
 testing: cluster_view history loop_thread place relay sockets | cluster_parts proxy | cluster_links
     cluster_waits simulation | cluster | plugin
 testing.history: ops values | model | client_rules eras group_rules loader measures untold |

@@ -1,5 +1,5 @@
-"""The consumer of Kafka 0.8: its group lives in ZooKeeper, where its members watch each other,
-share out the partitions without any broker's help, and keep their offsets."""
+"""The consumer of Kafka 0.8: its group lives in ZooKeeper. Its members watch each other, divide the
+partitions without a broker's help, and keep their offsets there."""
 
 from pybroker.classic.consumer import ClassicConsumer
 from pybroker.classic.errors import (

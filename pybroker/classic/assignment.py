@@ -1,8 +1,8 @@
-"""Who gets which partition: the arithmetic that every member of a group does for itself.
+"""Divides the partitions of a group: the arithmetic that every member does by itself.
 
-Members agree only if they compute the same from the same nodes, so each rule here is that of the
-Scala consumer to the letter: of all releases for `range`; of 0.8.2 to 0.10.1 for `roundrobin`
-(later ones order partitions by another text). Values only; reading the nodes is `nodes.py`.
+Members agree only if they compute the same from the same nodes, so each rule is exactly that of the
+Scala consumer: of all releases for `range`; of 0.8.2 to 0.10.1 for `roundrobin` (later ones order
+partitions by another text). Values only; `nodes.py` reads the nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pybroker.model import TopicPartition
 
 
 class ThreadId(NamedTuple):
-    """One stream of a member; prints as the owner nodes have it."""
+    """One stream of a member; prints as in the owner nodes."""
 
     consumer: str
     number: int
@@ -34,9 +34,9 @@ class NoRoundRobin(PybrokerError):
 
 
 def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
-    """Topic by topic: each thread a run of neighbouring partitions, the first ones one more where
-    it does not come out even. Of `partitions` (topic -> numbers, ascending) all are given out whose
-    topic anybody consumes."""
+    """Assign topic by topic: each thread gets a run of neighbouring partitions, the first threads
+    one more if they do not divide evenly. `partitions` (topic -> numbers, ascending) of topics
+    without a consumer are ignored."""
     found: Assignment = {}
     for topic, numbers in partitions.items():
         threads = sorted(_threads_of(streams, topic), key=_java_order)
@@ -51,7 +51,7 @@ def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> A
 
 
 def assign_roundrobin(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
-    """All partitions, in the order of a hash of their names, dealt to the threads in turn. Raises
+    """Assign all partitions, in the order of a hash of their names, to the threads in turn. Raises
     NoRoundRobin."""
     topics = dict.fromkeys(topic for counts in streams.values() for topic in counts)
     if not topics:
@@ -74,7 +74,7 @@ STRATEGIES: Final = {"range": assign_range, "roundrobin": assign_roundrobin}
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode` of Java: a signed number of 32 bits."""
+    """Return `String.hashCode` of Java: a signed number of 32 bits."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for index in range(0, len(units), 2):
@@ -91,5 +91,6 @@ def _threads_of(streams: Streams, topic: str) -> list[ThreadId]:
 
 
 def _java_order(thread: ThreadId) -> bytes:
-    """Java compares strings by their UTF-16 units, so thread 10 comes before thread 2."""
+    """Return the sort key: Java compares strings by their UTF-16 units, so thread 10 comes before
+    thread 2."""
     return str(thread).encode("utf-16-be", "surrogatepass")

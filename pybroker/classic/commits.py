@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from pybroker.classic.claims import Claim
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.registry import ensure
 from pybroker.errors import CoordError, MultiFailed, NodeExists, NoNode
@@ -22,22 +22,24 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """Where a new owner starts, and what is stored; None: nothing."""
+    """The offset at which a new owner starts, and the stored one; None: none."""
 
     start: int | None
     stored: int | None
 
 
 class OffsetStore(Protocol):
-    """Where a group keeps its offsets."""
+    """The store of a group's offsets."""
 
     async def read(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Progress]: ...
 
     async def write(
-        self, claims: Iterable[Claim], exact: Mapping[TopicPartition, int] | None = None
-    ) -> list[Claim]: ...
+        self,
+        owned_partitions: Iterable[OwnedPartition],
+        exact: Mapping[TopicPartition, int] | None = None,
+    ) -> list[OwnedPartition]: ...
 
 
 class Offsets:
@@ -49,25 +51,28 @@ class Offsets:
         self._group_id = group_id
         self._era = era
         self._writing = asyncio.Lock()
-        """Taken for a whole commit, so that an older offset never lands on a newer one. Nothing
-        else is waited for under it than ZooKeeper."""
+        """Held for a whole commit, so that an older offset never replaces a newer one. Its holder
+        waits only for ZooKeeper."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Raises CoordError, MalformedNode."""
+        """Return the stored offsets. Raises CoordError, MalformedNode."""
         offsets = await asyncio.gather(*(self._read_one(key) for key in partitions))
         return {
             key: Progress(offset, offset) for key, offset in zip(partitions, offsets, strict=True)
         }
 
     async def write(
-        self, claims: Iterable[Claim], exact: Mapping[TopicPartition, int] | None = None
-    ) -> list[Claim]:
-        """Store how far these were consumed, or what `exact` says, where that is news. Gives those
-        that turned out not to be ours any more. Raises CoordError; the others were stored then, as
-        far as they could be."""
+        self,
+        owned_partitions: Iterable[OwnedPartition],
+        exact: Mapping[TopicPartition, int] | None = None,
+    ) -> list[OwnedPartition]:
+        """Store the consumed offsets of these partitions, or those in `exact`, if they have
+        changed. Return the partitions that this member no longer owns. Raises CoordError; the
+        others are then stored as far as possible."""
         async with self._writing:
             outcomes = await asyncio.gather(
-                *(self._write_one(claim, exact) for claim in claims), return_exceptions=True
+                *(self._write_one(owned, exact) for owned in owned_partitions),
+                return_exceptions=True,
             )
         lost = []
         for outcome in outcomes:
@@ -77,25 +82,26 @@ class Offsets:
                 lost.append(outcome)
         return lost
 
-    async def disowned(self, claims: Collection[Claim]) -> list[Claim]:
-        """Which of these are not ours any more, as ZooKeeper's leader says. Raises CoordError."""
-        outcomes = await asyncio.gather(*(self._is_disowned(claim) for claim in claims))
-        return [claim for claim, gone in zip(claims, outcomes, strict=True) if gone]
+    async def disowned(self, owned_partitions: Collection[OwnedPartition]) -> list[OwnedPartition]:
+        """Return the partitions that this member no longer owns, as ZooKeeper's leader says. Raises
+        CoordError."""
+        outcomes = await asyncio.gather(*(self._is_disowned(owned) for owned in owned_partitions))
+        return [owned for owned, gone in zip(owned_partitions, outcomes, strict=True) if gone]
 
-    async def _is_disowned(self, claim: Claim) -> bool:
-        if claim.released or claim.era != self._era():
+    async def _is_disowned(self, owned: OwnedPartition) -> bool:
+        if owned.released or owned.era != self._era():
             return True
         try:
-            await self._coord.multi(self._checks(claim))
+            await self._coord.multi(self._checks(owned))
         except MultiFailed as error:
             if not isinstance(error.cause, NoNode):
                 raise
             return True
-        return claim.released or claim.era != self._era()
+        return owned.released or owned.era != self._era()
 
-    def _checks(self, claim: Claim) -> list[CoordOp]:
-        """That the owner node and the topic are still there."""
-        key = claim.topic_partition
+    def _checks(self, owned: OwnedPartition) -> list[CoordOp]:
+        """Return checks that the owner node and the topic still exist."""
+        key = owned.topic_partition
         return [
             CheckOp(paths.group_owner(self._group_id, key), -1),
             CheckOp(paths.topic(key.topic), -1),
@@ -111,38 +117,41 @@ class Offsets:
         return None if offset < 0 else offset
 
     async def _write_one(
-        self, claim: Claim, exact: Mapping[TopicPartition, int] | None
-    ) -> Claim | None:
-        """None when it is stored, else the claim, which is not ours."""
-        key = claim.topic_partition
-        offset = claim.consumed if exact is None else exact[key]
-        if offset is None or offset == claim.stored:
+        self, owned: OwnedPartition, exact: Mapping[TopicPartition, int] | None
+    ) -> OwnedPartition | None:
+        """Return None once the offset is stored, else the partition, which this member no longer
+        owns."""
+        key = owned.topic_partition
+        offset = owned.consumed if exact is None else exact[key]
+        if offset is None or offset == owned.stored:
             return None
         path = paths.offset(self._group_id, key)
         data = schemas.encode_number(offset)
-        exists = claim.stored is not None
+        exists = owned.stored is not None
         for _ in range(_ATTEMPTS_MAX):
-            if claim.released or claim.era != self._era():
-                return claim
+            if owned.released or owned.era != self._era():
+                return owned
             last = SetOp(path, data) if exists else CreateOp(path, data)
             try:
-                await self._coord.multi([*self._checks(claim), last])
+                await self._coord.multi([*self._checks(owned), last])
             except MultiFailed as error:
                 match error.index, error.cause:
                     case 0 | 1, NoNode():
-                        return claim
+                        return owned
                     case 2, NodeExists():
                         exists = True
                     case 2, NoNode():
-                        # Somebody removed the offset: with the topic, or alone.
+                        # Another client removed the offset: with the topic, or alone.
                         topic = await self._coord.exists(paths.topic(key.topic))
-                        if topic is None or topic.czxid != claim.topic_czxid:
-                            return claim
+                        if topic is None or topic.czxid != owned.topic_czxid:
+                            return owned
                         await ensure(self._coord, paths.parent(path))
                         exists = False
                     case _:
                         raise
             else:
-                claim.stored = offset
+                owned.stored = offset
                 return None
-        raise CoordError(f"{path} could not be written: it comes and goes")
+        raise CoordError(
+            f"{path} could not be written: other clients keep creating and removing it"
+        )

@@ -1,4 +1,4 @@
-"""The public class: puts the parts together, and ends them."""
+"""The public class: assembles the parts, starts and closes them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from types import TracebackType
 from typing import Final, Self
 
 from pybroker.background import TaskOwner
-from pybroker.classic.claims import Claim
 from pybroker.classic.commits import Offsets, OffsetStore
 from pybroker.classic.errors import NotOwned, RebalanceFailed
 from pybroker.classic.kafka_offsets import KafkaOffsets
 from pybroker.classic.nodes import GroupNodes
 from pybroker.classic.options import parse_classic_options
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.classic.reading import Reader
 from pybroker.classic.rebalancing import RebalanceListener, Rebalancer
-from pybroker.classic.standing import Standing
+from pybroker.classic.session_validity import SessionValidity
 from pybroker.classic.stream import Stream, StreamSet
 from pybroker.classic.subscription import (
     BLACK_LIST,
@@ -36,13 +36,13 @@ from pybroker.errors import CoordError, PybrokerError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Coord, Rng
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _LEAVE_S: Final = 5.0
 
 
 class ClassicConsumer:
-    """A member of a group that is coordinated by its members themselves, through ZooKeeper, as
+    """A member of a group whose members coordinate themselves, through ZooKeeper, like
     the high-level consumer of Kafka 0.8; both kinds may be in one group.
 
         async with ClassicConsumer("localhost:2181", group_id="billing") as consumer:
@@ -64,8 +64,8 @@ class ClassicConsumer:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """`coord` is a started session to use instead of one of its own; its giver closes it.
-        `listener` hears what the member loses and gets. Raises ConfigError."""
+        """`coord` is a started session to use instead of an own one; the caller closes it.
+        `listener` is called for lost and gained partitions. Raises ConfigError."""
         if zookeeper_connect is not None:
             options["zookeeper_connect"] = zookeeper_connect
         self.options = parse_classic_options(options)
@@ -75,10 +75,10 @@ class ClassicConsumer:
         self._clock = clock or defaults.make_clock()
         self._rng = rng or defaults.make_rng()
         self.consumer_id = self._make_id()
-        """As it stands in the group's nodes."""
+        """The id in the group's nodes."""
         self._tasks = TaskOwner(self._task_failed)
         self._streams = StreamSet({})
-        self._standing: Standing | None = None
+        self._validity: SessionValidity | None = None
         self._reader: Reader | None = None
         self._offsets: OffsetStore | None = None
         self._rebalancer: Rebalancer | None = None
@@ -90,7 +90,7 @@ class ClassicConsumer:
     # ---- life
 
     async def start(self) -> None:
-        """Reach ZooKeeper. Raises StartupError."""
+        """Connect to ZooKeeper. Raises StartupError."""
         options = self.options
         if self._given_coord is None:
             self._own_coord = KazooCoord(
@@ -107,7 +107,7 @@ class ClassicConsumer:
             session_timeout_ms = self._own_coord.session_timeout_ms
         coord = self._given_coord or self._own_coord
         assert coord is not None
-        self._standing = Standing(
+        self._validity = SessionValidity(
             coord,
             session_timeout_ms=session_timeout_ms,
             on_expired=self._session_expired,
@@ -116,15 +116,15 @@ class ClassicConsumer:
         )
 
     async def close(self) -> None:
-        """Leave the group; with auto.commit.enable the offsets of what was consumed are stored
+        """Leave the group; with auto.commit.enable the offsets of consumed records are stored
         first. Records that a stream has in hand do not count. Idempotent."""
         if self._closed:
             return
         self._closed = True
         for stream in self._streams:
             stream.close()
-        async with AsyncExitStack() as last:  # each whatever becomes of the one before
-            for each in (self._own_coord, self._reader, self._standing):
+        async with AsyncExitStack() as last:  # each, even if an earlier one fails
+            for each in (self._own_coord, self._reader, self._validity):
                 if each is not None:
                     last.push_async_callback(each.close)
             await self._tasks.close()
@@ -136,8 +136,8 @@ class ClassicConsumer:
             async with asyncio.timeout(_LEAVE_S):
                 await rebalancer.leave()
         except (CoordError, ClientError, TimeoutError) as error:
-            logger.warning(
-                "event=not-left consumer=%s reason=%r; its partitions are free when its session"
+            log.warning(
+                "not left consumer=%s reason=%r; its partitions are free when its session"
                 " has expired", self.consumer_id, error,
             )  # fmt: skip
 
@@ -157,7 +157,7 @@ class ClassicConsumer:
 
     async def subscribe(self, topics: Mapping[str, int] | Iterable[str]) -> dict[str, list[Stream]]:
         """Join the group for these topics, each with a number of streams (for names alone one
-        each). A topic may come to exist later. Returns when this member has its partitions.
+        each). A topic may be created later. Returns once this member has its partitions.
 
         Raises ConfigError, GroupIsCoordinated, RebalanceFailed.
         """
@@ -181,7 +181,7 @@ class ClassicConsumer:
     ) -> list[Stream]:
         """Join the group for all topics whose whole name matches `white_list`, or does not match
         `black_list`, now or later; each stream reads some partitions of all. Patterns are regular
-        expressions; a comma is taken for `|`. Returns and raises as `subscribe`."""
+        expressions; a comma means `|`. Returns and raises as `subscribe`."""
         if white_list is not None and black_list is None:
             subscription = by_pattern(WHITE_LIST, white_list, streams)
         elif black_list is not None and white_list is None:
@@ -194,45 +194,49 @@ class ClassicConsumer:
         )
         return made
 
-    # ---- what is owned, and how far it was read
+    # ---- owned partitions and their offsets
 
     def owned(self) -> dict[TopicPartition, str]:
-        """The partitions that are this member's now, with the thread id in their owner nodes."""
+        """Return the partitions that this member owns now, with the thread id in their owner
+        nodes."""
         held = {} if self._rebalancer is None else self._rebalancer.held
         return {key: str(held[key].thread) for key in sorted(held)}
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Store that everything was consumed that the streams have given; or exactly these: for
-        each partition the offset to go on from. Only what has changed is written.
+        """Store the offsets behind all records that the streams have returned; or exactly these:
+        for each partition the next offset to read. Only changes are written.
 
-        Raises NotOwned for partitions that are not this member's (the others are stored), and
-        CoordError if ZooKeeper did not confirm it, with offsets.storage=kafka ClientError if the
-        coordinator did not; ValueError for a negative offset.
+        Raises NotOwned for partitions that this member does not own (the others are stored);
+        CoordError if ZooKeeper did not confirm the write; with offsets.storage=kafka ClientError if
+        the coordinator did not; ValueError for a negative offset.
         """
         rebalancer, store = self._rebalancer, self._offsets
         if rebalancer is None or store is None or self._closed:
             raise Closed("the consumer is not in a group")
         if offsets is not None and min(offsets.values(), default=0) < 0:
             raise ValueError(f"offset is {min(offsets.values())}, expected 0 or more")
-        claims = {claim.topic_partition: claim for claim in rebalancer.claims()}
+        owned_partitions = {owned.topic_partition: owned for owned in rebalancer.owned_partitions()}
         missing: list[TopicPartition] = []
         if offsets is None:
             for stream in self._streams:
                 stream.settle_all()
         else:
-            missing = [key for key in offsets if key not in claims]
-            claims = {key: claims[key] for key in offsets if key in claims}
-            for key, claim in claims.items():
-                claim.done_until(offsets[key])
-        lost = await store.write(claims.values(), offsets)
+            missing = [key for key in offsets if key not in owned_partitions]
+            owned_partitions = {
+                key: owned_partitions[key] for key in offsets if key in owned_partitions
+            }
+            for key, owned in owned_partitions.items():
+                owned.done_until(offsets[key])
+        lost = await store.write(owned_partitions.values(), offsets)
         if lost:
             rebalancer.lost(lost)
         if lost or missing:
-            raise NotOwned([*missing, *(claim.topic_partition for claim in lost)])
+            raise NotOwned([*missing, *(owned.topic_partition for owned in lost)])
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Where a new owner would start; None if nothing is stored. Before the subscription as
-        the nodes say. Raises CoordError, MalformedNode, with offsets.storage=kafka ClientError."""
+        """Return the offset at which a new owner would start; None if nothing is stored. Before
+        `subscribe` it is that of the nodes. Raises CoordError, MalformedNode, with
+        offsets.storage=kafka ClientError."""
         key = TopicPartition(*partition)
         store = self._offsets or Offsets(self._coord(), self.options.group_id, era=lambda: 0)
         return (await store.read([key]))[key].start
@@ -245,8 +249,8 @@ class ClassicConsumer:
         if self._closed:
             raise Closed("the consumer is closed")
         options = self.options
-        coord, standing = self._coord(), self._standing
-        assert standing is not None
+        coord, validity = self._coord(), self._validity
+        assert validity is not None
         self._streams = streams
         self._reader = Reader(
             options,
@@ -256,7 +260,7 @@ class ClassicConsumer:
             on_start_found=self._commit_now.set,
             on_failure=self._break,
         )
-        self._offsets = self._make_store(coord, standing, self._reader)
+        self._offsets = self._make_store(coord, validity, self._reader)
         self._rebalancer = Rebalancer(
             options=options,
             consumer_id=self.consumer_id,
@@ -266,7 +270,7 @@ class ClassicConsumer:
                 coord, options.group_id, exclude_internal=options.exclude_internal_topics
             ),
             offsets=self._offsets,
-            standing=standing,
+            validity=validity,
             reader=self._reader,
             streams=streams,
             listener=self._listener,
@@ -282,9 +286,9 @@ class ClassicConsumer:
         if options.auto_commit_enable:
             self._tasks.start(self._commit_by_itself(), "classic consumer auto-commit")
 
-    def _make_store(self, coord: Coord, standing: Standing, reader: Reader) -> OffsetStore:
+    def _make_store(self, coord: Coord, validity: SessionValidity, reader: Reader) -> OffsetStore:
         options = self.options
-        nodes = Offsets(coord, options.group_id, era=lambda: standing.era)
+        nodes = Offsets(coord, options.group_id, era=lambda: validity.era)
         if options.offsets_storage == "zookeeper":
             return nodes
         return KafkaOffsets(
@@ -295,12 +299,12 @@ class ClassicConsumer:
         )
 
     def _make_stream(self, name: str) -> Stream:
-        if self._standing is None:
+        if self._validity is None:
             raise Closed("the consumer was not started")
         return Stream(
             name,
             clock=self._clock,
-            certainty=self._standing,
+            certainty=self._validity,
             on_taken=self._taken,
             timeout_ms=self.options.consumer_timeout_ms,
         )
@@ -314,7 +318,7 @@ class ClassicConsumer:
 
     def _coord(self) -> Coord:
         coord = self._given_coord or self._own_coord
-        if coord is None or self._standing is None:
+        if coord is None or self._validity is None:
             raise Closed("the consumer was not started")
         return coord
 
@@ -333,11 +337,11 @@ class ClassicConsumer:
                 pass
             self._commit_now.clear()
             try:
-                lost = await store.write(rebalancer.claims())
+                lost = await store.write(rebalancer.owned_partitions())
             except (CoordError, ClientError) as error:
                 if not failing:
-                    logger.warning(
-                        "event=auto-commit-failed consumer=%s reason=%r; trying again",
+                    log.warning(
+                        "auto commit failed consumer=%s reason=%r; trying again",
                         self.consumer_id, error,
                     )  # fmt: skip
                 failing = True
@@ -348,12 +352,12 @@ class ClassicConsumer:
 
     # ---- inside: called by the parts
 
-    def _taken(self, claim: Claim) -> None:
+    def _taken(self, owned: OwnedPartition) -> None:
         if self._reader is not None:
-            self._reader.room_again(claim)
+            self._reader.room_again(owned)
 
     def _session_expired(self) -> None:
-        logger.warning("event=session-expired consumer=%s", self.consumer_id)
+        log.warning("session expired consumer=%s", self.consumer_id)
         if self._rebalancer is not None:
             self._rebalancer.forget()
 
@@ -374,7 +378,7 @@ class ClassicConsumer:
         self._tell_streams()
 
     def _task_failed(self, error: BaseException) -> None:
-        self._break(Closed(f"the consumer cannot go on: {error!r}"))
+        self._break(Closed(f"the consumer has failed: {error!r}"))
 
     def _tell_streams(self) -> None:
         for stream in self._streams:

@@ -1,4 +1,4 @@
-"""What can go wrong for a user of the classic consumer, beyond the errors of the client."""
+"""The errors of the classic consumer, beyond those of the client."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pybroker.model import TopicPartition
 
 class RebalanceFailed(ClientError):
     """The member could not get its partitions within rebalance.max.retries times
-    rebalance.backoff.ms; the message and `__cause__` say why. It reads nothing of them meanwhile,
-    and tries again when something changes."""
+    rebalance.backoff.ms; the message and `__cause__` say why. It reads none of them meanwhile, and
+    tries again when something changes."""
 
     retriable = True
 
 
 class GroupIsCoordinated(ResponseError):
-    """Brokers coordinate the group (its members use JoinGroup): nobody may join it by way of
-    ZooKeeper, or partitions would have two owners. Use another group, or wait until they left."""
+    """Brokers coordinate the group (its members use JoinGroup): no classic consumer may join it, or
+    partitions would have two owners. Use another group, or wait until those members have left."""
 
     def __init__(self, group_id: str, member: str) -> None:
         super().__init__(
@@ -36,7 +36,7 @@ class ConsumerIdTaken(ClientError):
 
 
 class NotOwned(ClientError):
-    """The partitions do not belong to this member, or not any more; nothing was committed for
+    """The partitions do not belong, or no longer belong, to this member; nothing was committed for
     them."""
 
     def __init__(self, partitions: Collection[TopicPartition]) -> None:

@@ -1,9 +1,9 @@
-"""Offsets at the group's coordinator (offsets.storage=kafka), and in the classic nodes as well
-while a group moves from there (dual.commit.enabled).
+"""Offsets at the group's coordinator (offsets.storage=kafka), and also in the classic nodes while a
+group moves from there (dual.commit.enabled).
 
-The coordinator takes them as those of nobody's member, so it cannot tell an owner from a former
-one. Before each commit ZooKeeper is asked through its leader whether the partitions are still ours;
-what happens between its answer and the commit is not fenced, as in Kafka.
+The coordinator accepts these commits without a member id, so it cannot tell an owner from a former
+one. Before each commit, ZooKeeper's leader is asked whether this member still owns the partitions;
+a change between its answer and the commit is not fenced, as in Kafka.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from pybroker.classic.claims import Claim
 from pybroker.classic.commits import Offsets, Progress
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.client.consumer import Consumer
 from pybroker.model import TopicPartition
 
 
 class KafkaOffsets:
-    """As `commits.Offsets`, of which it is given the one for the nodes. Its methods may raise
+    """As `commits.Offsets`, whose instance for the nodes it receives. Its methods may raise
     ClientError, too."""
 
     def __init__(
@@ -30,10 +30,11 @@ class KafkaOffsets:
         self._dual = dual
         self._timeout_ms = timeout_ms
         self._writing = asyncio.Lock()
-        """Taken before that of the nodes, and never after."""
+        """Always taken before the lock of the nodes."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """With dual.commit.enabled a member starts at the larger of the two offsets."""
+        """Return the stored offsets; with dual.commit.enabled a member starts at the larger of the
+        two."""
         committed = await self._consumer().committed(partitions)
         found = {}
         for key, answer in committed.items():
@@ -47,23 +48,25 @@ class KafkaOffsets:
         return found
 
     async def write(
-        self, claims: Iterable[Claim], exact: Mapping[TopicPartition, int] | None = None
-    ) -> list[Claim]:
+        self,
+        owned_partitions: Iterable[OwnedPartition],
+        exact: Mapping[TopicPartition, int] | None = None,
+    ) -> list[OwnedPartition]:
         async with self._writing:
-            news: dict[Claim, int] = {}
-            for claim in claims:
-                offset = claim.consumed if exact is None else exact[claim.topic_partition]
-                if offset is not None and offset != claim.stored:
-                    news[claim] = offset
+            news: dict[OwnedPartition, int] = {}
+            for owned in owned_partitions:
+                offset = owned.consumed if exact is None else exact[owned.topic_partition]
+                if offset is not None and offset != owned.stored:
+                    news[owned] = offset
             lost = await self._nodes.disowned(news)
-            for claim in lost:
-                del news[claim]
+            for owned in lost:
+                del news[owned]
             if not news:
                 return lost
-            offsets = {claim.topic_partition: offset for claim, offset in news.items()}
+            offsets = {owned.topic_partition: offset for owned, offset in news.items()}
             await self._consumer().commit(offsets, timeout_ms=self._timeout_ms)
             if self._dual:
                 lost += await self._nodes.write(news, offsets)
-            for claim, offset in news.items():
-                claim.stored = offset
+            for owned, offset in news.items():
+                owned.stored = offset
             return lost

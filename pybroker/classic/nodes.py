@@ -1,7 +1,8 @@
-"""The nodes of a classic group, below /consumers/<group>: who is there, and who owns what.
+"""The nodes of a classic group, below /consumers/<group>: its members, and the owners of
+partitions.
 
-Everything that a member writes here is ephemeral, and safe against a lost reply: what may or may
-not be there is looked at again. When to write what is decided in `rebalancing.py`.
+All nodes that a member writes here are ephemeral, and writes survive a lost reply: the member reads
+a node that may or may not exist again. `rebalancing.py` decides when to write.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ATTEMPTS_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """`partitions` ascending; `czxid` tells the topic from a later one of the same name."""
+    """`partitions` ascending; `czxid` distinguishes the topic from a later one of the same name."""
 
     partitions: tuple[int, ...]
     czxid: int
@@ -35,7 +36,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What decides who gets what. `topics` are those that exist of those that were asked for."""
+    """The input of an assignment. `topics` are the existing ones of those that were requested."""
 
     streams: Streams
     topics: Mapping[str, TopicFacts]
@@ -43,7 +44,7 @@ class GroupView:
 
 
 class GroupNodes:
-    """The nodes of one group, seen by one of its members. All methods may raise CoordError and
+    """The nodes of one group, as one member sees them. All methods may raise CoordError and
     MalformedNode."""
 
     def __init__(self, coord: Coord, group_id: str, *, exclude_internal: bool) -> None:
@@ -54,7 +55,7 @@ class GroupNodes:
     # ---- members
 
     async def register(self, consumer_id: str, data: bytes) -> None:
-        """Be a member for as long as the session lives. Raises ConsumerIdTaken."""
+        """Register as a member while the session lives. Raises ConsumerIdTaken."""
         path = paths.group_member(self._group_id, consumer_id)
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -78,8 +79,8 @@ class GroupNodes:
         await self._delete_own(paths.group_member(self._group_id, consumer_id))
 
     async def look(self, consumer_id: str, watch: Watch, *, all_topics: bool) -> GroupView:
-        """Read everything, and let `watch` hear of changes. Topics are those that this member
-        consumes, or with `all_topics` anybody in the group. Raises GroupIsCoordinated."""
+        """Read all nodes, and set `watch` for changes. Topics are those of this member, or with
+        `all_topics` those of any member. Raises GroupIsCoordinated."""
         members = await self._members(watch)
         names: list[str] = []
         if any(member.is_pattern for member in members.values()):
@@ -102,7 +103,7 @@ class GroupNodes:
         )
 
     async def broker_addresses(self) -> list[str]:
-        """host:port of every live broker's listeners without encryption."""
+        """Return host:port of every live broker's listeners without encryption."""
         names = await self._coord.children(paths.BROKER_IDS)
         nodes = await asyncio.gather(*(self._data(f"{paths.BROKER_IDS}/{name}") for name in names))
         found = []
@@ -119,7 +120,7 @@ class GroupNodes:
     # ---- owners
 
     async def claim(self, wanted: Mapping[TopicPartition, ThreadId]) -> str | None:
-        """Own all of them, or none: then the path of a node that somebody else has."""
+        """Own all of them, or none: then return the path of a node that another member owns."""
         for topic in sorted({key.topic for key in wanted}):
             await ensure(self._coord, paths.group_owners(self._group_id, topic))
         done: list[TopicPartition] = []
@@ -143,7 +144,7 @@ class GroupNodes:
         return None
 
     async def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove the owner nodes of these that are ours."""
+        """Remove the owner nodes of these partitions that belong to this member."""
         owners = [paths.group_owner(self._group_id, key) for key in partitions]
         await asyncio.gather(*(self._delete_own(path) for path in owners))
 
@@ -156,7 +157,7 @@ class GroupNodes:
         found = {}
         for name, data in zip(names, nodes, strict=True):
             if data is None:
-                continue  # gone since; the watch tells
+                continue  # gone meanwhile; the watch fires
             if schemas.is_coordinated_member(f"{parent}/{name}", data):
                 raise GroupIsCoordinated(self._group_id, paths.decode_name(name))
             registration = schemas.decode_consumer(f"{parent}/{name}", data)
@@ -164,7 +165,7 @@ class GroupNodes:
         return found
 
     async def _topic(self, topic: str, watch: Watch) -> TopicFacts | None:
-        """None if there is no such topic; then `watch` hears of its creation."""
+        """Return the topic, or None if it does not exist; then `watch` fires at its creation."""
         path = paths.topic(topic)
         while True:
             try:
@@ -183,7 +184,8 @@ class GroupNodes:
             return None
 
     async def _delete_own(self, path: str) -> None:
-        """Only our session can take away what it made, so nobody comes between look and deed."""
+        """Remove a node of this session. Only this session can remove it, so no other write comes
+        between check and removal."""
         stat = await self._coord.exists(path)
         if stat is not None and stat.ephemeral_owner == self._coord.session_id:
             try:

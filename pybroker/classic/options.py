@@ -19,7 +19,7 @@ from pybroker.config.declaration import (
 )
 from pybroker.config.properties import is_property
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 WITHOUT_EFFECT: Final = frozenset(
     {
@@ -31,9 +31,9 @@ WITHOUT_EFFECT: Final = frozenset(
         "zookeeper.sync.time.ms",
     }
 )
-"""Options of the classic consumer that do nothing here. A properties file may have them, and brings
-a warning; as keyword arguments they are faults. Only as the default of rebalance.backoff.ms had
-zookeeper.sync.time.ms a meaning."""
+"""Kafka's options without an effect here. In a properties file they cause a warning; as keyword
+arguments they are faults. The only effect of zookeeper.sync.time.ms was the default of
+rebalance.backoff.ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class ClassicOptions:
 
 
 def parse_classic_options(given: Mapping[str, object]) -> ClassicOptions:
-    """From option names, with dots or underscores, and values as Python has them or as text. Raises
+    """Return the options. Names have dots or underscores, values are Python's or text. Raises
     ConfigError with every fault."""
     rows = options_of(ClassicOptions)
     texts: dict[str, str] = {}
@@ -112,7 +112,7 @@ def parse_classic_options(given: Mapping[str, object]) -> ClassicOptions:
         elif dotted in rows:
             texts[dotted] = str(value).lower() if isinstance(value, bool) else str(value)
         elif dotted in WITHOUT_EFFECT and is_property(name, value):
-            logger.warning("event=option-without-effect name=%s", name)
+            log.warning("option without effect name=%s", name)
         elif dotted in WITHOUT_EFFECT:
             faults.append(f"option {name} has no effect; leave it out")
         else:

@@ -1,4 +1,4 @@
-"""Fetches the partitions that are owned, and lays the records where their streams find them."""
+"""Fetches the owned partitions, and queues their records for the streams."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from pybroker.background import TaskOwner
-from pybroker.classic.claims import Claim
 from pybroker.classic.options import ClassicOptions
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.client.consumer import Consumer
 from pybroker.client.errors import (
     ClientError,
@@ -22,16 +22,17 @@ from pybroker.errors import PybrokerError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _WAIT_MS = 60_000
 
 
 class Reader:
-    """Owns a `Consumer` and the task that empties it, from `start` to `close`.
+    """Owns a `Consumer` and the task that reads from it, from `start` to `close`.
 
-    `deliver` is called with each claim that has got something new; `on_start_found` when a
-    partition without a valid offset has got one; `on_failure` for what ends all reading.
+    `deliver` is called with each owned partition that has new records; `on_start_found` when a
+    partition without a valid offset has got a position; `on_failure` with an error that ends all
+    reading.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Reader:
         *,
         clock: Clock,
         rng: Rng,
-        deliver: Callable[[Claim], None],
+        deliver: Callable[[OwnedPartition], None],
         on_start_found: Callable[[], None],
         on_failure: Callable[[PybrokerError], None],
     ) -> None:
@@ -51,12 +52,12 @@ class Reader:
         self._on_start_found = on_start_found
         self._on_failure = on_failure
         self._consumer: Consumer | None = None
-        self._claims: Mapping[TopicPartition, Claim] = {}
+        self._owned: Mapping[TopicPartition, OwnedPartition] = {}
         self._has_claims = asyncio.Event()
         self._tasks = TaskOwner(lambda error: on_failure(Closed(f"reading has failed: {error!r}")))
 
     def consumer(self) -> Consumer:
-        """Raises Closed while it is not started."""
+        """The consumer. Raises Closed unless it is started."""
         if self._consumer is None:
             raise Closed("the consumer does not read")
         return self._consumer
@@ -66,7 +67,7 @@ class Reader:
         return self._consumer is not None
 
     async def start(self, addresses: Sequence[str]) -> None:
-        """Raises NoBrokers."""
+        """Connect to the brokers. Raises NoBrokers."""
         if not addresses:
             raise NoBrokers([])
         options = self._options
@@ -88,7 +89,7 @@ class Reader:
         self._tasks.start(self._pump(consumer), "classic consumer pump")
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close the consumer and the task. Idempotent."""
         try:
             await self._tasks.close()
         finally:
@@ -96,37 +97,41 @@ class Reader:
             if consumer is not None:
                 await consumer.close()
 
-    def read(self, claims: Mapping[TopicPartition, Claim], new: Iterable[Claim]) -> None:
-        """Read exactly these from now on; the `new` ones from where their group was, the others go
-        on."""
-        self._claims = dict(claims)
-        if claims:
+    def read(
+        self,
+        owned_partitions: Mapping[TopicPartition, OwnedPartition],
+        new: Iterable[OwnedPartition],
+    ) -> None:
+        """Read exactly these partitions from now on: `new` ones from the group's offset, the others
+        from their position."""
+        self._owned = dict(owned_partitions)
+        if owned_partitions:
             self._has_claims.set()
         else:
             self._has_claims.clear()
         if self._consumer is None:
             return
-        self._consumer.assign(self._claims)
-        for claim in new:
-            if claim.consumed is None:
-                self._search(self._consumer, claim)
+        self._consumer.assign(self._owned)
+        for owned in new:
+            if owned.consumed is None:
+                self._search(self._consumer, owned)
             else:
-                self._consumer.seek(claim.topic_partition, claim.consumed)
+                self._consumer.seek(owned.topic_partition, owned.consumed)
 
-    def room_again(self, claim: Claim) -> None:
-        """Its stream has taken something."""
+    def room_again(self, owned: OwnedPartition) -> None:
+        """Resume the partition, because its stream has taken records."""
         if (
             self._consumer is not None
-            and self._is_current(claim)
-            and claim.problem is None
-            and len(claim.chunks) < self._options.queued_max_message_chunks
+            and self._is_current(owned)
+            and owned.problem is None
+            and len(owned.chunks) < self._options.queued_max_message_chunks
         ):
-            self._consumer.resume(claim.topic_partition)
+            self._consumer.resume(owned.topic_partition)
 
     # Inside
 
-    def _is_current(self, claim: Claim) -> bool:
-        return self._claims.get(claim.topic_partition) is claim
+    def _is_current(self, owned: OwnedPartition) -> bool:
+        return self._owned.get(owned.topic_partition) is owned
 
     async def _pump(self, consumer: Consumer) -> None:
         while True:
@@ -136,64 +141,64 @@ class Reader:
             except OffsetUnavailable as error:
                 self._search_all(consumer, error.partitions)
             except DamagedRecords as error:
-                claim = self._claims.get(error.topic_partition)
-                if claim is not None:
-                    claim.problem = error
-                    consumer.pause(claim.topic_partition)
-                    self._deliver(claim)
+                owned = self._owned.get(error.topic_partition)
+                if owned is not None:
+                    owned.problem = error
+                    consumer.pause(owned.topic_partition)
+                    self._deliver(owned)
             except ClientError as error:
-                logger.error("event=classic-reading-failed reason=%s", error)
+                log.error("classic reading failed reason=%s", error)
                 self._on_failure(error)
                 return
             else:
                 for key, records in found.items():
-                    claim = self._claims.get(key)
-                    if claim is None:
+                    owned = self._owned.get(key)
+                    if owned is None:
                         continue
-                    if claim.searching:
-                        self._start_found(claim, records[0].offset)
-                    claim.add(records)
-                    if len(claim.chunks) >= self._options.queued_max_message_chunks:
+                    if owned.searching:
+                        self._start_found(owned, records[0].offset)
+                    owned.add(records)
+                    if len(owned.chunks) >= self._options.queued_max_message_chunks:
                         consumer.pause(key)
-                    self._deliver(claim)
+                    self._deliver(owned)
 
     def _search_all(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> None:
         for key in sorted(partitions):
-            claim = self._claims.get(key)
-            if claim is not None:
-                logger.warning("event=offset-out-of-range partition=%s", key)
-                self._search(consumer, claim)
+            owned = self._owned.get(key)
+            if owned is not None:
+                log.warning("offset out of range partition=%s", key)
+                self._search(consumer, owned)
 
-    def _search(self, consumer: Consumer, claim: Claim) -> None:
-        """Start as auto.offset.reset says, and know where that was before anything is consumed: the
+    def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
+        """Start as auto.offset.reset says, and find that position before a record is consumed: the
         next owner has to start there, too."""
-        key = claim.topic_partition
-        claim.searching = True
-        if claim.in_hand is None and not claim.chunks:
-            claim.consumed = None
+        key = owned.topic_partition
+        owned.searching = True
+        if owned.in_hand is None and not owned.chunks:
+            owned.consumed = None
         if self._options.auto_offset_reset == "smallest":
             consumer.seek_to_beginning(key)
         else:
             consumer.seek_to_end(key)
-        self._tasks.start(self._find_start(consumer, claim), f"find the start of {key}")
+        self._tasks.start(self._find_start(consumer, owned), f"find the start of {key}")
 
-    async def _find_start(self, consumer: Consumer, claim: Claim) -> None:
-        while self._is_current(claim) and claim.searching:
+    async def _find_start(self, consumer: Consumer, owned: OwnedPartition) -> None:
+        while self._is_current(owned) and owned.searching:
             try:
-                start = await consumer.position(claim.topic_partition)
+                start = await consumer.position(owned.topic_partition)
             except DeadlinePassed:
                 continue
             except ClientError:
-                return  # taken away meanwhile, or the pump meets the same error
-            if self._is_current(claim) and claim.searching:
-                self._start_found(claim, start)
+                return  # released meanwhile, or the pump raises the same error
+            if self._is_current(owned) and owned.searching:
+                self._start_found(owned, start)
 
-    def _start_found(self, claim: Claim, start: int) -> None:
-        claim.searching = False
-        logger.info(
-            "event=position-reset partition=%s to=%s offset=%d",
-            claim.topic_partition, self._options.auto_offset_reset, start,
+    def _start_found(self, owned: OwnedPartition, start: int) -> None:
+        owned.searching = False
+        log.info(
+            "position reset partition=%s to=%s offset=%d",
+            owned.topic_partition, self._options.auto_offset_reset, start,
         )  # fmt: skip
-        if claim.consumed is None:
-            claim.consumed = start
+        if owned.consumed is None:
+            owned.consumed = start
             self._on_start_found()

@@ -1,11 +1,11 @@
-"""How a member gets its partitions: every member computes alone who gets what, gives up what is not
-its own any more, and takes what is.
+"""The rebalance of a member: it computes the assignment by itself, releases the partitions that it
+no longer owns, and claims its new ones.
 
-The owner nodes are what keeps two from reading the same: nothing is read before its node was
-created, and no node is removed before the offset of what was read is stored. Differences from the
-Scala consumer, which works with it: what stays ours is read on through a rebalance, offsets are
-read after the partitions were claimed (their last owner has written by then), and a failed try is
-repeated as soon as who stood in its way has gone.
+Owner nodes keep two members from reading the same partition: a partition is read only after its
+node was created, and the node is removed only after the offset of its consumed records is stored.
+Differences from the Scala consumer, which may be in the same group: a kept partition is read on
+through a rebalance, offsets are read after the partitions were claimed (the last owner has written
+them by then), and a failed attempt is repeated as soon as the other owner has gone.
 """
 
 from __future__ import annotations
@@ -16,50 +16,50 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
 from pybroker.classic.assignment import STRATEGIES, Assignment, NoRoundRobin, ThreadId
-from pybroker.classic.claims import Claim
 from pybroker.classic.commits import OffsetStore
 from pybroker.classic.errors import GroupIsCoordinated, RebalanceFailed
 from pybroker.classic.nodes import GroupNodes, GroupView
 from pybroker.classic.options import ClassicOptions
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.classic.reading import Reader
-from pybroker.classic.standing import Standing
+from pybroker.classic.session_validity import SessionValidity
 from pybroker.client.backoff import Deadline
 from pybroker.client.errors import ClientError
 from pybroker.errors import CoordError, MalformedNode, PybrokerError, SessionExpired
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Coord, WatchEvent
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _MAY_PASS = (CoordError, ClientError, MalformedNode, NoRoundRobin)
-"""What another try, or another member, may cure."""
+"""Errors that another attempt, or another member, may cure."""
 
 
 class RebalanceListener(Protocol):
-    """Hears what a member loses and gets. All are awaited, so they delay the rebalance."""
+    """Called for lost and gained partitions. All calls are awaited, so they delay the rebalance."""
 
     async def before_release(self, partitions: Collection[TopicPartition]) -> None:
-        """These are still ours, but give no more records: the moment to commit."""
+        """The member still owns these partitions, but they return no more records: commit here."""
 
     async def after_claim(self, partitions: Collection[TopicPartition]) -> None:
-        """These are ours now; records follow."""
+        """The member owns these partitions now; records follow."""
 
     async def after_loss(self, partitions: Collection[TopicPartition]) -> None:
-        """The session with ZooKeeper has expired, and with it these are gone: others may have read
-        them on since. What was not committed is read again by whoever owns them next."""
+        """The session with ZooKeeper has expired, and these partitions are lost: other members may
+        have read them since. The next owner reads records without a commit again."""
 
 
 class Streams(Protocol):
-    """Where records go."""
+    """The target of the records."""
 
-    def attach(self, claim: Claim) -> None: ...
+    def attach(self, owned: OwnedPartition) -> None: ...
 
-    def detach(self, claim: Claim) -> None: ...
+    def detach(self, owned: OwnedPartition) -> None: ...
 
 
 class Rebalancer:
-    """Owns what this member owns. `run` is its task; `rebalance` one whole attempt with its
-    retries."""
+    """Owns the partitions of this member. `run` is its task; `rebalance` is one whole attempt with
+    its retries."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Rebalancer:
         clock: Clock,
         nodes: GroupNodes,
         offsets: OffsetStore,
-        standing: Standing,
+        validity: SessionValidity,
         reader: Reader,
         streams: Streams,
         listener: RebalanceListener | None,
@@ -83,7 +83,7 @@ class Rebalancer:
         self._clock = clock
         self._nodes = nodes
         self._offsets = offsets
-        self._standing = standing
+        self._validity = validity
         self._reader = reader
         self._streams = streams
         self._listener = listener
@@ -91,48 +91,48 @@ class Rebalancer:
         self._on_outcome = on_outcome
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
-        self.held: dict[TopicPartition, Claim] = {}
-        """What is ours and read."""
-        self._leaving: dict[TopicPartition, Claim] = {}
-        """What is ours, but not to be: its offset is stored next, then its node goes."""
+        self.held: dict[TopicPartition, OwnedPartition] = {}
+        """Owned partitions that are read."""
+        self._leaving: dict[TopicPartition, OwnedPartition] = {}
+        """Owned partitions to release: first the offset is stored, then the node is removed."""
         self._uncertain: dict[TopicPartition, None] = {}
-        """What may have a node of ours that nobody asked to stay."""
+        """Partitions that may have an unwanted owner node of this member."""
         self._is_member = False
-        """Whether a rebalance of ours has ever come to its end."""
+        """Whether this member has ever completed a rebalance."""
         self._lost: list[TopicPartition] = []
-        """What went with a session, and the listener has not been told."""
+        """Partitions lost with a session, of which the listener has not been told."""
 
     # ---- called by the consumer
 
     def wake(self) -> None:
-        """Something may have changed."""
+        """Check the group again: something may have changed."""
         self._wake.set()
 
     def forget(self) -> None:
-        """The session is over, and with it all that was ours."""
-        for claim in self.claims():
-            claim.shut()
-            self._streams.detach(claim)
-            self._lost.append(claim.topic_partition)
+        """Forget all owned partitions, because the session is over."""
+        for owned in self.owned_partitions():
+            owned.shut()
+            self._streams.detach(owned)
+            self._lost.append(owned.topic_partition)
         self.held.clear()
         self._leaving.clear()
         self._uncertain.clear()
         self._reader.read({}, ())
         self._settled.set()
 
-    def lost(self, claims: Collection[Claim]) -> None:
-        """The owner nodes of these are gone: claim them again."""
-        for claim in claims:
-            if self.held.get(claim.topic_partition) is claim:
-                claim.shut()
-                self._streams.detach(claim)
-                del self.held[claim.topic_partition]
-                self._uncertain[claim.topic_partition] = None
+    def lost(self, owned_partitions: Collection[OwnedPartition]) -> None:
+        """Claim these partitions again, because their owner nodes are gone."""
+        for owned in owned_partitions:
+            if self.held.get(owned.topic_partition) is owned:
+                owned.shut()
+                self._streams.detach(owned)
+                del self.held[owned.topic_partition]
+                self._uncertain[owned.topic_partition] = None
         self._reader.read(self.held, ())
         self._wake.set()
 
-    def claims(self) -> list[Claim]:
-        """What offsets may be committed for."""
+    def owned_partitions(self) -> list[OwnedPartition]:
+        """Return the partitions for which offsets may be committed."""
         return [*self.held.values(), *self._leaving.values()]
 
     async def run(self) -> None:
@@ -141,40 +141,38 @@ class Rebalancer:
             try:
                 await self.rebalance()
             except RebalanceFailed as error:
-                logger.error("event=rebalance-failed consumer=%s %s", self._consumer_id, error)
+                log.error("rebalance failed consumer=%s reason=%s", self._consumer_id, error)
                 self._on_outcome(error)
             except GroupIsCoordinated as error:
-                logger.error("event=group-is-coordinated consumer=%s", self._consumer_id)
+                log.error("group is coordinated consumer=%s", self._consumer_id)
                 self._on_outcome(error)
                 return
             else:
                 self._on_outcome(None)
 
     async def rebalance(self) -> None:
-        """Own exactly what is ours as the nodes are now. Raises RebalanceFailed when
-        rebalance.max.retries x rebalance.backoff.ms have passed, GroupIsCoordinated."""
+        """Own exactly the partitions that the current nodes assign to this member. Raises
+        RebalanceFailed after rebalance.max.retries x rebalance.backoff.ms, GroupIsCoordinated."""
         limit_ms = self._options.rebalance_max_retries * self._options.rebalance_backoff_ms
         deadline = Deadline(self._clock, limit_ms)
         cause: PybrokerError | None = None
         while True:
-            if not self._standing.is_connected:
-                await self._standing.connected()
+            if not self._validity.is_connected:
+                await self._validity.connected()
                 deadline = Deadline(self._clock, limit_ms)
             self._wake.clear()
             try:
                 obstacle = await self._try()
             except GroupIsCoordinated as error:
-                # Brokers show themselves first and look then, too: who was here before them stays
-                # until it is certain that they are not just about to be refused.
+                # Brokers show a member first and check for classic members then. So a member that
+                # was here before stays as long as they may be about to refuse the other one.
                 if not self._is_member or deadline.passed:
                     await self.withdraw()
                     raise
                 obstacle, cause = str(error), error
             except _MAY_PASS as error:
                 obstacle, cause = str(error) or repr(error), error
-                logger.info(
-                    "event=rebalance-try-failed consumer=%s reason=%s", self._consumer_id, obstacle
-                )
+                log.info("rebalance try failed consumer=%s reason=%s", self._consumer_id, obstacle)
             else:
                 if obstacle is None:
                     self._is_member = True
@@ -188,8 +186,8 @@ class Rebalancer:
             await self._pause()
 
     async def leave(self) -> None:
-        """Give everything back and leave the group; what was consumed is stored first. Raises
-        CoordError, ClientError."""
+        """Release all partitions and leave the group; the offsets of consumed records are stored
+        first. Raises CoordError, ClientError."""
         await self._part_with(list(self.held.values()), patience_ms=0)
         await self._let_go()
         await self._nodes.unregister(self._consumer_id)
@@ -197,8 +195,8 @@ class Rebalancer:
     # ---- one try
 
     async def _try(self) -> str | None:
-        """What stands in the way, None if nothing."""
-        era = self._standing.era
+        """Make one attempt. Return the obstacle, None if there is none."""
+        era = self._validity.era
         if self._lost:
             lost, self._lost = self._lost, []
             await self._tell("after_loss", lost)
@@ -209,12 +207,12 @@ class Rebalancer:
             self._consumer_id, self._on_watch, all_topics=strategy == "roundrobin"
         )
         if not view.has_brokers:
-            logger.warning("event=no-brokers consumer=%s", self._consumer_id)
+            log.warning("no brokers consumer=%s", self._consumer_id)
             return None
         if not self._reader.is_started:
             await self._reader.start(await self._nodes.broker_addresses())
         wanted = own_part(strategy, view, self._consumer_id)
-        foreign = [claim for claim in self.held.values() if _is_foreign(claim, view, wanted)]
+        foreign = [owned for owned in self.held.values() if _is_foreign(owned, view, wanted)]
         await self._part_with(foreign, patience_ms=self._options.rebalance_backoff_ms)
         await self._let_go()
         missing = {key: thread for key, thread in wanted.items() if key not in self.held}
@@ -233,11 +231,11 @@ class Rebalancer:
             owner = await self._coord.exists(obstacle, self._on_watch)
             if owner is None:
                 self._wake.set()
-            return f"{obstacle} belongs to somebody else"
+            return f"{obstacle} belongs to another member"
         progress = await self._offsets.read(list(missing))
         self._expect(era)
         new = [
-            Claim(
+            OwnedPartition(
                 topic_partition=key,
                 thread=thread,
                 era=era,
@@ -248,69 +246,72 @@ class Rebalancer:
             )
             for key, thread in missing.items()
         ]
-        logger.info("event=claimed consumer=%s partitions=%s", self._consumer_id, names(missing))
-        for claim in new:
-            self._uncertain.pop(claim.topic_partition, None)
-            self.held[claim.topic_partition] = claim
+        log.info("claimed consumer=%s partitions=%s", self._consumer_id, names(missing))
+        for owned in new:
+            self._uncertain.pop(owned.topic_partition, None)
+            self.held[owned.topic_partition] = owned
         await self._tell("after_claim", list(missing))
         self._expect(era)
-        for claim in new:
-            self._streams.attach(claim)
+        for owned in new:
+            self._streams.attach(owned)
         self._reader.read(self.held, new)
         return None
 
     # ---- giving up
 
-    async def _part_with(self, claims: Collection[Claim], *, patience_ms: int) -> None:
-        """Stop reading these, and let streams come back from what they have in hand."""
-        if not claims:
+    async def _part_with(
+        self, owned_partitions: Collection[OwnedPartition], *, patience_ms: int
+    ) -> None:
+        """Stop reading these partitions, and wait until streams have finished the records in
+        hand."""
+        if not owned_partitions:
             return
-        for claim in claims:
-            claim.shut()
-            self._streams.detach(claim)
-            self.held.pop(claim.topic_partition, None)
-            self._leaving[claim.topic_partition] = claim
+        for owned in owned_partitions:
+            owned.shut()
+            self._streams.detach(owned)
+            self.held.pop(owned.topic_partition, None)
+            self._leaving[owned.topic_partition] = owned
         self._reader.read(self.held, ())
         deadline = Deadline(self._clock, patience_ms)
-        while not deadline.passed and any(claim.in_hand is not None for claim in claims):
+        while not deadline.passed and any(owned.in_hand is not None for owned in owned_partitions):
             self._settled.clear()
             await _wait(self._settled, deadline)
-        await self._tell("before_release", [claim.topic_partition for claim in claims])
+        await self._tell("before_release", [owned.topic_partition for owned in owned_partitions])
 
     async def _let_go(self) -> None:
-        """Store the offsets of what is leaving, then remove its nodes. Raises CoordError or
-        ClientError, and may then be called again."""
+        """Store the offsets of the partitions to release, then remove their nodes. Raises
+        CoordError or ClientError, and may then be called again."""
         if self._leaving and self._options.auto_commit_enable:
             await self._offsets.write(self._leaving.values())
         gone = [*self._leaving, *self._uncertain]
         if not gone:
             return
-        for claim in self._leaving.values():
-            claim.released = True
+        for owned in self._leaving.values():
+            owned.released = True
         await self._nodes.release(gone)
-        logger.info("event=released consumer=%s partitions=%s", self._consumer_id, names(gone))
+        log.info("released consumer=%s partitions=%s", self._consumer_id, names(gone))
         for key in gone:
             self._leaving.pop(key, None)
             self._uncertain.pop(key, None)
 
     async def withdraw(self) -> None:
-        """As `leave`; what cannot be done now ends with the session."""
+        """Leave like `leave`; nodes that cannot be removed now end with the session."""
         try:
             await self.leave()
         except (CoordError, ClientError) as error:
-            logger.warning("event=not-left consumer=%s reason=%r", self._consumer_id, error)
+            log.warning("not left consumer=%s reason=%r", self._consumer_id, error)
 
     # ---- inside
 
     def _expect(self, era: int) -> None:
-        if self._standing.era != era:
-            raise SessionExpired("the session has expired in the middle of a rebalance")
+        if self._validity.era != era:
+            raise SessionExpired("the session has expired during a rebalance")
 
     def _on_watch(self, event: WatchEvent) -> None:
         self._wake.set()
 
     async def _pause(self) -> None:
-        """Until something changes, for rebalance.backoff.ms at most."""
+        """Wait for a change, for rebalance.backoff.ms at most."""
         await _wait(self._wake, Deadline(self._clock, self._options.rebalance_backoff_ms))
 
     async def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
@@ -321,11 +322,11 @@ class Rebalancer:
         try:
             await told(partitions)
         except Exception:
-            logger.exception("event=rebalance-listener-failed method=%s", what)
+            log.exception("rebalance listener failed method=%s", what)
 
 
 def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
-    """What the nodes say is this member's. Raises NoRoundRobin."""
+    """Return the partitions that the nodes assign to this member. Raises NoRoundRobin."""
     topics = {topic for counts in view.streams.values() for topic in counts} | view.topics.keys()
     partitions = {
         topic: view.topics[topic].partitions if topic in view.topics else ()
@@ -335,15 +336,15 @@ def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
     return {key: thread for key, thread in assignment.items() if thread.consumer == consumer_id}
 
 
-def _is_foreign(claim: Claim, view: GroupView, wanted: Assignment) -> bool:
-    """Whether it has to be given up. What belongs to a topic that is gone stores no offset any
-    more: a later topic of the same name would begin there."""
-    key = claim.topic_partition
+def _is_foreign(owned: OwnedPartition, view: GroupView, wanted: Assignment) -> bool:
+    """Whether the partition must be released. If its topic is gone, no offset is stored for it: a
+    later topic of the same name would begin there."""
+    key = owned.topic_partition
     topic = view.topics.get(key.topic)
-    if topic is None or topic.czxid != claim.topic_czxid:
-        claim.released = True
+    if topic is None or topic.czxid != owned.topic_czxid:
+        owned.released = True
         return True
-    return wanted.get(key) != claim.thread
+    return wanted.get(key) != owned.thread
 
 
 def names(partitions: Collection[TopicPartition]) -> str:

@@ -1,4 +1,4 @@
-"""A stream: what one task of the user reads."""
+"""A stream: the records for one task of the user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Final, Protocol
 
-from pybroker.classic.claims import Claim
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.client.backoff import Deadline
 from pybroker.client.errors import Closed, DeadlinePassed
 from pybroker.client.subscription import ConsumerRecord
@@ -19,12 +19,12 @@ _WAIT_MS: Final = 60_000
 
 
 class Certainty(Protocol):
-    """Says whether ZooKeeper can still take us for the owner."""
+    """Tells whether this member still owns its partitions."""
 
     def is_certain(self) -> bool: ...
 
     def find_out(self) -> None:
-        """Ask, and wake the streams with the answer."""
+        """Ask ZooKeeper, and wake the streams with the answer."""
 
 
 class Stream:
@@ -34,8 +34,8 @@ class Stream:
             print(record.topic, record.partition, record.offset, record.value)
 
     One task at a time may read. A record counts as consumed when the stream is asked for the next
-    ones (or by `ClassicConsumer.commit`): what was being worked on when a member died or lost its
-    partition is read again by the next owner.
+    ones (or by `ClassicConsumer.commit`): records in hand when a member dies or loses its
+    partition are read again by the next owner.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Stream:
         *,
         clock: Clock,
         certainty: Certainty,
-        on_taken: Callable[[Claim], None],
+        on_taken: Callable[[OwnedPartition], None],
         timeout_ms: int,
     ) -> None:
         self.name = name
@@ -53,24 +53,24 @@ class Stream:
         self._certainty = certainty
         self._on_taken = on_taken
         self._timeout_ms = timeout_ms
-        self._claims: dict[Claim, None] = {}
-        self._given: dict[Claim, None] = {}
+        self._owned: dict[OwnedPartition, None] = {}
+        self._given: dict[OwnedPartition, None] = {}
         self._news = asyncio.Event()
         self._failure: PybrokerError | None = None
         self._closed = False
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """What it reads now."""
-        return frozenset(claim.topic_partition for claim in self._claims)
+        """The partitions that it reads now."""
+        return frozenset(owned.topic_partition for owned in self._owned)
 
     async def getmany(
         self, timeout_ms: int = 0, max_records: int = RECORDS_MAX
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records by partition, at most `max_records` together; empty if none came within
-        `timeout_ms`. Those given before count as consumed from now on.
+        """Return records by partition, at most `max_records` together; empty if none came within
+        `timeout_ms`. Records returned before count as consumed from now on.
 
         Raises RebalanceFailed while the member cannot get its partitions, GroupIsCoordinated, and
-        DamagedRecords or ResponseError for what retrying does not cure.
+        DamagedRecords or ResponseError for errors that a retry does not cure.
         """
         self._settle()
         deadline = Deadline(self._clock, timeout_ms)
@@ -94,8 +94,8 @@ class Stream:
                 pass
 
     async def getone(self) -> ConsumerRecord:
-        """The next record. Raises DeadlinePassed after consumer.timeout.ms without one (-1: never),
-        else as `getmany`."""
+        """Return the next record. Raises DeadlinePassed after consumer.timeout.ms without one (-1:
+        never), else the errors of `getmany`."""
         timeout_ms = _WAIT_MS if self._timeout_ms < 0 else self._timeout_ms
         while True:
             for records in (await self.getmany(timeout_ms, 1)).values():
@@ -114,21 +114,21 @@ class Stream:
 
     # Called by the consumer
 
-    def attach(self, claim: Claim) -> None:
-        self._claims[claim] = None
+    def attach(self, owned: OwnedPartition) -> None:
+        self._owned[owned] = None
 
-    def detach(self, claim: Claim) -> None:
-        self._claims.pop(claim, None)
+    def detach(self, owned: OwnedPartition) -> None:
+        self._owned.pop(owned, None)
 
     def settle_all(self) -> None:
-        """What was given counts as consumed, though the stream has not been asked again."""
+        """Count the returned records as consumed, although the stream has not been asked again."""
         self._settle()
 
     def wake(self) -> None:
         self._news.set()
 
     def fail(self, failure: PybrokerError | None) -> None:
-        """What reading raises from now on, when nothing waits; None ends that."""
+        """Let reads raise this error once no records wait; None ends that."""
         self._failure = failure
         self._news.set()
 
@@ -139,57 +139,59 @@ class Stream:
     # Inside
 
     def _settle(self) -> None:
-        for claim in self._given:
-            claim.settle()
+        for owned in self._given:
+            owned.settle()
         self._given.clear()
 
     def _take(self, limit: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         room = limit
-        for claim in list(self._claims):
+        for owned in list(self._owned):
             if room <= 0:
                 break
-            records = claim.take(room)
+            records = owned.take(room)
             if records:
-                found[claim.topic_partition] = records
+                found[owned.topic_partition] = records
                 room -= len(records)
-                self._given[claim] = None
-                self._claims[claim] = self._claims.pop(claim)  # the others are first next time
-                self._on_taken(claim)
+                self._given[owned] = None
+                self._owned[owned] = self._owned.pop(
+                    owned
+                )  # the other partitions come first next time
+                self._on_taken(owned)
         return found
 
     def _raise_problems(self) -> None:
         if self._failure is not None:
             raise self._failure
-        for claim in self._claims:
-            if claim.problem is not None:
-                raise claim.problem
+        for owned in self._owned:
+            if owned.problem is not None:
+                raise owned.problem
 
 
 class StreamSet:
-    """All streams of a consumer, and which of them reads what a thread owns."""
+    """All streams of a consumer, found by the thread that owns a partition."""
 
     def __init__(self, streams: Mapping[tuple[str | None, int], Stream]) -> None:
-        """By topic and number; without a topic where a stream reads several."""
+        """By topic and number; without a topic if a stream reads several."""
         self._streams = dict(streams)
 
     def __iter__(self) -> Iterator[Stream]:
         return iter(self._streams.values())
 
-    def of(self, claim: Claim) -> Stream | None:
-        number = claim.thread.number
-        return self._streams.get((claim.topic_partition.topic, number)) or self._streams.get(
+    def of(self, owned: OwnedPartition) -> Stream | None:
+        number = owned.thread.number
+        return self._streams.get((owned.topic_partition.topic, number)) or self._streams.get(
             (None, number)
         )
 
-    def attach(self, claim: Claim) -> None:
-        if (stream := self.of(claim)) is not None:
-            stream.attach(claim)
+    def attach(self, owned: OwnedPartition) -> None:
+        if (stream := self.of(owned)) is not None:
+            stream.attach(owned)
 
-    def detach(self, claim: Claim) -> None:
-        if (stream := self.of(claim)) is not None:
-            stream.detach(claim)
+    def detach(self, owned: OwnedPartition) -> None:
+        if (stream := self.of(owned)) is not None:
+            stream.detach(owned)
 
-    def wake(self, claim: Claim) -> None:
-        if (stream := self.of(claim)) is not None:
+    def wake(self, owned: OwnedPartition) -> None:
+        if (stream := self.of(owned)) is not None:
             stream.wake()

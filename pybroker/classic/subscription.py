@@ -1,4 +1,4 @@
-"""What a member wants to read: topics by name, or all that a pattern lets through."""
+"""The topics of a member: by name, or all that match a pattern."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUOTES: Final = "\"'"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """`counts`: topic -> number of streams; of a pattern the one regular expression -> number."""
+    """`counts`: topic -> number of streams; for a pattern the regular expression -> number."""
 
     kind: str
     counts: Mapping[str, int]
@@ -29,8 +29,8 @@ class Subscription:
         return self.kind != STATIC
 
     def streams(self, topics: Iterable[str], *, exclude_internal: bool) -> dict[str, int]:
-        """Topic -> number of streams, when `topics` are those that there are. Names are kept also
-        if there is no such topic yet. Raises ConfigError for a pattern that cannot be read."""
+        """Return topic -> number of streams, given the existing `topics`. Names are kept even if
+        the topic does not exist yet. Raises ConfigError for an invalid pattern."""
         if not self.is_pattern:
             return dict(self.counts)
         ((expression, count),) = self.counts.items()
@@ -48,7 +48,7 @@ class Subscription:
 
 
 def by_names(counts: Mapping[str, int]) -> Subscription:
-    """Raises ConfigError."""
+    """Return a subscription by names. Raises ConfigError."""
     faults = [
         f"{topic or 'a topic without a name'}: {count} streams, expected 1 or more"
         for topic, count in counts.items()
@@ -60,8 +60,8 @@ def by_names(counts: Mapping[str, int]) -> Subscription:
 
 
 def by_pattern(kind: str, expression: str, count: int) -> Subscription:
-    """`expression` as Kafka's tools take it: a regular expression for whole names, or several with
-    commas between. Raises ConfigError."""
+    """Return a subscription by pattern. `expression` is as in Kafka's tools: a regular expression
+    for whole names, or several separated by commas. Raises ConfigError."""
     if count < 1:
         raise ConfigError([f"{count} streams, expected 1 or more"])
     plain = expression.strip().replace(",", "|").replace(" ", "").strip(_QUOTES)
@@ -70,7 +70,7 @@ def by_pattern(kind: str, expression: str, count: int) -> Subscription:
 
 
 def as_registered(registration: ConsumerRegistration) -> Subscription:
-    """What a member's node says. As in Kafka, a kind that is not known is taken for names."""
+    """Return the subscription in a member's node. As in Kafka, an unknown kind counts as names."""
     kind = registration.pattern
     if kind not in (WHITE_LIST, BLACK_LIST) or len(registration.subscription) != 1:
         kind = STATIC

@@ -1,6 +1,6 @@
-"""Records on their way out: gathered into one open batch a partition, queued until sent.
+"""Records before they are sent: collected into one open batch for each partition, and queued.
 
-Event in, state out: nothing here waits, sends or reads a clock. All moments are seconds of the
+Event in, state out: nothing here waits, sends or reads a clock. All times are seconds of the
 monotonic clock, given by the caller. The order of a partition's queue is the order of `send`.
 """
 
@@ -20,7 +20,7 @@ from pybroker.records.record import Headers
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where a record was stored. `offset` is -1 where the broker does not tell (acks=0);
+    """The position of a stored record. `offset` is -1 if the broker does not return one (acks=0);
     `timestamp` in ms since 1970, the broker's for a topic with LogAppendTime."""
 
     topic: str
@@ -31,7 +31,7 @@ class RecordMetadata:
 
 @dataclass(slots=True, eq=False)
 class PendingRecord:
-    """A record that waits for its outcome."""
+    """A record without an outcome yet."""
 
     timestamp: int
     key: bytes | None
@@ -43,14 +43,13 @@ class PendingRecord:
 
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
-    """Records of one partition that travel together.
+    """Records of one partition that are sent together.
 
-    `ordinal` is the batch's place among all batches of its partition; the halves of a batch that
-    was split append 0 and 1 to its ordinal.
-    `base_sequence` is -1 until the batch is first sent by an idempotent producer, and then stays
-    the same through all retries, unless the partition's sequences start anew.
-    `maybe_written`: an attempt ended without telling whether the batch is in the log.
-    `expired`: its records have been given up, but an answer is still awaited.
+    `ordinal` is the batch's place among all batches of its partition; the halves of a split batch
+    append 0 and 1 to its ordinal. `base_sequence` is -1 until an idempotent producer first sends
+    the batch, and then stays the same through all retries, unless the partition's sequences start
+    again. `maybe_written`: an attempt ended without telling whether the batch is in the log.
+    `expired`: its records have failed, but an answer is still awaited.
     """
 
     topic_partition: TopicPartition
@@ -82,11 +81,11 @@ class Appended(enum.IntEnum):
     """The effect of a record on the batches of its partition."""
 
     JOINED = 0
-    """It is in a batch that has room for more. The sender knows of that batch."""
+    """The record is in a batch that has room for more. The sender knows of that batch."""
     BEGAN = 1
-    """It has begun a batch: the sender has to look at it."""
+    """The record has begun a batch: the sender has to check it."""
     FILLED = 2
-    """Its batch has no room for another record of its size."""
+    """The record's batch has no room for another record of its size."""
 
 
 class PartitionQueue:
@@ -100,17 +99,17 @@ class PartitionQueue:
         self.next_ordinal = 0
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """A batch that is to be sent again takes its old place: before all that came after it."""
+        """Put a batch that is sent again back in its old place: before all later ones."""
         self.in_flight.remove(batch)
         self.insert(batch)
 
     def insert(self, batch: ProducerBatch) -> None:
-        """Have it wait in its place."""
+        """Add a batch to the waiting ones in its place."""
         place = sum(1 for other in self.waiting if other.ordinal < batch.ordinal)
         self.waiting.insert(place, batch)
 
     def has_numbers_before(self, batch: ProducerBatch) -> bool:
-        """Whether a batch with a sequence that came before this one has no outcome yet."""
+        """Whether an earlier batch with a sequence has no outcome yet."""
         return any(
             other.has_sequence and other.ordinal < batch.ordinal
             for other in (*self.in_flight, *self.waiting)
@@ -159,13 +158,13 @@ class Accumulator:
         return Appended.FILLED if last.size + record.size > self._batch_size else done
 
     def ready(self, now: float) -> Iterator[PartitionQueue]:
-        """The queues whose first batch may be sent now."""
+        """Yield the queues whose first batch may be sent now."""
         for queue in self.queues.values():
             if queue.waiting and self._may_send(queue) and self._due(queue) <= now:
                 yield queue
 
     def next_due(self, now: float) -> float | None:
-        """When a batch that may be sent becomes due, if that is after `now`."""
+        """Return the time when a batch that may be sent becomes due, if that is after `now`."""
         moments = [
             due
             for queue in self.queues.values()
@@ -202,7 +201,7 @@ class Accumulator:
         ]
 
     def _due(self, queue: PartitionQueue) -> float:
-        """When the first batch of the queue should go."""
+        """Return the time when the first batch of the queue is due."""
         batch = queue.waiting[0]
         if batch.attempts:
             return batch.next_try
@@ -218,12 +217,12 @@ class Accumulator:
             return True
         state = queue.sequences
         batch = queue.waiting[0]
-        # A broker takes any first sequence of a producer that it knows nothing of. So before one is
-        # confirmed, a leader that changes would take the second batch without the first.
+        # A broker accepts any first sequence of a producer that it does not know. So before one is
+        # acknowledged, a new leader would accept the second batch without the first.
         if queue.in_flight and state.last_acknowledged < 0:
             return False
-        # One sent to an earlier leader may be unanswered for long. The broker knows its last few
-        # batches again, so none may go that would make it forget that one.
+        # A batch sent to an earlier leader may be unanswered for long. The broker recognises its
+        # last few batches, so no batch may be sent that would make it forget that one.
         oldest = min((other.ordinal for other in queue.in_flight), default=batch.ordinal)
         if batch.ordinal[0] - oldest[0] >= self._in_flight_max:
             return False
@@ -235,8 +234,9 @@ class Accumulator:
         )
 
     def split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Replace a batch that the broker finds too large by two of half its records, in its place
-        in the queue and without sequences. The batch must be in flight and have two or more."""
+        """Replace a batch that is too large for the broker by two of half its records, in its place
+        in the queue and without sequences. The batch must be in flight and have two or more
+        records."""
         queue.in_flight.remove(batch)
         middle = len(batch.records) // 2
         for half_number, records in enumerate((batch.records[:middle], batch.records[middle:])):

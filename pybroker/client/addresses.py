@@ -1,4 +1,4 @@
-"""Addresses as people write them."""
+"""Addresses as users write them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ PORT_MAX = 65_535
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port`, with an optional `PROTOCOL://` in front. Raises ValueError."""
+    """Parse `host:port` or `[v6]:port`, with an optional `PROTOCOL://` in front. Raises
+    ValueError."""
     rest = text.rpartition("://")[2]
     host, colon, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -16,5 +17,5 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def format_address(host: str, port: int) -> str:
-    """`host:port`, with brackets round an IPv6 address."""
+    """Return `host:port`, with brackets round an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -22,7 +22,8 @@ _INT32_BYTES: Final = 4
 
 
 def arrow_schema(*, headers: bool = False) -> Schema:
-    """The schema of `record_batch`: what Spark's Kafka source has, with types that Spark takes.
+    """Return the schema of `record_batch`: the columns of Spark's Kafka source, with types that
+    Spark accepts.
 
     key and value binary, topic string, partition int32, offset int64, timestamp in microseconds
     (UTC), timestampType int32 (0: set by the producer, 1: by the leader), headers a list of key and
@@ -37,8 +38,7 @@ def arrow_schema(*, headers: bool = False) -> Schema:
 def record_batch(
     topic: str, partition: int, columns: Columns, names: Sequence[str] | None = None
 ) -> RecordBatch:
-    """A row for each record of one partition. Keys, values and headers stay where they are: nothing
-    is copied.
+    """Return a row for each record of one partition. Keys, values and headers are not copied.
 
     `names` chooses columns and their order; None takes all that were built, in Spark's order.
     Raises ValueError for a name that `arrow_schema` does not have or whose column was not built,
@@ -92,7 +92,7 @@ def _types() -> dict[str, DataType]:
         "offset": arrow.int64(),
         "timestamp": arrow.timestamp("us", "UTC"),
         "timestampType": arrow.int32(),
-        # Spark looks at the name of the list's field, too.
+        # Spark checks the name of the list's field, too.
         "headers": arrow.list_(arrow.field("element", header)),
     }
 

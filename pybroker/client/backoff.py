@@ -1,4 +1,4 @@
-"""How long to wait before trying again, and how long to go on: the arithmetic of retries.
+"""The pauses before retries and the deadline of an operation.
 
 Nothing here waits.
 """
@@ -12,8 +12,8 @@ _STEPS_MAX = 30
 
 
 def backoff_s(failures: int, *, first_ms: int, max_ms: int, rng: Rng) -> float:
-    """Seconds to wait after the given number of failures in a row (1 or more): doubles from
-    `first_ms` up to `max_ms`, spread by 20 % to both sides (KIP-580)."""
+    """Return the seconds to wait after the given number of failures in a row (1 or more): doubles
+    from `first_ms` up to `max_ms`, spread by 20 % to both sides (KIP-580)."""
     steps = min(max(failures - 1, 0), _STEPS_MAX)
     base_ms = min(first_ms << steps, max_ms)
     spread = 1 - JITTER + 2 * JITTER * rng.randrange(1_000) / 1_000
@@ -21,7 +21,7 @@ def backoff_s(failures: int, *, first_ms: int, max_ms: int, rng: Rng) -> float:
 
 
 class Deadline:
-    """A moment on the monotonic clock."""
+    """A time on the monotonic clock."""
 
     __slots__ = ("_clock", "_end")
 
@@ -30,7 +30,7 @@ class Deadline:
         self._end = clock.monotonic() + limit_ms / 1_000
 
     def remaining_s(self) -> float:
-        """Seconds that are left; 0.0 when it has passed."""
+        """Return the remaining seconds; 0.0 once it has passed."""
         return max(0.0, self._end - self._clock.monotonic())
 
     def remaining_ms(self) -> int:

@@ -1,7 +1,7 @@
-"""Where the batch begins that holds an offset: a Fetch of one batch, sent to the leader.
+"""Finds the base offset of the batch that holds an offset, by a Fetch of one batch from the leader.
 
-For those who cut ranges where no batch has to be decoded twice. A place that cannot be asked now is
-left out of the answer: it may be cut anywhere.
+For cutting ranges so that no batch is decoded twice. A place without an answer is left out of the
+result: the range may be cut anywhere.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from pybroker.records.batch import HEADER_SIZE, read_header
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 Place = tuple[TopicPartition, int]
 """A partition and an offset."""
 
 AT_ONCE_MAX: Final = 16
-"""Requests under way; each answer holds a batch, however large."""
+"""Requests in flight; each answer holds a batch, however large."""
 NO_SESSION_EPOCH: Final = -1
 
 
 async def batch_starts(
     cluster: Cluster, places: Collection[Place], *, deadline: Deadline
 ) -> dict[Place, int]:
-    """The base offset of the batch that holds each offset, or of the first one after it."""
+    """Return the base offset of the batch that holds each offset, or of the first one after it."""
     found: dict[Place, int] = {}
 
     async def look_up(place: Place) -> None:
@@ -43,7 +43,7 @@ async def batch_starts(
         try:
             base = await _ask(cluster, *place, request_limit_s(cluster, deadline))
         except (ClientError, CorruptionError) as error:
-            logger.debug("event=batch-not-found place=%s@%d reason=%s", *place, error)
+            log.debug("batch not found place=%s@%d reason=%s", *place, error)
             return
         if base is not None:
             found[place] = base

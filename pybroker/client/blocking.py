@@ -1,5 +1,5 @@
-"""Asynchronous work called from blocking code, whether or not that code runs in an event loop (a
-notebook does)."""
+"""Runs asynchronous work from blocking code, whether or not an event loop runs there (as in a
+notebook)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What the coroutine gives that `work` makes, on an event loop of its own. Where one runs
-    already, that is in another thread, and the running loop stands still meanwhile."""
+    """Run the coroutine that `work` makes on an event loop of its own, and return its result. If a
+    loop is running, that happens in another thread, and the running loop stands still meanwhile."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The memory that unsent records may take (`buffer.memory`), handed out in order of asking."""
+"""The memory for unsent records (`buffer.memory`), granted in the order of requests."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import deque
 
 
 class MemoryBudget:
-    """Counts bytes; whoever asks for more than is free waits until enough was given back.
+    """Counts bytes; a request for more than is free waits until enough was given back.
 
-    Invariant: 0 <= used <= limit. Waiters are served first come, first served, so that a large
-    record is not passed over for ever by small ones.
+    Invariant: 0 <= used <= limit. Waiters are served first come, first served, so that small
+    records never overtake a large one for ever.
     """
 
     def __init__(self, limit: int) -> None:
@@ -19,7 +19,7 @@ class MemoryBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, size: int) -> bool:
-        """Take at once, or not at all."""
+        """Take the bytes at once, or not at all."""
         if self._waiting or self.used + size > self.limit:
             return False
         self.used += size
@@ -37,7 +37,7 @@ class MemoryBudget:
                 await ticket
         except BaseException:
             if ticket.done() and not ticket.cancelled():
-                self.give_back(size)  # granted in the same instant in which we gave up
+                self.give_back(size)  # granted in the same instant in which the wait ended
             else:
                 ticket.cancel()
                 self._grant()

@@ -1,7 +1,8 @@
-"""The brokers of a cluster as a client sees them: one connection each, and fresh metadata.
+"""The brokers of a cluster as a client sees them: one connection for each lane of a broker, and
+fresh metadata.
 
-Owns the connections and the task that refreshes metadata. Decides whom to ask; what to ask is the
-business of producer, consumer and admin.
+Owns the connections and the task that refreshes metadata. Chooses the broker for a request;
+producer, consumer and admin make the requests.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from pybroker.wire.messages.metadata import (
     MetadataResponse,
 )
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 HOPELESS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
@@ -59,15 +60,15 @@ class Connector(Protocol):
 
 @dataclass(slots=True)
 class _Link:
-    """What we have with one address: a connection, or the memory of failing to get one."""
+    """The state of one address: a connection, or the failure to open one."""
 
     connection: Connection | None = None
     opening: asyncio.Task[None] | None = None
     failures: int = 0
     was_lost: bool = False
-    """There was a connection, and the next attempt at one has not come to an end."""
+    """A connection was lost, and the next attempt to open one has not ended."""
     told: int = 0
-    """The number of the last metadata that was asked for here; 0: none yet."""
+    """The number of the last metadata request sent here; 0: none yet."""
     next_try: float = 0.0
     last_failure: Attempt | None = None
 
@@ -76,7 +77,7 @@ class Cluster:
     """Start with `start`, end with `close`.
 
     `view` is the last metadata. Listeners are called after it changed, and after a connection was
-    made or failed; they must not block.
+    opened or failed; they must not block.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Cluster:
         is_idle: Callable[[str], bool] = lambda _: False,
         connector: Connector = Connection.open,
     ) -> None:
-        """`is_idle` says of a topic that is watched that it needs not be any more."""
+        """`is_idle` returns whether a watched topic is no longer needed."""
         self.options = options
         self.clock = clock
         self.rng = rng
@@ -103,16 +104,16 @@ class Cluster:
         self._listeners: list[Callable[[], None]] = []
         self._wanted = asyncio.Event()
         self._asked = 0
-        """How often we have asked for metadata."""
+        """The number of metadata requests so far."""
         self._was_no_help = False
-        """The last answer, asked for as something seemed to be old, told nothing new."""
+        """The last answer, requested because the view seemed to be old, changed nothing."""
         self._refreshes: list[asyncio.Future[None]] = []
         self._tasks = TaskOwner()
         self._closed = False
 
     async def start(self) -> None:
-        """Reach one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms with the
-        reasons of the last round."""
+        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms with
+        the reasons of the last round."""
         deadline = Deadline(self.clock, self.options.bootstrap_timeout_ms)
         failures = 0
         while True:
@@ -128,7 +129,7 @@ class Cluster:
         self._tasks.start(self._maintain(), "metadata")
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close all connections. Idempotent."""
         self._closed = True
         try:
             await self._tasks.close()
@@ -141,7 +142,7 @@ class Cluster:
         self._listeners.append(listener)
 
     def pause_s(self, failures: int) -> float:
-        """How long to wait after that many failed requests in a row."""
+        """Return the pause after that many failed requests in a row, in seconds."""
         options = self.options
         return backoff_s(
             failures,
@@ -153,25 +154,25 @@ class Cluster:
     # Metadata
 
     def watch(self, topics: Iterable[str]) -> None:
-        """From now on ask for these topics, too."""
+        """Include these topics in metadata requests from now on."""
         fresh = set(topics) - self._topics
         if fresh:
             self._topics |= fresh
             self.request_refresh()
 
     def watch_all(self, wanted: bool) -> None:
-        """From now on ask for all topics, or only for those that are watched."""
+        """Request all topics from now on, or only those that are watched."""
         if wanted and not self._all_topics:
             self.request_refresh()
         self._all_topics = wanted
 
     def request_refresh(self) -> None:
-        """What we know seems to be old; ask soon."""
+        """Refresh the metadata soon, because it seems to be old."""
         self._wanted.set()
 
     async def refreshed(self, timeout_s: float) -> None:
-        """Ask for a refresh and wait for it. Raises the error with which it failed, TimeoutError,
-        or Closed."""
+        """Refresh the metadata and wait for it. Raises the error of the refresh, TimeoutError, or
+        Closed."""
         if self._closed:
             raise _closed()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -181,7 +182,8 @@ class Cluster:
             await waiter
 
     async def topic(self, name: str, deadline: Deadline) -> TopicInfo:
-        """What is known of a topic, waiting until it exists. Raises TopicUnavailable, Closed."""
+        """Return the metadata of a topic, waiting until it exists. Raises TopicUnavailable,
+        Closed."""
         self.watch([name])
         problem = "no answer"
         while True:
@@ -206,7 +208,7 @@ class Cluster:
     async def metadata(
         self, topics: Iterable[str] | None, *, auto_create: bool = False, timeout_s: float
     ) -> ClusterView:
-        """Ask once for these topics (None: all); `view` is left as it is."""
+        """Request the metadata of these topics once (None: all); `view` does not change."""
         names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=names, allow_auto_topic_creation=auto_create)
         connection = await self.any_connection()
@@ -243,7 +245,7 @@ class Cluster:
             was_wanted = self._wanted.is_set()
             self._wanted.clear()
             waiters, self._refreshes = self._refreshes, []
-            problem: ClientError | None = _closed()  # where this task is ended meanwhile
+            problem: ClientError | None = _closed()  # if this task ends meanwhile
             try:
                 await self._refresh(was_wanted=was_wanted)
                 problem, failures = None, 0
@@ -251,7 +253,7 @@ class Cluster:
                 problem = error
                 failures += 1
                 self._wanted.set()
-                logger.warning("event=metadata-refresh-failed reason=%s", error)
+                log.warning("metadata refresh failed reason=%s", error)
             finally:
                 self._tell(waiters, problem)
             self._notify()
@@ -269,11 +271,12 @@ class Cluster:
     # Connections
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
-        """The connection to a broker if there is one. If not, one is opened in the background,
-        unless that failed a moment ago; listeners hear of the outcome.
+        """Return the connection to a broker, None if there is none. In that case one is opened in
+        the background, unless that failed a moment ago; listeners are called with the outcome.
 
-        Brokers answer in order, so whatever may wait for long there takes a lane of its own: each
-        is a connection."""
+        Brokers answer in order, so a request that may wait for long takes a lane of its own: each
+        lane is a connection.
+        """
         node = self.view.nodes.get(node_id)
         if node is None:
             self.request_refresh()
@@ -289,7 +292,8 @@ class Cluster:
         return None
 
     async def connection(self, node_id: int) -> Connection:
-        """The connection to a broker, opened if need be. Raises ConnectFailed, NotConnected."""
+        """Return the connection to a broker, opened if needed. Raises ConnectFailed,
+        NotConnected."""
         node = self.view.nodes.get(node_id)
         if node is None:
             raise NotConnected(f"broker {node_id} is not known")
@@ -299,8 +303,8 @@ class Cluster:
             raise _advertised(node, error) from error
 
     async def any_connection(self, *, last: Address | None = None) -> Connection:
-        """A connection to whichever broker answers, one after the other in turn as they tell us of
-        the cluster, and `last` only if there is no other. Raises NoBrokers."""
+        """Return a connection to a broker that answers, in the order of `_addresses`; `last` only
+        if there is no other. Raises NoBrokers."""
         attempts = []
         for address in sorted(self._addresses(), key=lambda each: each == last):
             try:
@@ -310,14 +314,14 @@ class Cluster:
         raise NoBrokers(attempts)
 
     def last_failures(self) -> list[Attempt]:
-        """The addresses that cannot be reached at the moment, and why."""
+        """Return the addresses that cannot be reached at the moment, and why."""
         return [link.last_failure for link in self._links.values() if link.last_failure]
 
     def _addresses(self) -> list[Address]:
-        """In turn, so that a broker that is cut off from the cluster, and names leaders of old, is
-        not believed for ever: who is connected comes first, and among these whoever told us of the
-        cluster longest ago. While what we are told does not help, brokers that we never had reason
-        to connect to take part."""
+        """Return the addresses in the order of the next attempts: connected brokers first, and
+        among these the one that was asked for metadata longest ago. So a broker that is cut off
+        from the cluster, and names old leaders, is not believed for ever. While the metadata does
+        not help, brokers that were never connected count as connected."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)
@@ -336,7 +340,7 @@ class Cluster:
         return link
 
     async def connect(self, address: Address, lane: str = "") -> Connection:
-        """The connection to an address, opened if need be. Raises ConnectFailed, Closed."""
+        """Return the connection to an address, opened if needed. Raises ConnectFailed, Closed."""
         if self._closed:
             raise _closed()
         link = self._link(address, lane)
@@ -372,7 +376,7 @@ class Cluster:
                 max_ms=options.reconnect_backoff_max_ms,
                 rng=self.rng,
             )
-            logger.debug("event=connect-failed reason=%s", error)
+            log.debug("connect failed reason=%s", error)
             self.request_refresh()
         finally:
             link.opening = None
@@ -391,7 +395,7 @@ def _closed() -> Closed:
 def leaders(
     view: ClusterView, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-    """The partitions by the broker that leads them, and those without a known leader."""
+    """Return the partitions by the broker that leads them, and those without a known leader."""
     by_node: dict[int, list[TopicPartition]] = {}
     rest = []
     for topic_partition in partitions:
@@ -404,7 +408,8 @@ def leaders(
 
 
 def _advertised(node: Node, error: ConnectFailed) -> ConnectFailed:
-    """The bootstrap address answered, yet this one does not: say where the address comes from."""
+    """Return the error with the origin of the address: the bootstrap address answered, but the
+    advertised one does not."""
     return ConnectFailed(
         f"broker {node.id} at {error.attempt.address} (the address that it advertises)",
         error.attempt.reason,

@@ -1,8 +1,8 @@
 """One TCP connection to a broker: requests out, answers back in the same order.
 
-Knows framing, correlation ids and versions; no topics, no retries. A connection ends once and for
-all: at the first answer that makes no sense, at an answer that is late (those behind it would be
-late, too), and when the other side closes. Whoever needs another opens another.
+Knows framing, correlation ids and versions, but no topics and no retries. A connection that ends
+never resumes: it ends at the first invalid answer, at a late answer (later ones would be late,
+too), and when the peer closes it. Its user opens another one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from pybroker.wire.headers import RequestHeader, encode_request_header, parse_re
 from pybroker.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from pybroker.wire.schema import Message
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 AnswerT = TypeVar("AnswerT", bound=Message)
 
 SOFTWARE_NAME: Final = "pybroker"
 SOFTWARE_VERSION: Final = "1"
 API_VERSIONS_FIRST: Final = 3
-"""Brokers since 2.4 know it; older ones answer with error 35 and the versions that they know."""
+"""Brokers since 2.4 know it; older ones answer with error 35 and their versions."""
 FRAME_LENGTH: Final = struct.Struct(">i")
 CORRELATION_IDS: Final = 2**31
 FLUSH_LIMIT_S: Final = 2.0
@@ -51,7 +51,7 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A request whose answer is awaited."""
+    """A request without an answer yet."""
 
     api: Api
     version: int
@@ -60,7 +60,7 @@ class _Pending:
 
 
 class Connection:
-    """Create with `Connection.open`. `send` and `tell` write at once, so that the order of calls is
+    """Created by `Connection.open`. `send` and `tell` write at once, so that the order of calls is
     the order on the wire."""
 
     def __init__(
@@ -141,11 +141,12 @@ class Connection:
 
     @property
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """What the broker offers: number of the API -> lowest and highest version."""
+        """The APIs of the broker: number of the API -> lowest and highest version."""
         return self._versions
 
     def version_of(self, key: ApiKey) -> int:
-        """The highest version of the API that both sides know. Raises UnsupportedByBroker."""
+        """Return the highest version of the API that both sides know. Raises
+        UnsupportedByBroker."""
         api = APIS[key]
         low, high = self._versions.get(key, (0, -1))
         version = min(api.max_version, high)
@@ -168,8 +169,8 @@ class Connection:
     ) -> Coroutine[Any, Any, AnswerT]:
         """Write a request; await the result for its answer.
 
-        Raises NotConnected, UnsupportedByBroker now, and ConnectionLost, RequestTimedOut when
-        awaited. Not awaiting it is allowed; the answer is then thrown away.
+        Raises NotConnected, UnsupportedByBroker at once, and ConnectionLost, RequestTimedOut when
+        awaited. If the result is not awaited, the answer is dropped.
         """
         chosen = self.version_of(key) if version is None else version
         pending = self._write(APIS[key], chosen, request)
@@ -177,7 +178,7 @@ class Connection:
 
     async def tell(self, key: ApiKey, request: Message, *, timeout_s: float) -> None:
         """Write a request that is never answered (Produce with acks=0), at once, and wait until the
-        system has taken all of it. Raises NotConnected, ConnectionLost, RequestTimedOut."""
+        system has accepted all of it. Raises NotConnected, ConnectionLost, RequestTimedOut."""
         self._writer.transport.set_write_buffer_limits(high=0)  # `drain` waits for the last byte
         pending = self._write(APIS[key], self.version_of(key), request)
         self._pending.remove(pending)
@@ -194,9 +195,9 @@ class Connection:
             raise ConnectionLost(f"{format_address(*self.address)}: {self._failure}")
 
     async def close(self, *, flush: bool = True) -> None:
-        """Write out what is buffered (unless `flush` is False), then end the connection; whoever
-        waits for an answer gets ConnectionLost. Idempotent."""
-        self._fail(ConnectionLost("the connection was closed by us"), abort=False)
+        """Write the buffered bytes (unless `flush` is False), then end the connection; requests
+        without an answer raise ConnectionLost. Idempotent."""
+        self._fail(ConnectionLost("the client closed the connection"), abort=False)
         if flush:
             self._writer.close()
         else:
@@ -206,7 +207,7 @@ class Connection:
                 await self._writer.wait_closed()
         except OSError:  # TimeoutError is one
             pass
-        finally:  # also where nobody waits for a peer that does not read
+        finally:  # also if the caller no longer waits for a peer that does not read
             self._writer.transport.abort()
             await self._reading.stop()
 
@@ -241,7 +242,8 @@ class Connection:
             raise RequestTimedOut(f"{format_address(*self.address)}: {text}") from None
         except asyncio.CancelledError:
             if not pending.answer.done():
-                # Whoever has less patience than the request would find a dead connection for ever.
+                # The caller gave up before the request's limit; without this timer a later caller
+                # would find a dead connection for ever.
                 timer = loop.call_at(deadline, self._fail, late)
                 pending.answer.add_done_callback(lambda _: timer.cancel())
             raise
@@ -281,7 +283,8 @@ class Connection:
             version = lower
 
     async def _receive_versions(self, pending: _Pending, timeout_s: float) -> ApiVersionsResponse:
-        """As `_receive`; a broker that does not know our version answers in version 0."""
+        """Return the answer like `_receive`; a broker that does not know our version answers in
+        version 0."""
         try:
             async with asyncio.timeout(timeout_s):
                 frame = await asyncio.shield(pending.answer)
@@ -308,14 +311,15 @@ class Connection:
                 self._deliver(memoryview(frame))
         except asyncio.IncompleteReadError as error:
             inside = "in the middle of an answer" if error.partial else "before the answer"
-            self._fail(ConnectionLost(f"the other side closed the connection {inside}"))
+            self._fail(ConnectionLost(f"the peer closed the connection {inside}"))
         except OSError as error:
             self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
         except MalformedInput as error:
-            self._fail(ConnectionLost(f"the other side does not speak the protocol: {error}"))
+            self._fail(ConnectionLost(f"the peer does not speak the protocol: {error}"))
 
     def _refuse(self, length: int) -> None:
-        """End the connection; who asked for so much is told, as asking again would not help."""
+        """End the connection. The request with the large answer gets its own error, because a retry
+        would not help."""
         text = f"an answer of {length} bytes, more than {self._response_max_bytes}, the limit"
         if self._pending:
             answer = self._pending.popleft().answer
@@ -337,11 +341,11 @@ class Connection:
             pending.answer.set_result(frame)
 
     def _abort(self) -> None:
-        """End it at once. The system must not go on to deliver what it has taken: that may arrive
-        after what is sent in its place over another connection."""
-        if not self._writer.is_closing():  # else its number may be another's by now
+        """End the connection at once. The system must not deliver bytes that it has buffered: they
+        could arrive after the request that replaces them on another connection."""
+        if not self._writer.is_closing():  # otherwise another socket may have its number
             taken = self._writer.get_extra_info("socket")
-            with suppress(OSError):  # macOS refuses where the peer has ended it
+            with suppress(OSError):  # macOS refuses if the peer has ended it
                 taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._writer.transport.abort()
 
@@ -356,11 +360,11 @@ class Connection:
             answer = self._pending.popleft().answer
             if not answer.done():
                 answer.set_exception(ConnectionLost(text))
-                answer.exception()  # whoever stopped waiting is not to be blamed in the log
+                answer.exception()  # a caller that stopped waiting causes no log line
 
 
 def _reason(error: OSError, host: str) -> str:
-    """What an operator can act on."""
+    """Return the reason in words for an operator."""
     if isinstance(error, socket.gaierror):
         return f"the name {host} cannot be resolved ({error.strerror})"
     if isinstance(error, ConnectionRefusedError):

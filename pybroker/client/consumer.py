@@ -1,7 +1,6 @@
-"""The public consumer: reads the partitions that it is given, or its share of the topics that a
-group of consumers reads together.
+"""The public consumer: reads assigned partitions, or its share of the topics of a group.
 
-A facade: reading is `fetcher`'s work, the group is that of `groups`.
+A facade: `fetcher` reads, `groups` manages the membership.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ WAIT_MS = 60_000
 
 
 class Consumer:
-    """Reads records, as a member of a group or of partitions chosen by hand.
+    """Reads records, as a member of a group or of partitions assigned manually.
 
         async with Consumer("localhost:9092", group_id="billing") as consumer:
             consumer.subscribe(["orders"])
@@ -51,8 +50,8 @@ class Consumer:
     `getmany`, `getone` and `async for` also keep the membership alive and move partitions between
     the members: a consumer that calls none of them for max.poll.interval.ms leaves its group.
 
-    With enable.auto.commit a record is committed once the next ones are asked for. Leaving the
-    context by an exception commits what was handled before the records in hand.
+    With enable.auto.commit a record is committed once the next ones are requested. Leaving the
+    context by an exception commits the records that were handled before those in hand.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Consumer:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """Raises ConfigError."""
+        """Parse the options. Raises ConfigError."""
         if bootstrap_servers is not None:
             options["bootstrap_servers"] = (
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
@@ -87,10 +86,10 @@ class Consumer:
         self._ending: asyncio.Event | None = None
         self._closer: asyncio.Task[object] | None = None
         self._in_hand: dict[TopicPartition, int] = {}
-        """The first offset of each partition that the last call gave out."""
+        """The first offset of each partition that the last call returned."""
 
     async def start(self) -> None:
-        """Reach the cluster. Raises NoBrokers."""
+        """Connect to the cluster. Raises NoBrokers."""
         try:
             await self._cluster.start()
         except BaseException:
@@ -100,8 +99,8 @@ class Consumer:
         self._running = True
 
     async def close(self) -> None:
-        """Commit what was read if commits are automatic, give partitions back, leave the group.
-        Idempotent. A task that waits for records gets Closed. Raises what a callback raises, having
+        """Commit the positions if commits are automatic, give partitions back, leave the group.
+        Idempotent. A task that waits for records gets Closed. Raises callbacks' errors, having
         closed."""
         await self._close({})
 
@@ -113,7 +112,7 @@ class Consumer:
         self._ending, self._closer = asyncio.Event(), asyncio.current_task()
         was_running, self._running = self._running, False
         self._fetcher.news.set()
-        async with AsyncExitStack() as last:  # each whatever becomes of the one before
+        async with AsyncExitStack() as last:  # each, even if an earlier one fails
             last.callback(self._ending.set)
             last.push_async_callback(self._cluster.close)
             last.push_async_callback(self._fetcher.close)
@@ -158,25 +157,27 @@ class Consumer:
             raise ValueError("either topics or a pattern must be given")
         group = self._need_group("subscribe")
         if group.session.choice is None and self._fetcher.readers:
-            raise SubscriptionConflict("partitions are assigned by hand: call unsubscribe() before")
+            raise SubscriptionConflict(
+                "partitions are assigned manually: call unsubscribe() before"
+            )
         group.session.subscribe(choice, RebalanceListener(on_assigned, on_revoked, on_lost))
 
     async def unsubscribe(self) -> None:
-        """Give back what is read and leave the group. Raises what a callback raises."""
+        """Give all partitions back and leave the group. Raises the errors of callbacks."""
         if self._group is not None:
             await self._group.leave()
         self._fetcher.assign([])
         self._fetcher.news.set()
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed, with a pattern those that match at the moment."""
+        """Return the subscribed topics; for a pattern, those that match at the moment."""
         topics = self._group.session.topics if self._group is not None else None
         return topics or frozenset()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these, whatever other consumers read. Partitions read before go on where
-        they were; new ones begin at what the group has committed, if there is a group, or else as
-        auto.offset.reset says, unless `seek` follows. Raises SubscriptionConflict."""
+        """Read exactly these partitions, whatever other consumers read. Partitions read before keep
+        their position; new ones begin at the group's committed offset, if there is a group, or else
+        as auto.offset.reset says, unless `seek` follows. Raises SubscriptionConflict."""
         chosen = [TopicPartition(*item) for item in partitions]
         if self._group is not None:
             if self._group.session.choice is not None:
@@ -190,25 +191,25 @@ class Consumer:
         return frozenset(self._fetcher.readers)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next record read is the one at `offset`, or the first after it. Raises NotAssigned,
+        """Let the next record be the one at `offset`, or the first after it. Raises NotAssigned,
         and ValueError for a negative offset."""
         if offset < 0:
             raise ValueError(f"offset is {offset}, expected 0 or more")
         self._fetcher.jump([partition], offset, None)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Of these, or of all that are assigned. Raises NotAssigned."""
+        """Seek to the log start in these partitions, or in all assigned. Raises NotAssigned."""
         self._fetcher.jump(partitions or [*self._fetcher.readers], None, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Of these, or of all that are assigned; only records appended later are read. Raises
-        NotAssigned."""
+        """Seek to the log end in these partitions, or in all assigned ones: only records appended
+        later are read. Raises NotAssigned."""
         self._fetcher.jump(partitions or [*self._fetcher.readers], None, LATEST)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Go to the first record with a timestamp of at least that many ms since 1970, or to the
-        end where there is none; in these partitions, or in all that are assigned. Raises
-        NotAssigned, and as `offsets_for_times`."""
+        """Seek to the first record with a timestamp of at least that many ms since 1970, or to the
+        end if there is none; in these partitions, or in all assigned ones. Raises NotAssigned, and
+        the errors of `offsets_for_times`."""
         chosen = [TopicPartition(*item) for item in partitions] or [*self._fetcher.readers]
         self._fetcher.chosen(chosen)
         found = await self.offsets_for_times(dict.fromkeys(chosen, timestamp_ms))
@@ -219,13 +220,13 @@ class Consumer:
                 self._fetcher.jump([item], answer.offset, None)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Give no records of these until `resume`, or until they are given back in a
-        rebalance. Raises NotAssigned."""
+        """Return no records of these partitions until `resume`, or until a rebalance takes them.
+        Raises NotAssigned."""
         for reader in self._fetcher.chosen(partitions):
             reader.paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Give records of these again. Raises NotAssigned."""
+        """Return records of these partitions again. Raises NotAssigned."""
         for reader in self._fetcher.chosen(partitions):
             reader.paused = False
         self._fetcher.wake()
@@ -235,8 +236,8 @@ class Consumer:
         return frozenset(key for key, reader in self._fetcher.readers.items() if reader.paused)
 
     async def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that will be given. Raises NotAssigned, DeadlinePassed if
-        it does not become known, and what `getmany` raises."""
+        """Return the offset of the next record. Raises NotAssigned, DeadlinePassed if it does not
+        become known, and the errors of `getmany`."""
         reader = self._fetcher.reader(partition)
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         while reader.position is None:
@@ -247,14 +248,13 @@ class Consumer:
         return reader.position
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """The end of what is committed, as the last answer said; None before the first. Raises
-        NotAssigned."""
+        """Return the high watermark of the last answer, None before it. Raises NotAssigned."""
         known = self._fetcher.reader(partition).high_watermark
         return None if known < 0 else known
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """How many offsets lie between the position and the end of what can be read, as the last
-        answer said; None before the first. Never negative. Raises NotAssigned."""
+        """Return the number of offsets from the position to the end of the readable records, as of
+        the last answer; None before the first. Never negative. Raises NotAssigned."""
         return self._fetcher.reader(partition).lag(committed_only=self._committed_only)
 
     # Committing
@@ -262,13 +262,13 @@ class Consumer:
     async def commit(
         self, offsets: GivenOffsets | None = None, *, timeout_ms: int | None = None
     ) -> None:
-        """Store how far the group has read: these offsets (of the next record to read, each), or
-        the positions of all that is assigned. Waits for earlier commits. `timeout_ms` None is
-        default.api.timeout.ms.
+        """Commit these offsets (of the next record to read, each), or the positions of all assigned
+        partitions. Waits for earlier commits. `timeout_ms` None is default.api.timeout.ms.
 
-        Raises CommitFailed if the partitions may belong to others by now (RebalanceInProgress if
-        reading on may cure that), FencedInstance, DeadlinePassed, ResponseError, ValueError for a
-        negative offset."""
+        Raises CommitFailed if the partitions may belong to other members by now
+        (RebalanceInProgress if reading on may cure that), FencedInstance, DeadlinePassed,
+        ResponseError, ValueError for a negative offset.
+        """
         group = self._need_group("commit")
         limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
         await group.committer.commit(offsets, Deadline(self._clock, limit_ms))
@@ -276,15 +276,15 @@ class Consumer:
     def commit_async(
         self, offsets: GivenOffsets | None = None, callback: CommitCallback | None = None
     ) -> None:
-        """As `commit`, without waiting and without trying again. The callback, a plain or an async
-        function, is given the offsets and the error or None."""
+        """Commit without waiting and without a retry. The callback, a plain or an async function,
+        gets the offsets and the error or None."""
         self._need_group("commit").committer.commit_async(offsets, callback)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed, None where nothing. With read_committed it waits for
-        transactions that may still commit offsets. Raises DeadlinePassed, ResponseError."""
+        """Return the committed offsets, None for a partition without one. With read_committed it
+        waits for transactions that may commit offsets. Raises DeadlinePassed, ResponseError."""
         group = self._need_group("committed")
         chosen = [TopicPartition(*item) for item in partitions]
         return await group.committed(chosen)
@@ -294,12 +294,12 @@ class Consumer:
     async def getmany(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records by partition, at most `max_records` (None: max.poll.records) together; empty if
-        none came within `timeout_ms`.
+        """Return records by partition, at most `max_records` (None: max.poll.records) together;
+        empty if none came within `timeout_ms`.
 
-        Raises OffsetUnavailable (auto.offset.reset=none), DamagedRecords, ResponseError for what
-        retrying does not cure; the other partitions can be read on after `pause` or `seek`. Raises
-        SubscriptionConflict where nothing is subscribed or assigned.
+        Raises OffsetUnavailable (auto.offset.reset=none), DamagedRecords, ResponseError for errors
+        that a retry does not cure; the other partitions can be read on after `pause` or `seek`.
+        Raises SubscriptionConflict if nothing is subscribed or assigned.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         return await self._poll(timeout_ms, functools.partial(self._collect, limit))
@@ -307,18 +307,18 @@ class Consumer:
     async def poll_arrow(
         self, timeout_ms: int = 0, max_bytes: int | None = None, *, headers: bool = False
     ) -> dict[TopicPartition, RecordBatch]:
-        """As `getmany`, but as Arrow's record batches, one a partition, with the columns that
-        `arrow_schema` tells; `headers` adds those. It gives batches of producers as a whole, so
-        that the last one may go beyond `max_bytes` (None: fetch.max.bytes).
+        """Return records as Arrow's record batches, one for each partition, with the columns of
+        `arrow_schema`; `headers` adds those. Producer batches are returned whole, so the last one
+        may exceed `max_bytes` (None: fetch.max.bytes).
 
-        Raises ImportError without pyarrow.
+        Raises the errors of `getmany`; ImportError without pyarrow.
         """
         arrow_schema()
         limit = self.options.fetch_max_bytes if max_bytes is None else max_bytes
         return await self._poll(timeout_ms, functools.partial(self._collect_arrow, limit, headers))
 
     async def getone(self) -> ConsumerRecord:
-        """The next record, however long it takes. Raises as `getmany`."""
+        """Return the next record, however long it takes. Raises the errors of `getmany`."""
         while True:
             if self._group is None or not self._group.due():
                 for key, reader in self._fetcher.readers.items():
@@ -344,24 +344,24 @@ class Consumer:
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """The first offset of each. Raises the error of the first that cannot be asked."""
+        """Return the first offset of each. Raises the first error of a partition."""
         return await self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset that the next record will get, as far as the isolation level sees. Raises as
-        `beginning_offsets`."""
+        """Return the offset of the next record, as the isolation level sees it. Raises the errors
+        of `beginning_offsets`."""
         return await self._offsets(dict.fromkeys(partitions, LATEST))
 
     async def offsets_for_times(
         self, moments: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAnswer | None]:
-        """For each partition the first record with a timestamp of at least that many ms since
-        1970, or None. Raises as `beginning_offsets`."""
+        """Return for each partition the first record with a timestamp of at least that many ms
+        since 1970, or None. Raises the errors of `beginning_offsets`."""
         answers = await self._look_up(moments)
         return {key: answer if answer.offset >= 0 else None for key, answer in answers.items()}
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic. Raises TopicUnavailable."""
+        """Return the partitions of a topic. Raises TopicUnavailable."""
         self._check_running()
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         info = await self._cluster.topic(topic, deadline)
@@ -394,7 +394,7 @@ class Consumer:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Who waits for records is not silent."""
+        """Wrap a call that reads: meanwhile the group counts the consumer as active."""
         if self._group is None:
             yield
             return
@@ -404,7 +404,7 @@ class Consumer:
     async def _poll(
         self, timeout_ms: int, collect: Callable[[], dict[TopicPartition, T]]
     ) -> dict[TopicPartition, T]:
-        """What `collect` finds, as soon as it finds something."""
+        """Return the result of `collect` as soon as it is not empty."""
         self._check_running()
         if not self._has_choice():
             raise SubscriptionConflict("there is nothing to read: call subscribe() or assign()")
@@ -473,7 +473,7 @@ class Consumer:
 
     def _raise_problems(self, readers: Iterable[PartitionReader]) -> None:
         if self._fetcher.broken is not None:
-            raise Closed("the consumer cannot go on") from self._fetcher.broken
+            raise Closed("the consumer has failed") from self._fetcher.broken
         for reader in readers:
             if reader.problem is not None and not reader.paused:
                 raise reader.problem

@@ -1,5 +1,5 @@
-"""Asking the coordinators of groups, each about its own, until all have answered. What is asked is
-no business of this module."""
+"""Requests to the coordinators of groups, each for its own groups, until all have answered. The
+callers make the requests."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ T = TypeVar("T")
 AskCoordinator = Callable[
     [Connection, Node, tuple[str, ...], float], Awaitable[Mapping[str, T | ClientError]]
 ]
-"""Asks a coordinator about its groups within so many seconds; the answers hold a ClientError where
-one failed."""
+"""Sends a coordinator the request for its groups; the number is its limit in seconds. The answers
+hold a ClientError for each group that failed."""
 
 GROUP: Final = 0
 SEVERAL_KEYS_VERSION: Final = 4
@@ -42,9 +42,9 @@ async def ask_coordinators(
     deadline: Deadline,
     repeatable: bool = True,
 ) -> dict[str, T | ClientError]:
-    """One answer a group, in the order of asking. What can be retried is, until the deadline; what
-    may have been done only if it is `repeatable`. A group moves with its coordinator, so that each
-    round looks up where the groups without an answer are."""
+    """Return one answer for each group, in the order of the request. Errors are retried until the
+    deadline; a request that may have been carried out only if it is `repeatable`. A group may move
+    to another coordinator, so each round finds the coordinators of the groups without an answer."""
     wanted = list(dict.fromkeys(groups))
     final: dict[str, T | ClientError] = {}
     problems: dict[str, ClientError] = {}
@@ -79,7 +79,7 @@ async def ask_coordinators(
         await asyncio.gather(*(one(node, tuple(chosen)) for node, chosen in by_node.items()))
         if len(final) == len(wanted):
             break
-        # Who is cut off from the cluster goes on naming itself.
+        # A broker that is cut off from the cluster still names itself as the coordinator.
         doubted = next(((node.host, node.port) for node in by_node), None)
         failures += 1
         pause = cluster.pause_s(failures)
@@ -99,9 +99,9 @@ async def ask_coordinators(
 async def find_coordinators(
     cluster: Cluster, groups: Sequence[str], deadline: Deadline, *, last: Address | None = None
 ) -> dict[str, Node | ClientError]:
-    """Ask once, `last` only if there is no other broker: for each group its coordinator, or why it
-    has none at the moment. A broker that takes one group a request (FindCoordinator below 4) is
-    asked for one after the other."""
+    """Ask once, `last` only if there is no other broker. Return for each group its coordinator, or
+    the error. A broker that takes one group a request (FindCoordinator below 4) gets one request
+    after the other."""
     if not groups:
         return {}
     try:

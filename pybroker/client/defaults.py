@@ -1,5 +1,5 @@
-"""What clients take who are given no clock and no dice: the machine's. A simulation puts its own
-here for as long as it runs, so that an application's code need not know of it."""
+"""The default clock and random numbers of clients: the machine's. A simulation replaces them here
+while it runs, so that an application's code need not know of it."""
 
 from __future__ import annotations
 

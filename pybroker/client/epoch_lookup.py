@@ -1,4 +1,5 @@
-"""Where leader epochs ended: OffsetForLeaderEpoch, sent to each leader, until all have answered."""
+"""End offsets of leader epochs: OffsetForLeaderEpoch, sent to each leader, until all have
+answered."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ CONSUMER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The largest leader epoch at or below the one asked for, and the offset where it ends; both -1
-    if there is none."""
+    """The largest leader epoch at or below the requested one, and its end offset; both -1 if there
+    is none."""
 
     leader_epoch: int
     end_offset: int
@@ -40,7 +41,8 @@ async def epoch_ends(
     deadline: Deadline,
     once: bool = False,
 ) -> dict[TopicPartition, EpochEnd]:
-    """One answer a partition. What can be retried is, until the deadline, unless `once` is set."""
+    """Return one answer for each partition. Errors are retried until the deadline, unless `once` is
+    set."""
 
     async def ask(
         connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float

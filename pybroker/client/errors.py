@@ -1,13 +1,13 @@
-"""What can go wrong for a user of the client, sorted by what they should do next.
+"""The errors of the client, sorted by what the user should do next.
 
 Two questions decide that, and every class answers both:
 
-- `retriable`: may trying the same again help?
+- `retriable`: may a retry help?
 - `definite`: is it certain that the operation was *not* carried out? A write whose failure is not
   definite may be in the log; sending it again may store it twice.
 
-The client retries by itself whatever can be retried within the time that it was given; an error
-of this module is what was left. No class here knows about sockets.
+The client retries by itself within its time limit; an error of this module is what remains. No
+class here knows about sockets.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from pybroker.errors import ErrorCode, PybrokerError
 from pybroker.model import TopicPartition
 
 _NAMED_MAX = 10
-"""Partitions that a message names."""
+"""The number of partitions that a message names."""
 WRITE_IN_DOUBT = frozenset(
     {
         ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,  # also said when the leader lost its office after append
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,  # also if the leader was replaced after the append
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Answers to a Produce request after which the batch may nevertheless be in the log."""
+"""Error codes of Produce after which the batch may nevertheless be in the log."""
 
 
 class ClientError(PybrokerError):
-    """Base of all errors of the client. Never raised itself."""
+    """Base of all errors of the client, never raised itself."""
 
     retriable = False
     definite = True
 
 
 class ConfigError(ClientError, errors.ConfigError):
-    """One or more options of a client are wrong; `faults` holds one sentence for each. Nothing was
+    """One or more options of a client are wrong; `faults` has one sentence for each. Nothing was
     opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One address that was tried in vain."""
+    """One address that could not be reached."""
 
     address: str
     reason: str
 
 
 class NoBrokers(ClientError):
-    """No broker could be reached. The message names each address that was tried and the reason."""
+    """No broker could be reached. The message names each address and the reason."""
 
     retriable = True
 
@@ -66,7 +66,7 @@ class NoBrokers(ClientError):
 
 
 class ConnectFailed(ClientError):
-    """A connection to one address could not be made. Nothing was sent on it."""
+    """A connection to one address could not be opened. Nothing was sent on it."""
 
     retriable = True
 
@@ -83,8 +83,8 @@ class ConnectionLost(ClientError):
 
 
 class AnswerTooLarge(ConnectionLost):
-    """The answer is larger than this client takes (`receive_message_max_bytes`), and would be so
-    again: a larger limit helps, or asking for less."""
+    """The answer exceeds `receive_message_max_bytes`, and a retry would exceed it again: raise the
+    limit, or request less."""
 
     retriable = False
 
@@ -97,7 +97,7 @@ class RequestTimedOut(ClientError):
 
 
 class NotConnected(ClientError):
-    """The connection had ended before the request was written. Nothing was sent."""
+    """The connection ended before the request was written. Nothing was sent."""
 
     retriable = True
 
@@ -109,8 +109,8 @@ class UnsupportedByBroker(ClientError):
 class ResponseError(ClientError):
     """The broker answered with one of Kafka's error codes.
 
-    `detail` is a whole sentence: by default Kafka's own of the code, followed by `place`, which
-    says what the answer was about. `broker_sentence` is the one that the broker sent, "" if none.
+    `detail` is a whole sentence: by default Kafka's own for the code, followed by `place`, which
+    names the subject of the request. `broker_sentence` is the broker's own, "" if it sent none.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class ResponseError(ClientError):
 
 
 class DeliveryFailed(ClientError):
-    """A record was not acknowledged. `definite` tells whether it is certain that it was not
-    written; `__cause__` is the last thing that went wrong, or None."""
+    """A record was not acknowledged. `definite`: it is certain that it was not written. `__cause__`
+    is the last error, or None."""
 
     def __init__(self, topic_partition: TopicPartition, reason: str, *, definite: bool) -> None:
         doubt = "" if definite else " (it may have been written)"
@@ -148,14 +148,14 @@ class RecordTooLarge(ClientError):
 
 
 class BufferExhausted(ClientError):
-    """buffer.memory stayed full for max.block.ms; the record was not taken."""
+    """buffer.memory stayed full for max.block.ms; the record was not accepted."""
 
     retriable = True
 
 
 class TopicUnavailable(ClientError):
-    """The topic or partition did not become known within the time limit, or (not `retriable`) never
-    will."""
+    """The topic or partition did not become known within the time limit or, if not `retriable`,
+    never will."""
 
     def __init__(self, text: str, *, retriable: bool = True) -> None:
         super().__init__(text)
@@ -173,7 +173,7 @@ class DeadlinePassed(ClientError):
 
 
 class OffsetUnavailable(ClientError):
-    """There is no position to read from, and auto.offset.reset is none."""
+    """The consumer has no position to read from, and auto.offset.reset is none."""
 
     def __init__(self, partitions: Collection[TopicPartition], reason: str) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))
@@ -182,9 +182,9 @@ class OffsetUnavailable(ClientError):
 
 
 class LogTruncated(OffsetUnavailable):
-    """Records that were read are not in the log any more, since an unclean election chose a replica
+    """Records that were read are gone from the log, because an unclean election chose a replica
     without them, and auto.offset.reset is none. `position` is that of the consumer; up to `offset`
-    the log is as it was read: seek there to go on with what took their place."""
+    the log is as it was read: seek there to read the records that replaced them."""
 
     def __init__(self, topic_partition: TopicPartition, position: int, offset: int) -> None:
         super().__init__(
@@ -198,13 +198,13 @@ class LogTruncated(OffsetUnavailable):
 
 
 class SubscriptionConflict(ClientError):
-    """Topics, a pattern and partitions by hand exclude each other; `unsubscribe` comes between. Or
-    the operation needs what was not chosen, such as a group.id."""
+    """Topics, a pattern and manual assignment exclude each other; call `unsubscribe` in between. Or
+    the operation needs an option that is not set, such as group.id."""
 
 
 class NotAssigned(ClientError):
     """The consumer does not read this partition, so it has no position there. `assign` gives it
-    one; the partitions of subscribed topics are assigned in the calls that read."""
+    one; partitions of subscribed topics are assigned during the calls that read."""
 
     def __init__(
         self, topic_partition: TopicPartition, assigned: Collection[TopicPartition]
@@ -220,7 +220,7 @@ class NotAssigned(ClientError):
 
 
 class GroupError(ClientError):
-    """Base of what a coordinator refuses and retrying does not cure. Never raised itself."""
+    """Base of errors of a coordinator that a retry does not cure, never raised itself."""
 
     def __init__(self, group_id: str, text: str) -> None:
         super().__init__(f"group {group_id}: {text}")
@@ -229,28 +229,28 @@ class GroupError(ClientError):
 
 class CommitFailed(GroupError):
     """The offsets were not committed: the member is no longer in the generation in which it read
-    them, and others may read these partitions already. What was read since the last commit may be
-    read again.
+    them, and other members may read these partitions already. Records read since the last commit
+    may be read again.
 
-    If the group was left because too much time passed between two calls that read, allow more of
-    it (max.poll.interval.ms) or take fewer records at a time (max.poll.records).
+    If the member left because too much time passed between two calls that read, raise
+    max.poll.interval.ms or lower max.poll.records.
     """
 
 
 class RebalanceInProgress(CommitFailed):
-    """The group is rebalancing, and this member joins it again: read on (`getmany`), then commit
-    what is still assigned."""
+    """The group is rebalancing, and this member joins again: read on (`getmany`), then commit the
+    offsets of the partitions that are still assigned."""
 
     retriable = True
 
 
 class FencedInstance(GroupError):
-    """Another member has taken over this group.instance.id. Two processes must not use the same;
-    this consumer cannot go on in its group."""
+    """Another member has taken over this group.instance.id. Two processes must not use the same
+    one; this consumer cannot continue in its group."""
 
 
 class JoinRefused(GroupError):
-    """The coordinator does not let the member in; `code` says why."""
+    """The coordinator refuses the member; `code` says why."""
 
     def __init__(self, group_id: str, code: ErrorCode, text: str) -> None:
         super().__init__(group_id, f"{code.name}: {text}")
@@ -258,13 +258,13 @@ class JoinRefused(GroupError):
 
 
 class InvalidSessionTimeout(JoinRefused):
-    """session.timeout.ms lies outside of what the broker allows (group.min.session.timeout.ms to
-    group.max.session.timeout.ms there)."""
+    """session.timeout.ms is outside the broker's limits (group.min.session.timeout.ms to
+    group.max.session.timeout.ms)."""
 
 
 class DamagedRecords(ClientError):
     """A fetched batch does not match its CRC or cannot be decoded. The position stays before it;
-    seek past `offset` to go on without it."""
+    seek past `offset` to skip it."""
 
     def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
         super().__init__(f"batch at offset {offset} of {topic_partition} is damaged: {reason}")

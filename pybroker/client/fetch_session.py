@@ -1,10 +1,10 @@
-"""One fetch session with one broker, from the asker's side (KIP-227). Plain code.
+"""One fetch session with one broker, on the client's side (KIP-227). Plain code.
 
-The broker remembers the partitions of a session and what it last said of each; a request names only
-what changed since the one before, an answer only partitions with news. What is asked for, and how a
-question for one partition looks on the wire, is the user's: any values that can be compared.
+The broker remembers the partitions of a session and its last answer for each; a request names only
+the changes since the previous one, an answer only partitions with news. The user of a session
+chooses the positions, any comparable values, and their form on the wire.
 
-There is at most one request of a session under way: `next`, then `handle` or `failed`.
+A session has at most one request in flight: `next`, then `handle` or `failed`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """What a session puts into the next FetchRequest."""
+    """The session's fields of the next FetchRequest."""
 
     session_id: int
     session_epoch: int
@@ -41,14 +41,14 @@ class SessionRequest:
 
 
 class FetchSession(Generic[P]):
-    """`on_wire(partition, position)` makes the question for one partition of a topic."""
+    """`on_wire(partition, position)` makes the request for one partition of a topic."""
 
     def __init__(self, on_wire: Callable[[int, P], FetchPartition]) -> None:
         self._on_wire = on_wire
         self._id = NO_SESSION
         self._epoch = INITIAL_EPOCH
         self._asked: dict[TopicPartition, P] = {}
-        """What the broker knows once it has the last request."""
+        """The state of the broker's session once it has the last request."""
 
     @property
     def session_id(self) -> int:
@@ -56,8 +56,8 @@ class FetchSession(Generic[P]):
         return self._id
 
     def next(self, positions: Mapping[TopicPartition, P]) -> SessionRequest:
-        """The request after which the broker's session holds exactly `positions`: all of them,
-        in their order, to begin with; then what differs from the last ones."""
+        """Return the request after which the broker's session holds exactly `positions`: first all
+        of them, in their order; later the differences."""
         asked = self._asked
         if self._epoch == INITIAL_EPOCH:
             news, gone = list(positions.items()), []
@@ -78,9 +78,9 @@ class FetchSession(Generic[P]):
         return SessionRequest(self._id, self._epoch, list(topics.values()), _forgotten(gone))
 
     def handle(self, response: FetchResponse) -> bool:
-        """Take in the answer to the last request. False if it says nothing of any partition: the
-        session is lost, or the broker speaks of other partitions than were asked. The next request
-        begins anew then."""
+        """Process the answer to the last request. Return False if it says nothing of any partition:
+        the session is lost, or the broker answered for other partitions. The next request then
+        begins a new session."""
         begins = self._epoch == INITIAL_EPOCH
         if response.error_code:
             unknown = response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -103,12 +103,12 @@ class FetchSession(Generic[P]):
         return True
 
     def failed(self) -> None:
-        """Nobody knows whether the last request arrived: begin anew, and end the old session with
-        that."""
+        """Begin a new session, which also ends the old one: it is unknown whether the last request
+        arrived."""
         self._begin_anew(self._id)
 
     def closing(self) -> SessionRequest | None:
-        """The request that ends the session at the broker; None if there is none."""
+        """Return the request that ends the session at the broker; None if there is none."""
         if self._id == NO_SESSION:
             return None
         request = SessionRequest(self._id, FINAL_EPOCH, [], [])

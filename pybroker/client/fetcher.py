@@ -1,8 +1,8 @@
 """Fetches ahead of the consumer: one Fetch request in flight to each leader, in a session with it
-(KIP-227), so that only what changed travels.
+(KIP-227), so that only changes are sent.
 
-Decides what to ask and what an answer means for a partition's position; decoding and filtering are
-in `subscription`.
+Chooses the requests and decides the effect of an answer on a partition's position; `subscription`
+decodes and filters.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pybroker.wire.messages.fetch import (
     PartitionData,
 )
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
 FETCH_LANE = "fetch"
@@ -58,24 +58,24 @@ RESET_MOMENTS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class Fetcher:
-    """Start with `start`, end with `close`. Owns the readers of the assigned partitions; `news`
-    is set whenever the user of the consumer may have something to look at."""
+    """Start with `start`, end with `close`. Owns the readers of the assigned partitions; `news` is
+    set whenever the consumer's next call may have something to return."""
 
     def __init__(self, options: ConsumerOptions, cluster: Cluster) -> None:
         self._options = options
         self._cluster = cluster
         self.readers: dict[TopicPartition, PartitionReader] = {}
         self.find_committed: FindCommitted | None = None
-        """Where new partitions begin, if there is a group to ask."""
+        """Returns the start positions of new partitions, if there is a group."""
         self._ends: dict[TopicPartition, tuple[int, int]] = {}
-        """High watermark and last stable offset of what was read earlier. A partition that is gone
-        for a moment only stays in the fetch session, where nothing is told twice."""
+        """High watermark and last stable offset of partitions read earlier. A partition that is
+        unassigned only for a moment stays in the fetch session, which reports nothing twice."""
         self.news = asyncio.Event()
         self.broken: BaseException | None = None
         self._wake = asyncio.Event()
         self._in_flight: set[int] = set()
         self._sessions: dict[int, FetchSession[_Position]] = {}
-        """By the leader."""
+        """The sessions by leader."""
         self._resetting: set[TopicPartition] = set()
         self._tasks = TaskOwner(self._break)
         self._check = PositionCheck(
@@ -89,15 +89,15 @@ class Fetcher:
         self._tasks.start(self._run(), "consumer fetcher")
 
     async def close(self) -> None:
-        """Idempotent."""
+        """End the sessions and the tasks. Idempotent."""
         await self._tasks.close()
         sessions, self._sessions = self._sessions, {}
         goodbyes = [self._end_session(node, session) for node, session in sessions.items()]
         await asyncio.gather(*goodbyes)
 
     async def _end_session(self, node: int, session: FetchSession[_Position]) -> None:
-        """Let the broker forget it at once; if that fails, it forgets it by itself later. Not in
-        the lane where a fetch may still wait."""
+        """Let the broker end the session at once; if that fails, it expires later. Not in the lane
+        in which a fetch may still wait."""
         asked = session.closing()
         connection = None if asked is None else self._cluster.connected(node)
         if asked is None or connection is None:
@@ -107,13 +107,13 @@ class Fetcher:
                 ApiKey.FETCH, self._request(asked), FetchResponse, timeout_s=GOODBYE_LIMIT_S
             )
         except ClientError as error:
-            logger.debug("event=fetch-session-not-ended node=%d reason=%s", node, error)
+            log.debug("fetch session not ended node=%d reason=%s", node, error)
 
     def wake(self) -> None:
         self._wake.set()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these from now on. Those read before keep their position."""
+        """Read exactly these partitions from now on. Those read before keep their position."""
         before = self.readers
         self._ends |= {
             key: (reader.high_watermark, reader.last_stable_offset)
@@ -135,7 +135,7 @@ class Fetcher:
         self.wake()
 
     def reader(self, partition: TopicPartition) -> PartitionReader:
-        """Raises NotAssigned."""
+        """Return the reader of a partition. Raises NotAssigned."""
         key = TopicPartition(*partition)
         reader = self.readers.get(key)
         if reader is None:
@@ -143,19 +143,22 @@ class Fetcher:
         return reader
 
     def chosen(self, partitions: Iterable[TopicPartition]) -> list[PartitionReader]:
-        """Raises NotAssigned if one of them is not there."""
+        """Return the readers of partitions, all if none are given. Raises NotAssigned if one is
+        missing."""
         return [self.reader(partition) for partition in partitions]
 
     def jump(
         self, partitions: Iterable[TopicPartition], offset: int | None, reset: int | None
     ) -> None:
-        """Go to an offset, or look up where `reset` is; all of them or none. Raises NotAssigned."""
+        """Set the position of these partitions to an offset, or by `reset`; all of them or none.
+        Raises NotAssigned."""
         for reader in self.chosen(partitions):
             reader.jump(offset, reset)
         self.wake()
 
     def no_position(self, key: TopicPartition) -> str:
-        """Says that the position did not become known, and why, as far as the metadata tell."""
+        """Return a sentence that the position did not become known, and why, as far as metadata
+        tells."""
         view = self._cluster.view
         limit = f"default.api.timeout.ms = {self._options.default_api_timeout_ms}"
         text = f"the position of {key} did not become known within {limit}"
@@ -171,7 +174,7 @@ class Fetcher:
         self.news.set()
 
     def _look_again(self) -> None:
-        """Both we and the user have something to look at."""
+        """Wake both the fetcher and the consumer."""
         self.news.set()
         self.wake()
 
@@ -202,10 +205,10 @@ class Fetcher:
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
-        """Until woken; while a partition waits for its leader or a pause, not longer than a
+        """Sleep until woken; while a partition waits for its leader or a pause, only for a
         moment."""
         waiting = any(
-            reader.next_try > now  # also ahead of what the user has still to read
+            reader.next_try > now  # also ahead of records that the user has not read yet
             or (
                 not reader.has_data()
                 and self._cluster.view.leader(topic_partition) not in self._in_flight
@@ -229,8 +232,8 @@ class Fetcher:
         )
 
     def _watch_leaders(self) -> None:
-        """Tell of partitions that have had no leader for long: an error where leaderless.timeout.ms
-        is set, else a warning, since a replica may come back."""
+        """Report partitions that have had no leader for long: an error if leaderless.timeout.ms is
+        set, else a warning, since a replica may come back."""
         limit_ms = self._options.leaderless_timeout_ms
         self._leaders.look(self._cluster.view, self.readers)
         found = self._leaders.leaderless(limit_ms or TOLD_AFTER_MS)
@@ -244,7 +247,7 @@ class Fetcher:
                     self.news.set()
             elif key not in self._told_leaderless:
                 self._told_leaderless.add(key)
-                logger.warning("%s has no leader; the consumer waits until it has one", key)
+                log.warning("no leader partition=%s: the consumer waits until it has one", key)
         self._told_leaderless.intersection_update(found)
 
     # Positions
@@ -259,8 +262,8 @@ class Fetcher:
             self.news.set()
         else:
             reader.jump(None, moment)
-            logger.info(
-                "event=position-reset partition=%s to=%s reason=%s",
+            log.info(
+                "position reset partition=%s to=%s reason=%s",
                 reader.topic_partition, policy, reason,
             )  # fmt: skip
 
@@ -289,7 +292,7 @@ class Fetcher:
         for key, reader in wanted.items():
             position = found.get(key)
             if not reader.initial:
-                continue  # the user went elsewhere meanwhile
+                continue  # the user has set another position meanwhile
             if position is not None:
                 reader.jump(position[0], leader_epoch=position[1])
             elif problem is None:
@@ -334,7 +337,7 @@ class Fetcher:
                 {item: reset for item, (_, reset) in asked.items() if reset is not None},
                 isolation_level=self._options.isolation_level,
                 deadline=Deadline(self._cluster.clock, self._options.request_timeout_ms),
-                once=True,  # pauses are ours, and who has moved on meanwhile is not kept waiting
+                once=True,  # the fetcher pauses, and a reader that moved on does not wait
             )
         finally:
             self._resetting -= wanted.keys()
@@ -355,7 +358,7 @@ class Fetcher:
     # Fetching
 
     def _ask(self, node: int, connection: Connection, readers: list[PartitionReader]) -> None:
-        """Put the question together now; by the time it is written a reader may have jumped."""
+        """Put the request together now; by the time it is written a reader may have jumped."""
         self._in_flight.add(node)
         asked = {
             reader.topic_partition: (reader, reader.era, reader.fetch_offset) for reader in readers
@@ -384,12 +387,12 @@ class Fetcher:
             )
             if not session.handle(response):
                 if question.session_epoch and response.error_code in SESSION_LOST:
-                    return  # the next request asks for everything, and for a new session
+                    return  # the next request begins a new session
                 if response.error_code:
                     raise ResponseError(error_code(response.error_code))
                 raise ConnectionLost("a fetch was answered for other partitions than asked")
         except ClientError as error:
-            logger.debug("event=fetch-failed node=%d reason=%s", node, error)
+            log.debug("fetch failed node=%d reason=%s", node, error)
             session.failed()
             self._cluster.request_refresh()
             for reader, _, _ in asked.values():
@@ -459,7 +462,7 @@ class Fetcher:
                 self.news.set()
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             if reader.has_data():
-                self._pause(reader)  # the user gets what we have before the position jumps
+                self._pause(reader)  # the user gets the fetched records before the position jumps
             else:
                 self._reset(reader, f"offset {offset} is out of range")
         elif code.retriable and code != ErrorCode.CORRUPT_MESSAGE:
@@ -470,7 +473,8 @@ class Fetcher:
             self.news.set()
 
     def _ask_last(self, reader: PartitionReader) -> None:
-        """A broker fills its answer in the order of the question; take turns being first."""
+        """Move the reader to the end of the request: a broker fills its answer in the order of the
+        request, so readers take turns being first."""
         key = reader.topic_partition
         self.readers[key] = self.readers.pop(key)
 

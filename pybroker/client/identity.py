@@ -1,4 +1,4 @@
-"""Who an idempotent producer is: the id and epoch under which it numbers its batches."""
+"""The identity of an idempotent producer: the id and epoch under which it numbers its batches."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 
 class ProducerIdentity:
-    """One a producer. Without a transactional id nobody else uses the id, so raising the epoch
-    needs no broker (KIP-360); a new id is asked for only at first and when epochs run out."""
+    """A producer has one. Without a transactional id no other client uses the id, so raising the
+    epoch needs no broker (KIP-360); a new id is requested only at first and when epochs run out."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -28,7 +28,7 @@ class ProducerIdentity:
         return self.producer_id >= 0
 
     async def obtain(self) -> None:
-        """Ask any broker for a fresh id. Raises ClientError."""
+        """Request a new id from any broker. Raises ClientError."""
         connection = await self._cluster.any_connection()
         answer = await connection.send(
             ApiKey.INIT_PRODUCER_ID,
@@ -44,8 +44,8 @@ class ProducerIdentity:
         self.producer_epoch = answer.producer_epoch
 
     def surpass(self, producer_id: int, producer_epoch: int) -> None:
-        """Become one that a partition where that id and epoch were used has not seen. If no epoch
-        is left, the identity is unknown until `obtain`."""
+        """Take an identity that is new to a partition where that id and epoch were used. If no
+        epoch is left, the identity is unknown until `obtain`."""
         if producer_id != self.producer_id or producer_epoch < self.producer_epoch:
             return
         if self.producer_epoch >= EPOCH_MAX:

@@ -1,5 +1,5 @@
-"""Asking the leaders of partitions, each about its own, until all have answered. What is asked is
-no business of this module."""
+"""Requests to the leaders of partitions, each for its own partitions, until all have answered. The
+callers make the requests."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ T = TypeVar("T")
 AskLeader = Callable[
     [Connection, tuple[TopicPartition, ...], float], Awaitable[Mapping[TopicPartition, T]]
 ]
-"""Asks a leader about its partitions within so many seconds; the answers hold a ClientError where
-one failed."""
+"""Sends a leader the request for its partitions; the number is its limit in seconds. The answers
+hold a ClientError for each partition that failed."""
 
 
 async def ask_leaders(
@@ -34,9 +34,9 @@ async def ask_leaders(
     repeatable: bool = True,
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
-    """One answer a partition, in the order of asking. What can be retried is, until the deadline,
-    or until a partition has had no leader for leaderless.timeout.ms; what may have been done only
-    if it is `repeatable`. With `once` nothing is asked again."""
+    """Return one answer for each partition, in the order of the request. Errors are retried until
+    the deadline, or until a partition has had no leader for leaderless.timeout.ms; a request that
+    may have been carried out only if it is `repeatable`. With `once` nothing is retried."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})
     final: dict[TopicPartition, T | ClientError] = {}
@@ -88,12 +88,13 @@ async def ask_leaders(
 
 
 def response_error(number: int, sentence: str | None = None) -> ResponseError | None:
-    """The error of an item of an answer, with the broker's sentence if it sent one; or None."""
+    """Return the error of an item of an answer, with the broker's sentence if it sent one; or
+    None."""
     return ResponseError(error_code(number), broker_sentence=sentence or "") if number else None
 
 
 def request_limit_s(cluster: Cluster, deadline: Deadline) -> float:
-    """How long to wait for one answer within an operation, in seconds."""
+    """Return the time limit of one answer within an operation, in seconds."""
     return max(min(deadline.remaining_s(), cluster.options.request_timeout_ms / 1_000), 0.001)
 
 

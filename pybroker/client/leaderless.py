@@ -1,4 +1,4 @@
-"""How long partitions have had no leader, according to the brokers' metadata answers.
+"""Measures how long partitions have had no leader, by the brokers' metadata answers.
 
 During an election a partition has no leader for a moment. While its in-sync replicas are all down
 it has none until one of them returns. The watch tells the two apart by the time that has passed and
@@ -16,9 +16,9 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Clock
 
 TOLD_AFTER_MS: Final = 3_000
-"""An election takes less. Tools give up then, and a consumer warns."""
+"""An election takes less. Tools give up after this time, and a consumer warns."""
 _ANSWERS_MIN: Final = 3
-"""A client that stood still meanwhile has not asked again."""
+"""A client that was paused has not refreshed its metadata meanwhile."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _Gap:
 
 
 class LeaderlessWatch:
-    """Sees each view of the cluster once."""
+    """Receives each view of the cluster once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -51,8 +51,8 @@ class LeaderlessWatch:
             gap.answers += 1
 
     def leaderless(self, for_ms: int) -> list[TopicPartition]:
-        """Those without a leader in all answers of the last `for_ms`, and in several; none for
-        0."""
+        """Return the partitions without a leader in all answers of the last `for_ms`, and in
+        several; none for 0."""
         now = self._clock.monotonic()
         return [
             key

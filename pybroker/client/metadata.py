@@ -1,5 +1,5 @@
-"""What is known of a cluster at one moment: brokers, topics, leaders. Values only; asking for them
-is `cluster`'s work."""
+"""The state of a cluster at one moment: brokers, topics, leaders. Values only; `cluster` requests
+them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CODES: Final = {int(code): code for code in ErrorCode}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker as it advertises itself on the listener that we use."""
+    """A broker as it advertises itself on the listener in use."""
 
     id: int
     host: str
@@ -31,7 +31,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """`leader` is -1 while there is none; `leader_epoch` -1 where the broker does not tell."""
+    """`leader` is -1 while there is none; `leader_epoch` is -1 if the broker does not return it."""
 
     topic_partition: TopicPartition
     error: ErrorCode
@@ -44,7 +44,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """`error` is NONE if the topic exists and may be seen; otherwise the rest is empty."""
+    """`error` is NONE if the topic exists and may be seen; otherwise the other fields are empty."""
 
     name: str
     error: ErrorCode
@@ -56,7 +56,7 @@ class TopicInfo:
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """Immutable; a refresh makes a new one. `controller_id` is -1 while there is none; `complete`
-    says that all topics were asked for."""
+    says that all topics were requested."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -69,15 +69,15 @@ class ClusterView:
         return topic.partitions.get(topic_partition.partition) if topic else None
 
     def leader(self, topic_partition: TopicPartition) -> int | None:
-        """The id of the broker to ask, or None if there is none that we know how to reach."""
+        """Return the id of the leader, or None if there is none with a known address."""
         info = self.partition(topic_partition)
         if info is None or info.leader == NO_LEADER or info.leader not in self.nodes:
             return None
         return info.leader
 
     def leader_problem(self, topic_partition: TopicPartition) -> str:
-        """Why `leader` gives no broker for a partition that exists; "" if it does, or if nothing is
-        known of the partition."""
+        """Return why `leader` returns None for a partition that exists; "" if it does not, or if
+        the partition is unknown."""
         info = self.partition(topic_partition)
         if info is None or info.leader in self.nodes:
             return ""
@@ -93,12 +93,12 @@ def _ids(brokers: tuple[int, ...]) -> str:
 
 
 def error_code(number: int) -> ErrorCode:
-    """A number off the wire; one that we do not know counts as UNKNOWN_SERVER_ERROR."""
+    """Return the code of a number off the wire; an unknown one counts as UNKNOWN_SERVER_ERROR."""
     return _CODES.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterView:
-    """The view that an answer gives."""
+    """Return the view of an answer."""
     return ClusterView(
         cluster_id=response.cluster_id,
         controller_id=response.controller_id,
@@ -112,9 +112,9 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
-    """`fresh`, except for partitions of which `known` already tells a later leader, or that `fresh`
+    """Return `fresh`, except for partitions of which `known` has a later leader, or that `fresh`
     does not know yet: brokers learn of a change one after the other, and a client must not go back
-    (KIP-320). A topic loses no partitions for as long as it is the same one."""
+    (KIP-320). A topic never loses partitions unless it is recreated."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)
@@ -131,7 +131,7 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
-    """Whether `known` is to be kept. Without an id a topic may have been made anew."""
+    """Whether to keep `known`. Without an id the topic may have been recreated."""
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE
     return NO_EPOCH < fresh.leader_epoch < known.leader_epoch

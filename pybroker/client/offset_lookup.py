@@ -1,4 +1,4 @@
-"""Where in a partition a moment lies: ListOffsets, sent to each leader, until all have answered."""
+"""Offsets by timestamp: ListOffsets, sent to each leader, until all have answered."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 MAX_TIMESTAMP_VERSION: Final = 7
-"""Brokers before 3.0 would take -3 for a moment before 1970."""
+"""Brokers before 3.0 would take -3 for a time before 1970."""
 ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
     """`offset` is -1 if no record is that late; `timestamp` is that of the record found, -1 for
-    LATEST and EARLIEST. `error` is set instead where a partition cannot be asked."""
+    LATEST and EARLIEST. `error` is set instead if a partition has no answer."""
 
     offset: int
     timestamp: int
@@ -48,8 +48,9 @@ async def list_offsets(
     deadline: Deadline,
     once: bool = False,
 ) -> dict[TopicPartition, OffsetAnswer]:
-    """One answer a partition, in the order of asking. Moments are ms since 1970 or LATEST,
-    EARLIEST, MAX_TIMESTAMP. What can be retried is, until the deadline, unless `once` is set."""
+    """Return one answer for each partition, in the order of the request. Timestamps are ms since
+    1970 or LATEST, EARLIEST, MAX_TIMESTAMP. Errors are retried until the deadline, unless `once` is
+    set."""
     level = ISOLATION_LEVELS[isolation_level]
 
     async def ask(

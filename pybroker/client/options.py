@@ -19,7 +19,7 @@ from pybroker.client.assignors import assignor_name
 from pybroker.client.errors import ConfigError
 from pybroker.config.properties import is_property
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Reader = Callable[[object], T]
@@ -43,8 +43,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "send_buffer_bytes": _BUFFERS,
     "receive_buffer_bytes": _BUFFERS,
 }
-"""Kafka's options that do nothing here, each with the reason. A properties file may have them, and
-brings a warning; as keyword arguments they are faults, for their writer counts on them."""
+"""Kafka's options without an effect here, each with the reason. In a properties file they cause a
+warning; as keyword arguments they are faults, because the program relies on them."""
 
 
 def _whole(minimum: int, maximum: int = INT32_MAX) -> Reader[int]:
@@ -79,7 +79,7 @@ def _text(value: object) -> str:
 
 
 def _name(value: object) -> str | None:
-    """Empty text is none, as properties files write it."""
+    """Return the text, or None for empty text, as properties files write it."""
     return None if value is None else _text(value) or None
 
 
@@ -123,7 +123,7 @@ def _option(default: T, read: Reader[T], meaning: str) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What all clients share."""
+    """The options of all clients."""
 
     bootstrap_servers: tuple[tuple[str, int], ...] = _option(
         (("127.0.0.1", 9092),), _addresses, "host:port of some brokers to start from"
@@ -150,7 +150,7 @@ class ClientOptions:
         "fail a read or an admin call whose partition has no leader for this time; 0: keep waiting;"
         " a producer goes by delivery.timeout.ms instead",
     )
-    metadata_max_age_ms: int = _option(300_000, _whole(1), "refresh metadata at least so often")
+    metadata_max_age_ms: int = _option(300_000, _whole(1), "refresh metadata at least this often")
     receive_message_max_bytes: int = _option(
         100_000_000, _whole(1_000), "the largest answer that is accepted (as librdkafka)"
     )
@@ -165,12 +165,12 @@ class AdminOptions(ClientOptions):
 class ProducerOptions(ClientOptions):
     """Options of Producer; defaults are those of the Java client."""
 
-    acks: int = _option(-1, _acks, "who must have the record: all in sync (-1), leader (1), 0")
+    acks: int = _option(-1, _acks, "acknowledging replicas: all in sync (-1), leader (1), none (0)")
     enable_idempotence: bool = _option(True, _flag, "no duplicates by our own retries")
     compression_type: str = _option(
         "none", _one_of("none", "gzip", "snappy", "lz4", "zstd"), "codec of the batches"
     )
-    linger_ms: int = _option(0, _whole(0), "wait so long for more records of a batch")
+    linger_ms: int = _option(0, _whole(0), "how long to wait for more records of a batch")
     batch_size: int = _option(16_384, _whole(0), "bytes of a batch before compression")
     buffer_memory: int = _option(33_554_432, _whole(0, 2**63 - 1), "bytes of unsent records")
     max_block_ms: int = _option(60_000, _whole(0), "how long send() may wait for memory, topic")
@@ -180,7 +180,7 @@ class ProducerOptions(ClientOptions):
         5, _whole(1), "requests to a broker without an answer yet"
     )
     metadata_max_idle_ms: int = _option(
-        300_000, _whole(5_000), "a topic without records for so long is not asked for any more"
+        300_000, _whole(5_000), "drop a topic without records for this time from metadata requests"
     )
     allow_auto_create_topics: bool = _option(
         True, _flag, "let the broker create a topic that does not exist"
@@ -199,7 +199,7 @@ class ConsumerOptions(ClientOptions):
         _one_of("read_uncommitted", "read_committed"),
         "whether records of open and aborted transactions are seen",
     )
-    fetch_min_bytes: int = _option(1, _whole(0), "a broker waits until it has so much")
+    fetch_min_bytes: int = _option(1, _whole(0), "a broker waits until it has this many bytes")
     fetch_max_wait_ms: int = _option(500, _whole(0), "but not longer than this")
     fetch_max_bytes: int = _option(52_428_800, _whole(0), "bytes of an answer")
     max_partition_fetch_bytes: int = _option(
@@ -207,20 +207,20 @@ class ConsumerOptions(ClientOptions):
     )
     max_poll_records: int = _option(500, _whole(1), "records of one getmany()")
     max_poll_interval_ms: int = _option(
-        300_000, _whole(1), "who does not read for so long leaves its group"
+        300_000, _whole(1), "a consumer that does not read for this time leaves its group"
     )
     group_id: str | None = _option(None, _name, "the group that shares the partitions")
     group_instance_id: str | None = _option(
         None, _name, "makes a static member: restarts do not disturb the group"
     )
     session_timeout_ms: int = _option(
-        45_000, _whole(1), "a member that is silent for so long is put out of its group"
+        45_000, _whole(1), "a member that is silent for this time is removed from its group"
     )
-    heartbeat_interval_ms: int = _option(3_000, _whole(1), "tell the group that we are there")
+    heartbeat_interval_ms: int = _option(3_000, _whole(1), "how often a member sends a heartbeat")
     partition_assignment_strategy: tuple[str, ...] = _option(
         ("range", "cooperative-sticky"), _assignors, "how to divide the partitions, best first"
     )
-    enable_auto_commit: bool = _option(True, _flag, "commit what was read while reading on")
+    enable_auto_commit: bool = _option(True, _flag, "commit positions automatically while reading")
     auto_commit_interval_ms: int = _option(5_000, _whole(0), "how often")
     exclude_internal_topics: bool = _option(
         True, _flag, "patterns do not match __consumer_offsets and its like"
@@ -252,7 +252,7 @@ def _unknown(name: str, known: list[str]) -> str:
 
 
 def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT:
-    """The options of a client from what its user wrote. Raises ConfigError with every fault."""
+    """Return the options of a client. Raises ConfigError with every fault."""
     rows = {row.name: row for row in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
     faults = []
@@ -268,7 +268,7 @@ def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT
         elif plain not in WITHOUT_EFFECT:
             faults.append(_unknown(name, list(rows)))
         elif is_property(name, value):
-            logger.warning("event=option-without-effect name=%s", name)
+            log.warning("option without effect name=%s", name)
         else:
             faults.append(f"option {name} has no effect: {WITHOUT_EFFECT[plain]}; leave it out")
     if issubclass(kind, ProducerOptions) and not faults:
@@ -281,8 +281,7 @@ def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT
 
 
 def _settle_producer(values: dict[str, object]) -> list[str]:
-    """What follows for the other options from those that were given. What was not given gives
-    way; what contradicts is a fault."""
+    """Derive other options from the given ones. Defaults give way; contradictions are faults."""
     faults = []
     defaults = ProducerOptions()
 
@@ -316,7 +315,7 @@ def _settle_producer(values: dict[str, object]) -> list[str]:
 
 
 def _settle_consumer(values: dict[str, Any]) -> list[str]:
-    """As `_settle_producer`."""
+    """Derive other options from the given ones, as `_settle_producer` does."""
     faults = []
     defaults = ConsumerOptions()
     if values.get("group_instance_id") and not values.get("group_id"):

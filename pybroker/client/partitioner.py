@@ -1,6 +1,6 @@
-"""Which partition a record goes to: by its key as the Java client does, or sticky without one.
+"""The partition for a record: by its key as in the Java client, or sticky without a key.
 
-Pure arithmetic over what it is told; who leads a partition is known elsewhere.
+Pure arithmetic on its arguments; it knows no leaders.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _POSITIVE = 0x7FFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit MurmurHash2 with the seed of Kafka's clients, as an unsigned number."""
+    """Return the 32-bit MurmurHash2 with the seed of Kafka's clients, as an unsigned number."""
     whole = len(data) & ~3
     state = (_SEED ^ len(data)) & _MASK
     for (word,) in struct.iter_unpack("<I", data[:whole]):
@@ -32,15 +32,15 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
-    """The partition in which every client of the Java family puts this key."""
+    """Return the partition of this key in every client of the Java family."""
     return (murmur2(key) & _POSITIVE) % partition_count
 
 
 class Partitioner:
     """Chooses partitions for records that name none.
 
-    Records without a key stay on one partition until about `sticky_bytes` were put there, then
-    move on: full batches without favouring any partition (KIP-480, KIP-794).
+    Records without a key stay on one partition until it has got about `sticky_bytes`, then move on:
+    full batches without favouring any partition (KIP-480, KIP-794).
     """
 
     def __init__(self, rng: Rng, sticky_bytes: int) -> None:
@@ -57,8 +57,9 @@ class Partitioner:
         partition_count: int,
         available: Sequence[int],
     ) -> int:
-        """The partition for a record of about `size` bytes. `available` are the partitions that
-        have a leader; a keyed record ignores it, because its place may not depend on failures."""
+        """Return the partition for a record of about `size` bytes. `available` are the partitions
+        that have a leader; a keyed record ignores it, because its partition may not depend on
+        failures."""
         if key is not None:
             return partition_of_key(key, partition_count)
         candidates = available or range(partition_count)

@@ -1,8 +1,10 @@
-"""Whether what a consumer has read is still in the log after another leader took over (KIP-320).
+"""Checks whether the records that a consumer has read are still in the log after another leader
+took over (KIP-320).
 
-An unclean election may cut records away that were read already. Others then stand at their offsets,
-and whoever went on from where it was would skip those. So before the first fetch under a new leader
-epoch the leader is asked where the epoch of the last record ended; what was read beyond is gone.
+An unclean election may remove records that were already read. Other records then have their
+offsets, and a consumer that keeps its position would skip those. So before the first fetch under a
+new leader epoch, the leader is asked for the end of the last record's epoch; records read beyond it
+are gone.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ from pybroker.client.options import ConsumerOptions
 from pybroker.client.subscription import PartitionReader
 from pybroker.model import NO_EPOCH, TopicPartition
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 OLD_VIEW_TRIES_MAX: Final = 10
-"""So often the brokers are asked for a leader that is as new as the position. A topic that was made
-anew has none."""
+"""How often brokers are asked for a leader that is as new as the position. A recreated topic has
+none."""
 NO_POLICY: Final = "none"
 
 
 class _Question(NamedTuple):
-    """About the `offset` up to which a reader has fetched, to the leader of that epoch."""
+    """A request about the `offset` up to which a reader has fetched, to the leader of that
+    epoch."""
 
     reader: PartitionReader
     era: int
@@ -38,15 +41,17 @@ class _Question(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """The reader is still where it was."""
+        """Whether the reader is still at the same position."""
         return (self.reader.era, self.reader.fetch_offset) == (self.era, self.offset)
 
 
 def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
-    """From which offset on the log is not what was read; None if it is, or if nobody knows.
+    """Return the offset from which the log differs from the records read; None if it does not, or
+    if that is unknown.
 
-    The leader says where the largest epoch up to the one asked for ends with it. Where that is an
-    earlier one, everything that was read of later ones is gone, too."""
+    The leader returns the largest epoch up to the requested one, and its end. If that is an earlier
+    epoch, all records of later ones are gone, too.
+    """
     if end.leader_epoch == NO_EPOCH or end.end_offset < 0:
         return None
     gone = [start for epoch, start in reader.epochs if epoch > end.leader_epoch]
@@ -55,7 +60,7 @@ def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
 
 
 class PositionCheck:
-    """`pause` makes a reader wait; `told` is called when there is something to look at."""
+    """`pause` makes a reader wait; `told` is called when there is news for the consumer."""
 
     def __init__(
         self,
@@ -74,16 +79,16 @@ class PositionCheck:
         self._asking: set[TopicPartition] = set()
 
     def is_done(self, reader: PartitionReader) -> bool:
-        """Whether the reader may fetch from the leader that we know."""
+        """Whether the reader may fetch from the known leader."""
         info = self._cluster.view.partition(reader.topic_partition)
         if info is None or reader.fetch_epoch == NO_EPOCH:
             return True
         if info.leader_epoch == reader.fetch_epoch:
-            reader.checked_epoch = info.leader_epoch  # it has what it gave, or another one has led
+            reader.checked_epoch = info.leader_epoch  # this leader has the records that it returned
         return info.leader_epoch <= reader.checked_epoch
 
     def begin(self, readers: Sequence[PartitionReader]) -> None:
-        """Ask for those that are not done, unless they are asked for. Never waits."""
+        """Check the readers that are not done, unless they are being checked. Never waits."""
         questions = {}
         for reader in readers:
             key = reader.topic_partition
@@ -124,9 +129,9 @@ class PositionCheck:
             self._pause(reader)
             self._cluster.request_refresh()
             return
-        if end.error is not None:  # a broker that cannot say it
-            logger.debug(
-                "event=position-not-checked partition=%s reason=%s",
+        if end.error is not None:  # a broker without this request
+            log.debug(
+                "position not checked partition=%s reason=%s",
                 reader.topic_partition, end.error,
             )  # fmt: skip
         cut = None if end.error is not None else divergence(reader, end)
@@ -137,13 +142,13 @@ class PositionCheck:
     def _go_back(self, reader: PartitionReader, cut: int, leader_epoch: int) -> None:
         position = reader.position
         assert position is not None
-        if position <= cut:  # only what was fetched ahead is gone
+        if position <= cut:  # only records fetched ahead are gone
             reader.jump(position, leader_epoch=reader.position_epoch)
         elif self._options.auto_offset_reset == NO_POLICY:
             reader.problem = LogTruncated(reader.topic_partition, position, cut)
         else:
-            logger.warning(
-                "event=log-truncated partition=%s position=%d to=%d reason=an unclean election",
+            log.warning(
+                "log truncated partition=%s position=%d to=%d reason=an unclean election",
                 reader.topic_partition, position, cut,
             )  # fmt: skip
             reader.jump(cut, leader_epoch=leader_epoch)

@@ -1,4 +1,4 @@
-"""The public producer: takes records, gives futures."""
+"""The public producer: accepts records, returns futures."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from pybroker.records.batch import HEADER_SIZE
 from pybroker.records.builder import record_size_max
 from pybroker.records.record import Headers
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 SENDS_IN_TURN_MAX: Final = 1_000
-"""Calls of `send` that may follow each other in one turn of the event loop, a few milliseconds,
-where no batch becomes full: large batches, or many partitions."""
+"""Calls of `send` that may follow each other in one turn of the event loop, a few milliseconds, if
+no batch becomes full: large batches, or many partitions."""
 _TIMESTAMP_MAX: Final = 2**63 - 1
 
 HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
@@ -56,9 +56,9 @@ class Producer:
     Options are those of `ProducerOptions`, with dots or underscores. Records of one partition are
     stored in the order of `send`; with idempotence (the default) retries add no duplicates.
 
-    Leaving the context delivers what was taken, as `close` does. Leaving it by an exception, or by
-    cancellation, does not wait: what has no outcome fails at once, as with `close(0)`. A program
-    that wants it delivered nevertheless awaits `flush` before.
+    Leaving the context delivers the accepted records, as `close` does. Leaving it by an exception,
+    or by cancellation, does not wait: open records fail at once, as with `close(0)`. A program that
+    wants them delivered nevertheless awaits `flush` before.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Producer:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """Raises ConfigError."""
+        """Parse the options. Raises ConfigError."""
         if bootstrap_servers is not None:
             options["bootstrap_servers"] = (
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
@@ -85,7 +85,7 @@ class Producer:
             is_idle=self._is_idle,
         )
         self._used: dict[str, float] = {}
-        """When each topic that the cluster is asked for was used last."""
+        """The time of the last use of each topic in the metadata requests."""
         self._budget = MemoryBudget(self.options.buffer_memory)
         self._accumulator = Accumulator(
             batch_size=self.options.batch_size,
@@ -100,10 +100,10 @@ class Producer:
         self._sender = Sender(self.options, self._cluster, self._accumulator, self._budget)
         self._running = False
         self._sent_in_turn = 0
-        """Calls of `send` since one has given way."""
+        """Calls of `send` since the last one that gave way."""
 
     async def start(self) -> None:
-        """Reach the cluster. Raises NoBrokers."""
+        """Connect to the cluster. Raises NoBrokers."""
         try:
             await self._cluster.start()
         except BaseException:
@@ -113,14 +113,14 @@ class Producer:
         self._running = True
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Deliver what was taken, but for at most `timeout_s` seconds (None: delivery.timeout.ms,
-        by which every record has its outcome; 0: nothing more is sent); what is left fails, also
-        if the call is cancelled. Idempotent."""
+        """Deliver the accepted records, for at most `timeout_s` seconds (None: delivery.timeout.ms,
+        by which every record has its outcome; 0: nothing more is sent). The others fail, also if
+        the call is cancelled. Idempotent."""
         self._running = False
         try:
             if timeout_s is None or timeout_s > 0:
                 async with asyncio.timeout(timeout_s):
-                    await self._flush()  # also where another call does: it is not to be cut short
+                    await self._flush()  # even if another call flushes: that one is not cut short
         except TimeoutError:
             pass
         finally:
@@ -154,14 +154,14 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Take a record; the future that comes back tells where it was stored. `timestamp_ms` is
-        ms since 1970, None: now.
+        """Accept a record; the returned future gives its position in the log. `timestamp_ms` is ms
+        since 1970, None: now.
 
-        Waits only for what is needed to take it: the topic to be known and memory to be free, for
-        at most max.block.ms. A call that is cancelled there has not taken the record. When a batch
-        is full, the call takes the record and then gives way to other tasks for one turn of the
-        event loop. A call that is cancelled there loses only the future: the record is sent, and
-        `flush` and `close` wait for its outcome.
+        Waits only until the topic is known and memory is free, for at most max.block.ms. A call
+        that is cancelled meanwhile has not accepted the record. When a batch is full, the call
+        accepts the record and then gives way to other tasks for one turn of the event loop. A call
+        that is cancelled there loses only the future: the record is sent, and `flush` and `close`
+        wait for its outcome.
 
         Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed (and TypeError for text:
         encode it first; ValueError for a time or a header's name that no record can hold). The
@@ -202,21 +202,21 @@ class Producer:
         return record.delivery
 
     async def flush(self) -> None:
-        """Send at once what lingers, and wait until everything taken before has its outcome. The
-        outcomes themselves are in the futures."""
+        """Send lingering batches at once, and wait until all records accepted before have an
+        outcome, which is in their futures."""
         self._check_running()
         await self._flush()
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """The topic's partitions. Raises TopicUnavailable after max.block.ms."""
+        """Return the topic's partitions. Raises TopicUnavailable after max.block.ms."""
         self._check_running()
         self._use(topic)
         deadline = Deadline(self._clock, self.options.max_block_ms)
         return sorted((await self._cluster.topic(topic, deadline)).partitions)
 
     async def _abort(self, reason: BaseException) -> None:
-        """Close without waiting for deliveries. The user has an exception to look at, so that one
-        line of the log stands for all records that nobody asks after."""
+        """Close without waiting for deliveries. The user has an exception to look at, so one log
+        line stands for all records whose futures are not awaited."""
         left = [
             record.delivery for batch in self._accumulator.batches() for record in batch.records
         ]
@@ -228,7 +228,7 @@ class Producer:
                 for each in left
             )
             if lost:
-                logger.warning("event=producer-aborted undelivered=%d reason=%r", lost, reason)
+                log.warning("producer aborted undelivered=%d reason=%r", lost, reason)
 
     async def _flush(self) -> None:
         self._accumulator.flushing += 1
@@ -242,7 +242,7 @@ class Producer:
         if not self._running:
             raise Closed("the producer is not running")
         if self._sender.broken is not None:
-            raise Closed(f"the producer cannot go on: {self._sender.broken}")
+            raise Closed(f"the producer has failed: {self._sender.broken}")
 
     def _use(self, topic: str) -> None:
         if topic not in self._used:
@@ -250,8 +250,8 @@ class Producer:
         self._used[topic] = self._clock.monotonic()
 
     def _is_idle(self, topic: str) -> bool:
-        """Whoever asks for a topic makes it, if it has been deleted, so let it go in time; not
-        while somebody waits to write to it."""
+        """Whether the topic may be dropped from metadata requests: a request would create it again
+        after a deletion. Not while a call waits to write to it."""
         idle_s = self._clock.monotonic() - self._used.get(topic, -math.inf)
         limit_s = max(self.options.metadata_max_idle_ms, self.options.max_block_ms) / 1_000
         if idle_s <= limit_s or self._accumulator.holds(topic):
@@ -260,7 +260,7 @@ class Producer:
         return True
 
     async def _give_way(self) -> None:
-        """Let others have their turn, the sender first: it has been woken, if there was reason."""
+        """Let other tasks run, the sender first: it has been woken, if there was reason."""
         self._sent_in_turn = 0
         await asyncio.sleep(0)
 

@@ -1,8 +1,8 @@
-"""Reading exact ranges of partitions from blocking code, such as a Spark task: without a group, and
-with fetching and decoding side by side.
+"""Reads exact ranges of partitions from blocking code, such as a Spark task: without a group, and
+with fetching and decoding in parallel.
 
 A thread of its own holds the connections and fetches ahead, as far as the buffer allows. The bytes
-are handed over as they came, in whole batches whose checksums were compared.
+are returned as they came, in whole batches with correct checksums.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pybroker.client.ranges.options import parse_range_options
 __all__ = ["PartitionRange", "Patience", "RangeFailed", "RangeFault", "RangeReader"]
 
 BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Fetched bytes that wait for whoever reads; one answer may go beyond it."""
+"""Fetched bytes that wait for the reading thread; one answer may exceed it."""
 
 
 class RangeReader:
@@ -51,7 +51,7 @@ class RangeReader:
         fail_on_data_loss: bool = True,
         patience: Patience | None = None,
     ) -> None:
-        """Raises ConfigError with every fault."""
+        """Parse the options. Raises ConfigError with every fault."""
         self._options, limits = parse_range_options(options, isolation_level=isolation)
         self._patience = patience or limits
         self._fail_on_data_loss = fail_on_data_loss
@@ -59,15 +59,15 @@ class RangeReader:
         self._thread: threading.Thread | None = None
         self._cluster: Cluster | None = None
         self.lost: list[Gap] = []
-        """What was left out of the range that was read last, as first offset and the one behind the
-        last: offsets that are not there any more. Complete when its batches have ended; empty with
+        """The offsets that were left out of the last range because they no longer exist, as first
+        offset and the one after the last. Complete once its batches have ended; empty with
         `fail_on_data_loss`."""
         self.compacted: list[Difference] = []
-        """Where the range that was read last does not hold the records that were counted, complete
-        and empty as `lost`. Nothing is compared where offsets are lost."""
+        """The stretches of the last range that differ from their count, complete and empty as
+        `lost`. Nothing is compared if offsets are lost."""
         self.first_offset = 0
-        """Records before this offset in the batch that was given last are not to be used: they lie
-        before the range, or are of what was lost."""
+        """Records before this offset in the last batch must not be used: they lie before the range,
+        or belong to lost offsets."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -86,7 +86,8 @@ class RangeReader:
         self.close()
 
     def close(self) -> None:
-        """End the thread and its connections. Whoever waits for batches gets Closed. Idempotent."""
+        """End the thread and its connections. A thread that waits for batches gets Closed.
+        Idempotent."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or loop.is_closed():
             return
@@ -96,14 +97,14 @@ class RangeReader:
         loop.close()
 
     def batches(self, wanted: PartitionRange) -> Generator[Batch, None, None]:
-        """The data batches of the range in order, each as header and bytes. Markers, and with
+        """Yield the data batches of the range in order, each as header and bytes. Markers, and with
         read_committed aborted batches, are left out. Of a batch only the records from
-        `first_offset` up to, not including, the range's end are meant. Where records were counted,
-        those of a stretch are held against its count when it has been read. Raises RangeFailed,
+        `first_offset` up to, not including, the range's end are part of the range. If records were
+        counted, each stretch is compared with its count once it has been read. Raises RangeFailed,
         NoBrokers and other ClientErrors."""
         loop = self._loop
         if loop is None or loop.is_closed():
-            raise Closed("the reader of ranges has been closed, or was not entered")
+            raise Closed("the range reader has been closed, or was not entered")
         self.lost = []
         self.compacted = []
         self.first_offset = wanted.start
@@ -131,7 +132,7 @@ class RangeReader:
             self.compacted = fetcher.compacted
             waiting.end(None)
         except asyncio.CancelledError:
-            waiting.end(Closed("the reader of ranges has been closed"))
+            waiting.end(Closed("the range reader has been closed"))
             raise
         except BaseException as error:
             waiting.end(error)
@@ -158,7 +159,7 @@ class RangeReader:
 
 
 class Waiting:
-    """Batches on their way from the thread that fetches to the one that reads."""
+    """Batches on their way from the fetching thread to the reading one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -170,7 +171,7 @@ class Waiting:
         self._room = asyncio.Event()
 
     async def put(self, first_offset: int, batches: list[Batch]) -> None:
-        """Returns when there is room for more."""
+        """Add batches; returns once there is room for more."""
         with self._changed:
             self._answers.append((first_offset, batches))
             self._bytes += _size(batches)
@@ -188,8 +189,8 @@ class Waiting:
             self._changed.notify()
 
     def get(self) -> tuple[int, list[Batch]] | None:
-        """For the other thread: the next batches, None at the end. Raises what ended the reading
-        when the batches before it have been taken."""
+        """Return the next batches, for the reading thread; None at the end. Raises the error that
+        ended the reading, after the batches before it."""
         with self._changed:
             while not self._answers and not self._has_ended:
                 self._changed.wait()
@@ -199,13 +200,13 @@ class Waiting:
                 return None
             given = self._answers.popleft()
             self._bytes -= _size(given[1])
-        with suppress(RuntimeError):  # the loop is closed: nobody waits for room any more
+        with suppress(RuntimeError):  # the loop is closed: no task waits for room any more
             self._loop.call_soon_threadsafe(self._room.set)
         return given
 
 
 def merged(gaps: list[Gap]) -> list[Gap]:
-    """The same offsets in order, each once."""
+    """Return the same offsets in order, each once."""
     found: list[Gap] = []
     for first, beyond in sorted(gaps):
         if found and first <= found[-1][1]:

@@ -1,8 +1,8 @@
-"""Sends what the accumulator holds, and settles each batch by what the broker answers.
+"""Sends the batches of the accumulator, and settles each by the broker's answer.
 
 One loop decides and writes; each request in flight has a task that awaits the answer. The loop
-never waits for one broker while it could serve another. What an answer means for a batch is in
-`_settle` and below: the rules of the Java client's sender.
+never waits for one broker while it could serve another. `_settle` and the functions below it decide
+what an answer means for a batch: the rules of the Java client's sender.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pybroker.wire.messages.produce import (
     TopicProduceData,
 )
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
 NOT_ANSWERED = PartitionProduceResponse(
@@ -56,7 +56,7 @@ NEVER_ACKNOWLEDGED = PartitionProduceResponse(base_offset=-1, log_append_time_ms
 
 
 class Sender:
-    """Start with `start`, end with `close`. `wake` tells it that there may be something to do."""
+    """Start with `start`, end with `close`. `wake` signals that there may be something to do."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Sender:
         self._wake.set()
 
     def leader_problems(self) -> list[str]:
-        """One sentence for each partition whose records wait because it has no leader."""
+        """Return one sentence for each partition whose records wait because it has no leader."""
         view = self._cluster.view
         queues = self._accumulator.queues.values()
         problems = [view.leader_problem(each.topic_partition) for each in queues if each.waiting]
@@ -104,7 +104,7 @@ class Sender:
             await asyncio.wait(deliveries)
 
     async def close(self) -> None:
-        """What has no outcome yet fails with Closed. Idempotent."""
+        """Fail all records without an outcome with Closed. Idempotent."""
         try:
             await self._tasks.close()
         finally:
@@ -125,8 +125,8 @@ class Sender:
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
-        """Until woken or a batch is due; while anything is outstanding, not longer than a moment,
-        because deadlines pass and brokers become reachable without a word."""
+        """Sleep until woken or a batch is due; while anything is outstanding, only for a moment,
+        because deadlines pass and brokers become reachable without a signal."""
         limit = None
         if self._accumulator.outstanding:
             due = self._accumulator.next_due(now)
@@ -138,7 +138,7 @@ class Sender:
             pass
 
     async def _identify(self) -> None:
-        """Beside the loop, which keeps deadlines meanwhile."""
+        """Obtain a producer id beside the loop, which keeps deadlines meanwhile."""
         assert self._identity is not None
         try:
             await self._identity.obtain()
@@ -148,7 +148,7 @@ class Sender:
             else:
                 self._break(error)
         except ClientError as error:
-            logger.warning("event=producer-id-failed reason=%s", error)
+            log.warning("producer id failed reason=%s", error)
             await asyncio.sleep(self._cluster.pause_s(1))
         finally:
             self._identifying = None
@@ -173,7 +173,7 @@ class Sender:
                 self._send(node, connection, queues)
 
     def _send(self, node: int, connection: Connection, queues: list[PartitionQueue]) -> None:
-        """One request with the first batch of as many partitions as it may hold."""
+        """Send one request with the first batch of as many partitions as it may hold."""
         chosen: list[tuple[PartitionQueue, ProducerBatch]] = []
         room = self._options.max_request_size
         for queue in queues:
@@ -202,7 +202,7 @@ class Sender:
         self._tasks.start(exchange, f"produce to {node}").add_done_callback(lambda _: self.wake())
 
     def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
-        """The batch's bytes, the same at every attempt."""
+        """Return the batch's bytes, the same at every attempt."""
         if self._identity is not None and not batch.has_sequence:
             sequences = queue.sequences
             if sequences.producer_id < 0:
@@ -226,12 +226,13 @@ class Sender:
         request: ProduceRequest,
         chosen: list[tuple[PartitionQueue, ProducerBatch]],
     ) -> None:
-        """Written in the order in which the loop started it: a new task's first step comes before
-        that of any later one."""
+        """Send a request and settle its batches. Requests are written in the order in which the
+        loop started them: a new task's first step comes before that of any later one."""
         timeout_s = self._options.request_timeout_ms / 1_000
         try:
             if self._options.acks == 0:
-                # As Apache's client: the record is delivered when the system has taken it.
+                # As in Apache's client: the record counts as delivered once the system has accepted
+                # it.
                 await connection.tell(ApiKey.PRODUCE, request, timeout_s=timeout_s)
                 for queue, batch in chosen:
                     self._settle(queue, batch, NEVER_ACKNOWLEDGED)
@@ -260,7 +261,7 @@ class Sender:
         self, queue: PartitionQueue, batch: ProducerBatch, answer: PartitionProduceResponse
     ) -> None:
         if batch not in queue.in_flight:
-            return  # everything was given up in the meantime
+            return  # all records have failed meanwhile
         code = error_code(answer.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             queue.in_flight.remove(batch)
@@ -271,8 +272,8 @@ class Sender:
             self._resolve(queue)
             return
         error = ResponseError(code, broker_sentence=answer.error_message or "")
-        logger.debug(
-            "event=batch-refused partition=%s code=%s attempt=%d",
+        log.debug(
+            "batch refused partition=%s code=%s attempt=%d",
             queue.topic_partition, code.name, batch.attempts,
         )  # fmt: skip
         if code == ErrorCode.MESSAGE_TOO_LARGE and _may_be_split(batch):
@@ -290,8 +291,8 @@ class Sender:
             self._retry_or_fail(queue, batch, error, in_doubt=code in WRITE_IN_DOUBT)
 
     def _sequence_lost(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
-        """Whether the broker cannot go on with our numbers, so that they must start anew. When
-        batches before this one are outstanding, it merely came too early."""
+        """Whether the broker cannot continue the producer's sequences, so that they must start
+        again. If earlier batches are outstanding, the batch merely came too early."""
         if not batch.has_sequence:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -338,14 +339,15 @@ class Sender:
         self._resolve(queue)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """Once no numbered batch is outstanding, it shows whether a failed one left a hole."""
+        """Once no batch with a sequence is outstanding, decide whether a failed one left a gap."""
         sequences = queue.sequences
         if sequences.unresolved and not queue.holds_sequences():
             sequences.restarting = sequences.has_hole()
             sequences.unresolved = False
 
     def _restart_sequences(self) -> None:
-        """Let the partitions begin anew whose numbers are lost and whose answers are all in."""
+        """Start the sequences of partitions again whose sequences are lost and whose answers are
+        all in."""
         identity = self._identity
         if identity is None:
             return
@@ -359,8 +361,8 @@ class Sender:
             for batch in queue.waiting:
                 batch.forget_sequence()
             sequences.start(identity.producer_id, identity.producer_epoch)
-            logger.info(
-                "event=sequences-restarted partition=%s producer_id=%d epoch=%d",
+            log.info(
+                "sequences restarted partition=%s producer_id=%d epoch=%d",
                 queue.topic_partition, identity.producer_id, identity.producer_epoch,
             )  # fmt: skip
 
@@ -412,10 +414,10 @@ class Sender:
             self._budget.give_back(sum(record.size for record in batch.records))
 
     def _break(self, error: BaseException) -> None:
-        """Nothing can be sent any more: every record fails, now and in future."""
+        """Fail every record, now and in future, because nothing can be sent any more."""
         if self._broken is None:
             self._broken = error
-            logger.error("event=producer-broken reason=%s", error)
+            log.error("producer broken reason=%s", error)
             self._fail_all(error)
 
     def _fail_all(self, error: BaseException) -> None:
@@ -430,9 +432,9 @@ class Sender:
 
 
 def _may_be_split(batch: ProducerBatch) -> bool:
-    """Whether to split it, once it is the first with numbers: all begin anew then, and those before
-    it may be stored under theirs. Not if it may be stored itself, by a leader that took larger
-    ones: a broker would not know the halves again."""
+    """Whether to split the batch, once it is the first with a sequence: all sequences start again
+    then, and earlier batches may be stored under theirs. Not if the batch itself may be stored, by
+    a leader with a larger limit: a broker would not recognise the halves."""
     is_known_again = batch.has_sequence and batch.maybe_written
     return len(batch.records) > 1 and not batch.expired and not is_known_again
 

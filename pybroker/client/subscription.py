@@ -1,6 +1,6 @@
-"""What a consumer reads and how far it is: one state a partition, and the batches fetched for it.
+"""The state of each partition that a consumer reads, and the batches fetched for it.
 
-Values and decisions only; fetching is `fetcher`'s work.
+Values and decisions only; `fetcher` fetches.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pybroker.records.control import ControlType, parse_control
 from pybroker.records.record import Headers, decode_records
 
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
-"""No batch may grow beyond this when it is unpacked; brokers limit batches to a few MB."""
+"""The limit of a batch after decompression; brokers limit batches to a few MB."""
 OFFSET_END: Final = 2**63
 """Beyond all offsets."""
 ROW_BYTES: Final = 32
-"""About what a row of columns takes without what is in them."""
+"""About the bytes of a row of columns, without its values."""
 
 Keep = Callable[[BatchHeader, memoryview], int]
-"""Takes the records of a batch from the position on, and says how many there were."""
+"""Takes the records of a batch from the position on, and returns their number."""
 
 EPOCHS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord:
-    """A record as it was read. `timestamp` in ms since 1970; `leader_epoch` of the leader that
-    appended it, -1 if unknown."""
+    """A record. `timestamp` in ms since 1970; `leader_epoch` of the leader that appended it, -1 if
+    unknown."""
 
     topic: str
     partition: int
@@ -50,16 +50,16 @@ class ConsumerRecord:
 
 @dataclass(slots=True, eq=False)
 class FetchedData:
-    """The records field of one answer for one partition, decoded batch by batch when wanted."""
+    """The records of one answer for one partition, decoded batch by batch on demand."""
 
     data: Buffer
     aborted: deque[tuple[int, int]]
-    """(first offset, producer id) of aborted transactions, lowest offset first; only filled for
+    """(first offset, producer id) of aborted transactions, lowest offset first; filled only for
     read_committed."""
     aborting: set[int] = field(default_factory=set)
     position: int = 0
     batch_before: int = 0
-    """Where the batch begins that was decoded last."""
+    """The position of the batch that was decoded last."""
 
     @property
     def rest_bytes(self) -> int:
@@ -72,16 +72,16 @@ def begin_data(data: Buffer, aborted: list[tuple[int, int]]) -> FetchedData:
 
 @dataclass(slots=True, eq=False)
 class PartitionReader:
-    """How far a partition has been read.
+    """The read state of a partition.
 
-    `position` is the offset of the next record for the user, None until it is known;
-    `fetch_offset` >= `position` the offset to ask for next. `reset` says where to look for a
-    position while there is none: a moment of ListOffsets; `initial`, that the group's committed
-    offset is looked for first. `era` counts jumps, so that an answer to a question from before a
-    jump is recognised. `position_epoch` is the leader epoch of the last record before the position,
-    `fetch_epoch` that of the last one before `fetch_offset`; `epochs` tells where the latest ones
-    began in what was fetched since the last jump. `checked_epoch`: under that leader everything
-    before `fetch_offset` is known to be in the log.
+    `position` is the offset of the next record for the user, None until it is known; `fetch_offset`
+    >= `position` is the next offset to request. `reset` says how to find a position while there is
+    none: a timestamp of ListOffsets; with `initial` the group's committed offset comes first. `era`
+    counts jumps, so that an answer to a request from before a jump is recognised. `position_epoch`
+    is the leader epoch of the last record before the position, `fetch_epoch` that of the last one
+    before `fetch_offset`; `epochs` has the start offsets of the latest epochs fetched since the
+    last jump. `checked_epoch`: under that leader epoch, all records before `fetch_offset` are known
+    to be in the log.
     """
 
     topic_partition: TopicPartition
@@ -106,8 +106,7 @@ class PartitionReader:
     def jump(
         self, offset: int | None, reset: int | None = None, leader_epoch: int = NO_EPOCH
     ) -> None:
-        """Go to an offset, or to whatever `reset` turns out to mean. What was fetched is thrown
-        away."""
+        """Set the position to an offset, or to the result of `reset`. Fetched data is dropped."""
         self.era += 1
         self.initial = False
         self.position = offset
@@ -127,7 +126,7 @@ class PartitionReader:
         return sum(data.rest_bytes for data in self.buffered)
 
     def add(self, fetched: FetchedData) -> bool:
-        """Keep an answer. False if it holds no whole batch."""
+        """Keep an answer. Return False if it holds no whole batch."""
         headers = [
             header
             for _, header in iter_headers(fetched.data)
@@ -144,14 +143,14 @@ class PartitionReader:
         return True
 
     def pop(self) -> ConsumerRecord:
-        """The first of `ready`; the position moves behind it."""
+        """Return the first of `ready`; the position moves behind it."""
         record = self.ready.popleft()
         self.position = record.offset + 1
         return record
 
     def take(self, limit: int, *, check_crcs: bool, committed_only: bool) -> list[ConsumerRecord]:
-        """Up to `limit` records from what was fetched; the position moves behind them. At a damaged
-        batch it stops, with `problem` set and the position before the batch."""
+        """Return up to `limit` fetched records; the position moves behind them. A damaged batch
+        stops this, with `problem` set and the position before the batch."""
         taken: list[ConsumerRecord] = []
         while len(taken) < limit:
             if not self.ready and not self._unpack(check_crcs, committed_only, self._get_ready):
@@ -163,8 +162,8 @@ class PartitionReader:
     def take_columns(
         self, builder: ColumnBuilder, bytes_max: int, *, check_crcs: bool, committed_only: bool
     ) -> None:
-        """As `take`, but batches as a whole, into a builder until it holds `bytes_max`."""
-        if self.ready:  # `take` has given only a part of that batch
+        """Add whole batches to a builder until it holds `bytes_max`, otherwise like `take`."""
+        if self.ready:  # `take` returned only a part of that batch
             self.ready.clear()
             self.buffered[0].position = self.buffered[0].batch_before
 
@@ -184,8 +183,8 @@ class PartitionReader:
                 break
 
     def lag(self, *, committed_only: bool) -> int | None:
-        """How many offsets are between the position and the end that the last answer told, None
-        before that is known. Never negative: the end may be older than the position."""
+        """Return the number of offsets from the position to the end in the last answer, None before
+        the first answer. Never negative: the end may be older than the position."""
         end = self.last_stable_offset if committed_only else self.high_watermark
         if self.position is None or end < 0:
             return None
@@ -195,7 +194,7 @@ class PartitionReader:
         return bool(self.ready or self.buffered)
 
     def _unpack(self, check_crcs: bool, committed_only: bool, keep: Keep) -> bool:
-        """Decode the next batch that has records for the user. False if there is none."""
+        """Decode the next batch that has records for the user. Return False if there is none."""
         while self.buffered and self.problem is None:
             fetched = self.buffered[0]
             found = next(iter_headers(memoryview(fetched.data)[fetched.position :]), None)
@@ -224,7 +223,7 @@ class PartitionReader:
     def _is_shown(
         self, fetched: FetchedData, header: BatchHeader, batch: memoryview, committed_only: bool
     ) -> bool:
-        """Whether the user is given the records of this batch, the next one."""
+        """Whether the user gets the records of this batch, the next one."""
         while fetched.aborted and fetched.aborted[0][0] <= header.last_offset:
             fetched.aborting.add(fetched.aborted.popleft()[1])
         if header.is_control:
@@ -235,7 +234,7 @@ class PartitionReader:
         )
 
     def _get_ready(self, header: BatchHeader, batch: memoryview) -> int:
-        """Fill `ready`."""
+        """Fill `ready` with the records of a batch."""
         position = self.position or 0
         topic, partition = self.topic_partition
         self.ready.extend(

@@ -56,7 +56,7 @@ cdef class _Binary:
         return 0
 
     cdef Column *room(self, Py_ssize_t entries, Py_ssize_t size) except NULL:
-        """The column with room for so many more entries and bytes."""
+        """Return the column with room for that many more entries and bytes."""
         self.before = self.column
         entries += self.column.entries
         _grow(self.offsets, (entries + 1) * <Py_ssize_t> sizeof(int32_t))
@@ -68,7 +68,7 @@ cdef class _Binary:
         return &self.column
 
     cdef int mend(self) except -1:
-        """Replace what is not UTF-8 in the names of the last batch, as `read_records` does."""
+        """Replace invalid UTF-8 in the names of the last batch, as `read_records` does."""
         cdef int32_t entry
         cdef uint8_t high = 0
         cdef bytes name
@@ -101,7 +101,7 @@ cdef class _Binary:
 
 
 cdef struct Sink:
-    # Where the records of a batch go, and what of its header they need. NULL: not wanted.
+    # The target of the records of a batch, and the fields of its header. NULL: not wanted.
     Column *keys
     Column *values
     Column *names
@@ -288,7 +288,7 @@ cdef class ColumnStore:
             with nogil:
                 is_whole = _records_into(&outer, record_count, &sink)
             if not is_whole:
-                # Reads to the damage again, and says what it is.
+                # Reads up to the damage again, and raises its error.
                 read_records(bytes(payload), record_count, base_offset, last_offset_delta,
                              base_timestamp, append_time, None, tuple)
                 _fail("the records contradict themselves")

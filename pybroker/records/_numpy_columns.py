@@ -1,9 +1,9 @@
-"""Records as columns where the compiled module is missing: NumPy reads one field of all records of
-a batch after the other.
+"""Records as columns without the compiled module: NumPy reads one field of all records of a batch
+after the other.
 
-Where a record begins is known only from the one before, so that is a loop in Python, and keys and
-values are cut out one by one. A batch that is small, or unusual in any way (damaged, many headers
-in a record, numbers at their limits), is left to `_pure`, which tells the damage or gives the
+The start of a record is known only from the previous one, so that is a loop in Python, and keys and
+values are copied one by one. A batch that is small, or unusual in any way (damaged, many headers in
+a record, numbers at their limits), is left to `_pure`, which reports the damage or returns the
 records.
 """
 
@@ -23,20 +23,21 @@ _INT64_BITS: Final = 64
 _INT64_MAX: Final = 2**63 - 1
 _MS_MAX: Final = _INT64_MAX // 1000
 _HEADERS_MAX: Final = 32
-"""Of one record; more are unusual."""
+"""The limit for one record; more headers are unusual."""
 _PADDING: Final = bytes(16)
-"""Behind the records: a number that begins in them can be read without a look at the end."""
+"""Bytes behind the records: a number that begins in them can be read without a check for the
+end."""
 
 _ONE: Final = np.uint64(1)
 _OF_ONE_BYTE: Final = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(0x80)], np.int64)
-"""The zig-zag number that each byte below 0x80 is."""
+"""The zig-zag number of each byte below 0x80."""
 
 _Numbers = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 
 
 class _Wanted(NamedTuple):
-    """Which columns, and from which offset delta up to (not with) which."""
+    """The wanted columns, and the range of offset deltas, without its end."""
 
     headers: bool
     keys: bool
@@ -46,7 +47,7 @@ class _Wanted(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """What is known of the records before they are read; see `read_records`."""
+    """The facts of a batch that are known before its records are read; see `read_records`."""
 
     record_count: int
     base_offset: int
@@ -68,7 +69,7 @@ class _Entries(NamedTuple):
 
 
 class _Headers(NamedTuple):
-    """`counts` of each record."""
+    """`counts` has the number of headers of each record."""
 
     counts: _Numbers
     names: _Entries
@@ -86,7 +87,7 @@ class _Rows(NamedTuple):
 
 
 class _Fields(NamedTuple):
-    """Where fields lie in a batch, and how long they are, -1 for null."""
+    """The positions of fields in a batch, and their lengths, -1 for null."""
 
     positions: _Numbers
     lengths: _Numbers
@@ -100,14 +101,14 @@ class _Fields(NamedTuple):
 
 
 class _HeaderFields(NamedTuple):
-    """Headers, each of the record with the number in `records`."""
+    """Headers, with the number of their record in `records`."""
 
     records: _Numbers
     names: _Fields
     values: _Fields
 
     def cut(self, data: bytes, counts: _Numbers, kept: slice) -> _Headers:
-        """Those of the kept records."""
+        """Return those of the kept records."""
         chosen = slice(*np.searchsorted(self.records, (kept.start, kept.stop)).tolist())
         names = self.names.cut(data, chosen)
         if not names.data.isascii():
@@ -122,14 +123,14 @@ class _HeaderFields(NamedTuple):
 
 
 class _UnusualError(Exception):
-    """Not to be judged here."""
+    """The batch is unusual and left to `_pure`."""
 
 
 class ColumnStore:
     """See `columns.Store`."""
 
     few_records = 40
-    """Fewer are faster without NumPy."""
+    """Smaller batches are faster without NumPy."""
 
     def __init__(self, *, headers: bool, keys: bool, values: bool) -> None:
         self._wanted = _Wanted(headers, keys, values)
@@ -184,7 +185,7 @@ class ColumnStore:
 
 
 def _extent(rows: _Rows) -> tuple[int, int]:
-    """Entries and bytes of all binary columns together."""
+    """Return entries and bytes of all binary columns together."""
     found = [rows.keys, rows.values]
     if rows.headers is not None:
         found += [rows.headers.names, rows.headers.values]
@@ -196,7 +197,7 @@ def _extent(rows: _Rows) -> tuple[int, int]:
 
 
 def _read_usual(payload: Buffer, batch: _Batch, wanted: _Wanted) -> _Rows | None:
-    """None where `_read_one_by_one` has to look."""
+    """Return the rows, or None if `_read_one_by_one` has to read them."""
     try:
         return _read(payload, batch, wanted)
     except (_UnusualError, IndexError):
@@ -235,7 +236,7 @@ def _expect(is_usual: Any) -> None:
 
 
 def _starts(data: bytes, count: int) -> list[int]:
-    """Where records begin, if the lengths in front of them are right."""
+    """Return the starts of the records, if the lengths in front of them are right."""
     found = []
     position = 0
     for _ in range(count):
@@ -253,7 +254,7 @@ def _starts(data: bytes, count: int) -> list[int]:
 
 
 def _end_of_long(data: bytes, position: int) -> int:
-    """Where the record ends whose length takes three bytes or more."""
+    """Return the end of a record whose length takes three bytes or more."""
     raw = shift = 0
     byte = 0x80
     while byte >= 0x80:
@@ -266,7 +267,8 @@ def _end_of_long(data: bytes, position: int) -> int:
 
 
 def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers]:
-    """The zig-zag numbers of at most `bits` bits at these positions, and the positions behind."""
+    """Return the zig-zag numbers of at most `bits` bits at these positions, and the positions
+    behind."""
     byte = array.take(at)
     at = at + 1
     longer = (byte > 0x7F).nonzero()[0]
@@ -288,7 +290,7 @@ def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers
 
 
 def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numbers]:
-    """Fields of bytes, which have to lie before these ends, and the positions behind them."""
+    """Return fields of bytes, which must lie before these ends, and the positions behind them."""
     lengths, at = _numbers(array, at, _INT32_BITS)
     behind = at + np.maximum(lengths, 0)
     _expect((lengths >= -1).all() and (behind <= ends).all())
@@ -296,7 +298,8 @@ def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numb
 
 
 def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers) -> _HeaderFields:
-    """The first header of each record that has one, then the second: put into order at last."""
+    """Return the first header of each record that has one, then the second, and so on; sorted at
+    the end."""
     _expect((counts >= 0).all() and (counts <= _HEADERS_MAX).all())
     at = at.copy()
     rows = counts.nonzero()[0]
@@ -320,7 +323,7 @@ def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers
 
 
 def _fixed(batch: _Batch, deltas: _Numbers, time_deltas: _Numbers) -> tuple[_Numbers, _Numbers]:
-    """Offsets and timestamps."""
+    """Return offsets and timestamps."""
     if not len(deltas):
         return deltas, time_deltas
     last = int(deltas[-1])
@@ -337,7 +340,7 @@ def _fixed(batch: _Batch, deltas: _Numbers, time_deltas: _Numbers) -> tuple[_Num
 
 
 def _read_one_by_one(data: bytes, batch: _Batch, wanted: _Wanted) -> _Rows:
-    """Raises CorruptionError."""
+    """Return the rows, read one by one. Raises CorruptionError."""
     records = [
         record
         for record in read_records(data, *batch, None, tuple)

@@ -4,8 +4,8 @@ A record, every varint zig-zag: length, attributes i8 (0), timestamp delta (64 b
 key length (-1: null) and key, value length and value, number of headers, and for each header the
 length of its name, the name in UTF-8, length (-1: null) and value.
 
-`_speedups.pyx` is the same in C: whoever changes one changes the other. Values only: compression,
-headers of batches and checksums are handled by the callers.
+`_speedups.pyx` is the same in C: change both together. Values only: the callers handle compression,
+headers of batches and checksums.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def append_record(
     headers: Iterable[tuple[str, Buffer | None]],
 ) -> None:
     """Append one encoded record to `output`. Raises UnicodeEncodeError for a header name that is
-    not text, and then leaves `output` as it was."""
+    not text, and then leaves `output` unchanged."""
     body = bytearray(1)
     _put_varint(body, timestamp_delta)
     _put_varint(body, offset_delta)
@@ -64,8 +64,8 @@ def read_records(
     timestamp_type: object,
     record_type: type[R],
 ) -> list[R]:
-    """The `record_count` records of which `data` consists, as `record_type`: a named tuple of
-    offset, timestamp, key, value, headers, timestamp type.
+    """Return the `record_count` records in `data`, as `record_type`: a named tuple of offset,
+    timestamp, key, value, headers, timestamp type.
 
     With `append_time` all records have that time. Raises CorruptionError unless `data` holds
     exactly that many whole records, with increasing offset deltas up to `last_offset_delta`.
@@ -106,12 +106,12 @@ def read_records(
 
 
 def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
-    """What validation wants to know of the records in `data`: index of the first record without
-    key (-1: all have one), index and timestamp delta of the earliest, and delta of the latest
-    (of no records: -1, -1, 0, 0).
+    """Return the facts of the records in `data` for validation: index of the first record without
+    key (-1: all have one), index and timestamp delta of the earliest, and delta of the latest (of
+    no records: -1, -1, 0, 0).
 
-    Values and headers are skipped, not decoded. Raises CorruptionError as `read_records`, but
-    offset deltas and headers are not looked at.
+    Values and headers are skipped, not decoded. Raises the CorruptionError of `read_records`, but
+    does not check offset deltas and headers.
     """
     check_count(record_count, len(data))
     keyless = earliest = -1
@@ -141,8 +141,8 @@ def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
 
 
 def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
-    """Timestamp delta and offset delta of each record in `data`, one at a time, so that a batch of
-    many records costs no memory. Raises CorruptionError as `read_records`."""
+    """Yield timestamp delta and offset delta of each record in `data`, so that a batch of many
+    records takes no memory. Raises the CorruptionError of `read_records`."""
     check_count(record_count, len(data))
     position = 0
     try:
@@ -157,8 +157,8 @@ def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
 
 
 def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, int, int]]:
-    """Timestamp delta, offset delta, and the lengths of key and value (-1: null) of each record in
-    `data`, one at a time. Raises CorruptionError as `read_records`."""
+    """Yield timestamp delta, offset delta, and the lengths of key and value (-1: null) of each
+    record in `data`. Raises the CorruptionError of `read_records`."""
     check_count(record_count, len(data))
     position = 0
     try:
@@ -175,7 +175,8 @@ def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, in
 
 
 def check_count(record_count: int, length: int) -> None:
-    """Raise CorruptionError if `length` bytes cannot hold so many records: before any work."""
+    """Raise CorruptionError if `length` bytes cannot hold `record_count` records, before any
+    work."""
     if not 0 <= record_count * RECORD_BYTES_MIN <= length:
         raise CorruptionError(f"{length} bytes cannot hold {record_count} records")
 
@@ -186,7 +187,8 @@ def _check_end(position: int, length: int) -> None:
 
 
 def _record_bounds(data: bytes, position: int) -> tuple[int, int]:
-    """Read the length and attributes of a record: where its next field begins, where it ends."""
+    """Read the length and attributes of a record. Return the start of its next field, and its
+    end."""
     length, position = _varint(data, position, _INT32_BITS)
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(data):
@@ -205,7 +207,7 @@ def _headers(
         if name is None:
             raise CorruptionError("a header has no name")
         value, position = _bytes_or_none(data, position, end)
-        # Names are not checked when they are produced; Java shows broken ones in the same way.
+        # Producers do not check names; Java shows broken ones in the same way.
         headers.append((name.decode(errors="replace"), value))
     return tuple(headers), position
 
@@ -223,8 +225,8 @@ def _bytes_or_none(data: bytes, position: int, end: int) -> tuple[bytes | None, 
 
 
 def _varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
-    """A zig-zag number of at most `bits` bits and the position behind it. Raises IndexError where
-    `data` ends."""
+    """Return a zig-zag number of at most `bits` bits and the position behind it. Raises IndexError
+    at the end of `data`."""
     byte = data[position]
     position += 1
     if byte < 0x80:

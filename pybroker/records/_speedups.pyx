@@ -2,7 +2,7 @@
 """The loops over the records of a batch, compiled. `_pure.py` has the format and the contracts.
 
 Every read is checked against the end of the record (or, for its length, of the data) before it is
-made; every size against what is left before anything is allocated.
+made; every size against the remaining bytes before anything is allocated.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
@@ -84,7 +84,7 @@ cdef int64_t _varint(Reader *reader, int bits) except? -2:
 
 
 cdef int _enter(Reader *outer, Reader *record) except -1:
-    """Read the length and attributes of a record; `record` is what lies behind them."""
+    """Read the length and attributes of a record; `record` is the rest of it."""
     cdef int64_t length = _varint(outer, 32)
     if length < RECORD_BYTES_MIN - 1 or length > outer.end - outer.at:
         _fail(f"length {length} where {outer.end - outer.at} bytes are left")

@@ -28,11 +28,11 @@ from pybroker.records.crc32c import checksum
 HEADER_SIZE: Final = 61
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 LOG_OVERHEAD: Final = 12
-"""Bytes in front of those that `batch_length` counts: base offset and the length itself."""
+"""Bytes that `batch_length` does not count: base offset and the length itself."""
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 MAGIC: Final = 2
 MAGIC_POSITION: Final = 16
-"""The magic byte stands at the same place in all message formats, so it can be read first."""
+"""The magic byte has the same position in all message formats, so it can be read first."""
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -48,7 +48,7 @@ DELETE_HORIZON_FLAG: Final = 0x40
 _LEADER_EPOCH_POSITION: Final = 12
 _CRC_POSITION: Final = 17
 CHECKED_POSITION: Final = 21
-"""Where begins what the checksum covers."""
+"""The start of the bytes that the checksum covers."""
 _MAX_TIMESTAMP_POSITION: Final = 35
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -57,15 +57,15 @@ _INT64: Final = struct.Struct(">q")
 
 
 class TimestampType(enum.IntEnum):
-    """Who set the timestamps (KIP-32): the producer, or the leader when it appended."""
+    """The clock of the timestamps (KIP-32): the producer's, or the leader's at the append."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes in front of the records. Offsets, epochs and sequences are -1 where the batch
-    has none; timestamps are ms since 1970 (-1: none)."""
+    """The 61 bytes in front of the records. Offsets, epochs and sequences are -1 if the batch has
+    none; timestamps are ms since 1970 (-1: none)."""
 
     base_offset: int
     batch_length: int
@@ -83,12 +83,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The whole batch in bytes, header included."""
+        """The size of the whole batch in bytes, header included."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record as it was produced; compaction may have removed that record."""
+        """The offset of the last record as produced; compaction may have removed that record."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -97,7 +97,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """The codec bits; compare with `compression.Codec`. 5 to 7 are assigned to nothing."""
+        """The codec bits; compare with `compression.Codec`. 5 to 7 are unassigned."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -106,12 +106,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a marker of the broker's own, which consumers are not shown."""
+        """Whether the batch is a marker of the broker, which consumers do not get."""
         return bool(self.attributes & CONTROL_FLAG)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether `base_timestamp` says from when tombstones may be removed (KIP-534)."""
+        """Whether `base_timestamp` is the time from which tombstones may be removed (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON_FLAG)
 
     @property
@@ -134,16 +134,15 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, -1 if there is none. After 2^31 - 1 sequences go on with
-        0."""
+        """The sequence of the last record, -1 if there is none. After 2^31 - 1 comes 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header of the batch that begins at `position`. The batch itself may reach beyond the end
-    of `data`.
+    """Return the header of the batch that begins at `position`. The batch itself may extend beyond
+    the end of `data`.
 
     Raises CorruptionError if fewer than 61 bytes are left, the magic is not 2, or the length is
     below 49.
@@ -167,10 +166,10 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of every batch that lies in `data` as a whole; a batch cut off at the end
-    is not given.
+    """Yield position and header of every whole batch in `data`, without one that is cut off at the
+    end.
 
-    Checksums are not looked at. Raises CorruptionError at a header that `read_header` refuses.
+    Checksums are not checked. Raises CorruptionError at a header that `read_header` refuses.
     """
     position = 0
     end = len(data)
@@ -183,8 +182,8 @@ def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def crc_matches(data: Buffer, position: int, size: int) -> bool:
-    """Whether the `size` bytes at `position` are a batch whose checksum is right. False also
-    where bytes are missing."""
+    """Whether the `size` bytes at `position` are a batch with a correct checksum. False also if
+    bytes are missing."""
     if size < HEADER_SIZE or len(data) - position < size:
         return False
     stored: int = _UINT32.unpack_from(data, position + _CRC_POSITION)[0]
@@ -192,8 +191,8 @@ def crc_matches(data: Buffer, position: int, size: int) -> bool:
 
 
 def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch at `position` its offset and leader epoch, in place. The checksum stays
-    right."""
+    """Set offset and leader epoch of the batch at `position`, in place. The checksum stays
+    correct."""
     _INT64.pack_into(data, position, base_offset)
     _INT32.pack_into(data, position + _LEADER_EPOCH_POSITION, leader_epoch)
 
@@ -201,7 +200,7 @@ def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_
 def restamp_log_append_time(
     data: bytearray | memoryview, position: int, size: int, timestamp_ms: int
 ) -> BatchHeader:
-    """Make `timestamp_ms` the time of all records of the batch, in place, and return the new
+    """Set the time of all records of the batch to `timestamp_ms`, in place, and return the new
     header.
 
     Only the flag and `max_timestamp` change, and with them the checksum: readers take the time of
@@ -215,7 +214,7 @@ def restamp_log_append_time(
 
 
 def seal(data: bytearray | memoryview, position: int, size: int) -> None:
-    """Compute the checksum of the finished batch of `size` bytes at `position` and put it in."""
+    """Compute the checksum of the finished batch of `size` bytes at `position` and write it."""
     with memoryview(data) as view:
         value = checksum(view[position + CHECKED_POSITION : position + size])
     _UINT32.pack_into(data, position + _CRC_POSITION, value)

@@ -1,5 +1,5 @@
-"""Builds record batches: for the client's producer, and for everything that writes records
-itself."""
+"""Builds record batches, for the client's producer and for all components that write records
+themselves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UTF8_BYTES_MAX: Final = 4
 
 class BatchBuilder:
     """Collects records for one batch. `build` may be called again, e.g. with another sequence after
-    a producer lost its id; what was appended stays."""
+    a producer lost its id; the records stay."""
 
     def __init__(self, codec: Codec = Codec.NONE) -> None:
         self._codec = codec
@@ -78,8 +78,8 @@ class BatchBuilder:
         base_sequence: int = NO_SEQUENCE,
         transactional: bool = False,
     ) -> bytes:
-        """The batch, with base offset 0 as Kafka wants it of producers. Raises ValueError if there
-        is no record in it."""
+        """Return the batch, with base offset 0 as Kafka requires of producers. Raises ValueError if
+        it has no record."""
         if not self._count:
             raise ValueError("a batch without records cannot be built")
         return pack_batch(
@@ -99,7 +99,8 @@ def record_size_max(
     value: Buffer | None,
     headers: Iterable[tuple[str, Buffer | None]] = (),
 ) -> int:
-    """By how many bytes such a record can at most enlarge a batch (before compression)."""
+    """Return the maximal number of bytes by which such a record enlarges a batch (before
+    compression)."""
     size = _RECORD_OVERHEAD_MAX + len(key or b"") + len(value or b"")
     for name, header_value in headers:
         size += _HEADER_OVERHEAD_MAX + _UTF8_BYTES_MAX * len(name) + len(header_value or b"")
@@ -117,7 +118,7 @@ def pack_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
-    """A sealed batch around encoded (and compressed, as `attributes` say) records."""
+    """Return a sealed batch around encoded (and compressed, as `attributes` say) records."""
     header = BatchHeader(
         base_offset=0,
         batch_length=BATCH_LENGTH_MIN + len(payload),

@@ -1,11 +1,10 @@
 """Records as columns: the memory of Apache Arrow, without a Python object for each record.
 
-It is for readers of many records (Spark, data frames): a batch is decoded by one call, and its keys
-and values are copied once, to where Arrow expects them. All numbers are little-endian. In a bitmap
-the lowest bit comes first, and 1 says that there is a value; without a bitmap there is one
-everywhere.
+For readers of many records (Spark, data frames): one call decodes a batch and copies its keys and
+values once, to their place in Arrow's memory. All numbers are little-endian. In a bitmap the lowest
+bit comes first, and 1 means that there is a value; without a bitmap all entries have one.
 
-`_columns.pxi` does the work where a C compiler was found at installation, otherwise
+`_columns.pxi` does the work if a C compiler was found at installation, otherwise
 `_numpy_columns.py`; the same tests run over both.
 """
 
@@ -20,9 +19,9 @@ from pybroker.records.record import encoded_records
 
 INT32_MAX: Final = 2**31 - 1
 NAME_GROWTH: Final = 3
-"""A header's name can become so many times longer: each broken byte is shown as U+FFFD."""
+"""The maximal growth of a header's name: each broken byte is shown as U+FFFD."""
 ENCODED_BYTES_MAX: Final = INT32_MAX // NAME_GROWTH
-"""No batch's records may be longer, since Arrow counts in 32 bits."""
+"""The limit of a batch's records, since Arrow counts in 32 bits."""
 
 _IMPLEMENTATIONS: Final[tuple[str, ...]] = (
     "pybroker.records._speedups",
@@ -56,18 +55,18 @@ class HeaderColumns(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Records, a row each, in the order of their offsets."""
+    """Records, one row each, in the order of their offsets."""
 
     rows: int
     offsets: Buffer
     """int64."""
     timestamps: Buffer
-    """int64, microseconds since 1970, -1000 where the producer set no time. Times that do not fit
-    (after the year 294246) are the last whole millisecond that does."""
+    """int64, microseconds since 1970, -1000 if the producer set no time. Times that do not fit
+    (after the year 294246) become the last whole millisecond that does."""
     timestamp_types: Buffer
     """int32, a `TimestampType`."""
     keys: BinaryColumn | None
-    """None if not wanted, as `values` and `headers`."""
+    """None if not wanted, like `values` and `headers`."""
     values: BinaryColumn | None
     headers: HeaderColumns | None
 
@@ -75,11 +74,11 @@ class Columns(NamedTuple):
 _Binary = tuple[Buffer, Buffer, Buffer | None, int]
 _Headers = tuple[Buffer, Buffer | None, int, _Binary, _Binary]
 Stored = tuple[int, Buffer, Buffer, Buffer, _Binary | None, _Binary | None, _Headers | None]
-"""As `Columns`, in plain tuples."""
+"""`Columns`, in plain tuples."""
 
 
 class Store(Protocol):
-    """What both implementations offer: columns that grow by one batch after the other."""
+    """The interface of both implementations: columns that grow by one batch after the other."""
 
     def __init__(self, *, headers: bool, keys: bool, values: bool) -> None: ...
 
@@ -106,21 +105,21 @@ class Store(Protocol):
         first_delta: int,
         end_delta: int,
     ) -> int:
-        """Add those of the encoded records in `payload` whose offset delta is at least
-        `first_delta` and below `end_delta`, and return how many they are. The other arguments and
-        the errors are those of `read_records`; after an error, nothing was added."""
+        """Add the encoded records in `payload` with offset deltas from `first_delta` up to, not
+        including, `end_delta`, and return their number. The other arguments and the errors are
+        those of `read_records`; after an error, nothing was added."""
 
     def finish(self) -> Stored:
-        """Give out what was added, and begin again."""
+        """Return the added records, and begin again."""
 
 
 class ColumnBuilder:
-    """Collects the records of batches. Used by one thread at a time; the compiled form lets others
-    run while it decodes."""
+    """Collects the records of batches. Used by one thread at a time; the compiled form releases the
+    GIL while it decodes."""
 
     def __init__(self, *, headers: bool = False, keys: bool = True, values: bool = True) -> None:
-        """`headers`, `keys`, `values`: which columns are wanted; what is not is checked, but not
-        kept. Raises ImportError where neither the compiled module nor NumPy is installed."""
+        """`headers`, `keys`, `values`: the wanted columns; unwanted ones are checked, but not kept.
+        Raises ImportError if neither the compiled module nor NumPy is installed."""
         self._store = _store_type()(headers=headers, keys=keys, values=values)
 
     @property
@@ -129,7 +128,7 @@ class ColumnBuilder:
 
     @property
     def size(self) -> int:
-        """Bytes of keys, values, and names and values of headers that are held."""
+        """Bytes of keys, values, and names and values of headers in the builder."""
         return self._store.size
 
     def add(
@@ -141,12 +140,12 @@ class ColumnBuilder:
         *,
         decompressed_bytes_max: int,
     ) -> int:
-        """Add those records of a batch whose offset is at least `first_offset` and below
-        `end_offset`, and return how many they are.
+        """Add the records of a batch with offsets from `first_offset` up to, not including,
+        `end_offset`, and return their number.
 
-        `header` is the batch's own; `batch` begins with it and may go on behind the batch. Checksum
-        and kind of the batch (control, aborted) are the caller's business. Raises as
-        `decode_records` for any damage in the batch, also outside of the range, and has then added
+        `header` is the batch's own; `batch` begins with it and may extend beyond the batch. The
+        caller checks the checksum and the kind of the batch (control, aborted). Raises the errors
+        of `decode_records` for any damage in the batch, even outside the range, and has then added
         nothing; ValueError if columns could grow beyond 2 GiB: call `finish` before.
         """
         payload = encoded_records(batch, header, min(decompressed_bytes_max, ENCODED_BYTES_MAX))
@@ -169,8 +168,8 @@ class ColumnBuilder:
         )
 
     def finish(self) -> Columns:
-        """What was added since the last call. The builder is empty again, and does not touch the
-        columns any more."""
+        """Return the records added since the last call. The builder is empty again, and does not
+        change these columns any more."""
         rows, offsets, timestamps, types, keys, values, headers = self._store.finish()
         return Columns(
             rows,

@@ -1,8 +1,8 @@
 """Compression of the records in a batch: four codecs, one way in and one way out.
 
-What comes in may be hostile. So decompression produces output in steps and counts it against a
-limit, and no size that the input declares is ever believed: memory use follows what was really
-produced. Headers of batches are not known here.
+The input may be hostile. So decompression produces output in steps and counts it against a
+limit, and never trusts a size that the input declares: memory use follows the bytes that were
+produced. This module knows no headers of batches.
 
 Framing, as the Java clients write and read it:
 
@@ -31,15 +31,16 @@ from pybroker.errors import BrokerError, CorruptionError, ErrorCode
 from pybroker.ports import Buffer
 
 FRAMES_MAX: Final = 64
-"""Concatenated gzip members or frames in one batch. Producers write one; the limit keeps the work
-linear."""
+"""The limit of concatenated gzip members or frames in one batch. Producers write one; the limit
+keeps the work linear."""
 
 _GZIP_WBITS: Final = 31
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES_MAX: Final = 32 * 1024
 _SNAPPY_RATIO_MAX: Final = 22
-"""No element of the format gives more than 64 bytes for 3, so a larger declared length is a lie."""
+"""No element of the format expands 3 bytes to more than 64, so a larger declared length is
+wrong."""
 _LZ4_STEP_BYTES_MAX: Final = 1024 * 1024
 _LZ4_STEP_BYTES_MIN: Final = 64 * 1024
 _ZSTD_BLOCK_HEADER_BYTES: Final = 3
@@ -60,14 +61,14 @@ class Codec(enum.IntEnum):
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """`data` compressed at the codec's default level."""
+    """Return `data` compressed at the codec's default level."""
     return _COMPRESSORS[codec](data)
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
-    """What was compressed into `data`, at most `limit_bytes` long.
+    """Return `data` decompressed, at most `limit_bytes` long.
 
-    Memory stays within a small multiple of the limit and of the input, whatever the input says.
+    Memory stays within a small multiple of the limit and of the input, whatever the input declares.
     Raises CorruptionError if the data is damaged or cut off, BrokerError(MESSAGE_TOO_LARGE) if it
     is longer than the limit, BrokerError(UNSUPPORTED_COMPRESSION_TYPE) if no codec has the number.
     """
@@ -84,7 +85,7 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
 
 
 class _Output:
-    """What was produced so far. Invariant: its length is at most the limit."""
+    """The output so far. Invariant: its length is at most the limit."""
 
     def __init__(self, codec: Codec, limit_bytes: int) -> None:
         self._codec = codec
@@ -128,7 +129,7 @@ def _gunzip(data: memoryview, output: _Output) -> None:
         output.frame(index)
         member = zlib.decompressobj(wbits=_GZIP_WBITS)
         try:
-            # One byte more than is allowed: enough to see that there is too much.
+            # One byte above the limit is enough to detect too much output.
             output.add(member.decompress(rest, output.room + 1))
         except zlib.error as error:
             raise output.damaged(str(error)) from error
@@ -158,7 +159,7 @@ def _unsnap(data: memoryview, output: _Output) -> None:
         return
     position = 0
     while position < len(data):
-        # A header may come again where streams were concatenated.
+        # Concatenated streams repeat the header.
         if bytes(data[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)
             if position > len(data):
@@ -241,11 +242,12 @@ def _unzstd(data: memoryview, output: _Output) -> None:
 
 
 def _zstd_steps(data: memoryview, position: int) -> Iterator[int]:
-    """Where to cut the frame at `position` so that each part gives at most a few blocks of output.
+    """Yield the positions at which to cut the frame at `position` so that each part expands to at
+    most a few blocks.
 
-    The library has no bound on what one call returns. A block gives at most 128 KiB, so feeding it
-    a few blocks at a time bounds what it produces before the limit is checked. A frame that is cut
-    off ends at the end of the data.
+    The library does not limit the output of one call. A block expands to at most 128 KiB, so
+    feeding it a few blocks at a time bounds the output before the limit is checked. A frame that is
+    cut off ends at the end of the data.
     """
     parameters = zstandard.get_frame_parameters(data[position:])
     position += zstandard.frame_header_size(data[position:])

@@ -1,7 +1,7 @@
-"""Control records: the markers with which transactions end (KIP-98).
+"""Control records: the markers that end transactions (KIP-98).
 
 A marker is a batch of exactly one record whose key is version i16 and type i16 and whose value is
-version i16 and coordinator epoch i32. Only brokers write them; consumers step over them.
+version i16 and coordinator epoch i32. Only brokers write them; consumers skip them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _VALUE: Final = struct.Struct(">hi")
 
 
 class ControlType(enum.IntEnum):
-    """How a transaction ended."""
+    """How a transaction ended: by a commit or an abort."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class EndTransaction(NamedTuple):
-    """A marker. `coordinator_epoch` fences coordinators that have been replaced."""
+    """A marker. `coordinator_epoch` fences replaced coordinators."""
 
     type: ControlType
     coordinator_epoch: int
@@ -38,7 +38,7 @@ class EndTransaction(NamedTuple):
 def build_end_transaction(
     marker: EndTransaction, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """The batch that ends the open transaction of that producer in a partition."""
+    """Return the batch that ends the open transaction of that producer in a partition."""
     record = bytearray()
     key = _KEY.pack(VERSION, marker.type)
     append_record(record, 0, 0, key, _VALUE.pack(VERSION, marker.coordinator_epoch), ())
@@ -54,7 +54,7 @@ def build_end_transaction(
 
 
 def parse_control(record: Record) -> EndTransaction | None:
-    """What the record of a control batch says; None for a type that is not the end of a
+    """Return the marker in the record of a control batch; None for a type that does not end a
     transaction (later versions of Kafka have more). Later versions of key and value may be longer.
 
     Raises CorruptionError if key or value are missing, cut off or of a negative version.

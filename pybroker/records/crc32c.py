@@ -1,8 +1,8 @@
-"""The checksum of record batches: CRC-32C (Castagnoli), by the processor's own instruction where it
+"""The checksum of record batches: CRC-32C (Castagnoli), by the processor's own instruction if it
 has one.
 
-The one place that knows which library computes it. CRC-32 of zlib, which the message formats 0 and
-1 use, is another polynomial and does not belong here.
+Only this module knows which library computes it. CRC-32 of zlib, which the message formats 0 and 1
+use, is another polynomial and does not belong here.
 """
 
 from __future__ import annotations
@@ -13,5 +13,6 @@ from pybroker.ports import Buffer
 
 
 def checksum(data: Buffer) -> int:
-    """CRC-32C of `data`, unsigned. `data` is contiguous; it is read in place, never copied."""
+    """Return CRC-32C of `data`, unsigned. `data` is contiguous; it is read in place, never
+    copied."""
     return _library.crc32c(data)

@@ -1,8 +1,8 @@
-"""The choice between the two implementations of the loops over records, made here and nowhere else
-(that of columns in `columns.py`).
+"""Chooses between the two implementations of the loops over records (`columns.py` does so for
+columns).
 
-`_speedups` is compiled where a C compiler was found at installation; `_pure` does the same in
-Python. Both raise the same errors, and the same tests run over both.
+`_speedups` is compiled if a C compiler was found at installation; `_pure` does the same in Python.
+Both raise the same errors, and the same tests run over both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Records, as consumers, the log cleaner and the coordinators see them.
+"""Records, for consumers, the log cleaner and the coordinators.
 
-The broker itself moves batches without looking inside (`batch.py`). Checksums are the business of
-whoever received the bytes (`batch.crc_matches`).
+The broker itself moves batches without reading records (`batch.py`). The receiver of the bytes
+checks the checksum (`batch.crc_matches`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Record(NamedTuple):
-    """One record. `timestamp` is in ms since 1970, -1 where the producer set none."""
+    """One record. `timestamp` is in ms since 1970, -1 if the producer set none."""
 
     offset: int
     timestamp: int
@@ -32,11 +32,11 @@ class Record(NamedTuple):
 
 
 def decode_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[Record]:
-    """The records of the batch with which `batch` begins; empty where compaction left none.
+    """Return the records of the first batch in `batch`; empty if compaction removed all.
 
-    Control batches are decoded as any other (see `control.py`). Raises CorruptionError if the
-    bytes contradict themselves, BrokerError MESSAGE_TOO_LARGE if the records are longer than
-    `decompressed_bytes_max`, UNSUPPORTED_COMPRESSION_TYPE for codec bits without meaning.
+    Control batches are decoded like any other (see `control.py`). Raises CorruptionError if the
+    bytes are inconsistent, BrokerError MESSAGE_TOO_LARGE if the records are longer than
+    `decompressed_bytes_max`, UNSUPPORTED_COMPRESSION_TYPE for unknown codec bits.
     """
     header = read_header(batch)
     return read_records(
@@ -52,8 +52,8 @@ def decode_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[Record
 
 
 def record_times(batch: Buffer, *, decompressed_bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Offset and timestamp of each record of a batch, without keeping any of them. Raises as
-    `decode_records`, also while it is read."""
+    """Yield offset and timestamp of each record of a batch, without keeping any. Raises the errors
+    of `decode_records`, also during the iteration."""
     header = read_header(batch)
     payload = records_payload(batch, header, decompressed_bytes_max)
     for time_delta, offset_delta in iter_times(payload, header.record_count):
@@ -64,12 +64,13 @@ def record_times(batch: Buffer, *, decompressed_bytes_max: int) -> Iterator[tupl
 
 
 def records_payload(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> bytes:
-    """The encoded records of a batch, decompressed. Raises as `decode_records`."""
+    """Return the encoded records of a batch, decompressed. Raises the errors of
+    `decode_records`."""
     return bytes(encoded_records(batch, header, decompressed_bytes_max))
 
 
 def encoded_records(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> Buffer:
-    """As `records_payload`, but in place where nothing is compressed."""
+    """As `records_payload`, but in place if nothing is compressed."""
     if len(batch) < header.size:
         raise CorruptionError(f"batch of {header.size} bytes: only {len(batch)} are there")
     payload = memoryview(batch)[HEADER_SIZE : header.size]

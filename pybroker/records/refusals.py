@@ -1,7 +1,7 @@
-"""Which records are at fault in a batch that a leader refuses (KIP-467), in the words of Kafka.
+"""Names the records at fault in a batch that a leader refuses (KIP-467), in Kafka's words.
 
-Only for batches that `validate.py` has refused: the walk over the records is in Python, and is for
-a thread. It looks at a limited number of records and names a limited number of them, as a small
+Only for batches that `validate.py` has refused: the loop over the records is in Python, and is for
+a thread. It checks a limited number of records and names a limited number of them, because a small
 batch may decompress to millions.
 """
 
@@ -30,7 +30,7 @@ class RecordError(NamedTuple):
 
 
 class RecordsRefused(BrokerError):
-    """Some records of a batch are at fault, and `records` names them, where that is known yet."""
+    """Some records of a batch are at fault; `records` names them, if they are known yet."""
 
     def __init__(self, code: ErrorCode, detail: str, records: Sequence[RecordError] = ()) -> None:
         super().__init__(code, detail)
@@ -38,8 +38,8 @@ class RecordsRefused(BrokerError):
 
 
 class Expected(NamedTuple):
-    """What the leader asks of a record. `earliest` and `latest`: the bounds of its time in ms,
-    None where the time is not looked at."""
+    """The leader's conditions on a record. `earliest` and `latest`: the bounds of its time in ms,
+    None if the time is not checked."""
 
     needs_key: bool
     earliest: int | None
@@ -48,8 +48,8 @@ class Expected(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Where the times of a batch's records come from: `base` and the record's delta, or, as the
-    producer claims to be the broker, `append_time` for all."""
+    """The source of the records' times: `base` plus the record's delta, or `append_time` for all if
+    the producer set LogAppendTime."""
 
     base: int
     append_time: int | None
@@ -58,8 +58,8 @@ class Times(NamedTuple):
 def name_records(
     refused: RecordsRefused, payload: bytes, record_count: int, times: Times, expected: Expected
 ) -> RecordsRefused:
-    """The same refusal with the records that are at fault; `refused` itself if none of those that
-    are looked at is. `payload` is the encoded records. Raises CorruptionError."""
+    """Return the same refusal with the names of the records at fault; `refused` itself if no
+    checked record is. `payload` has the encoded records. Raises CorruptionError."""
     errors: list[RecordError] = []
     has_wrong_time = False
     count = min(record_count, WALKED_MAX)

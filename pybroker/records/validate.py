@@ -1,8 +1,8 @@
-"""What a leader demands of a batch before it appends it, for a producer's request.
+"""The checks of a leader before it appends a producer's batch.
 
-Shallow on purpose: header and checksum tell nearly everything, and the records stay opaque. They
-are walked (keys and times only) where the topic is compacted or limits how old a record may be.
-State of the producer (sequence gaps, fencing) is the log's business, not this module's.
+Shallow on purpose: header and checksum tell nearly everything, and the records stay opaque. Their
+keys and times are read only if the topic is compacted or limits the age of a record. The log checks
+the producer's state (sequence gaps, fencing).
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ _RECORD_BYTES_MIN: Final = 7
 """A record without key, value and headers: each of its fields takes a byte."""
 _DECOMPRESSED_RATIO_MAX: Final = 64
 _DECOMPRESSED_BYTES_MIN: Final = 32 * 1024 * 1024
-"""A batch that is walked may decompress to the larger of this and 64 times its size limit."""
+"""A batch whose records are read may decompress to the larger of this and 64 times its size
+limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """What the topic's configuration and the request's version allow."""
+    """The limits of the topic's configuration and the request's version."""
 
     max_message_bytes: int
     """Size of a whole batch (`max.message.bytes`)."""
@@ -61,21 +62,22 @@ class BatchRules:
     """Whether every record needs a key."""
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     timestamp_before_max_ms: int = NO_TIMESTAMP_LIMIT
-    """How much older than now a record may be (KIP-937)."""
+    """The maximal age of a record (KIP-937)."""
     timestamp_after_max_ms: int = NO_TIMESTAMP_LIMIT
-    """How far ahead of now a record may be."""
+    """How far ahead of the broker's clock a record may be."""
     stored_codec: Codec | None = None
-    """The codec in which batches are stored (`compression.type`); None keeps what came."""
+    """The codec of stored batches (`compression.type`); None keeps the producer's."""
     api_version: int = 9
-    """Of the Produce request."""
+    """The version of the Produce request."""
     partition: str = ""
-    """Named in what the producer is told of its records."""
+    """The partition's name for the producer's error texts."""
     _bytes_max: int = field(init=False, repr=False, compare=False)
     _ahead_max_ms: int = field(init=False, repr=False, compare=False)
     _attributes_max: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Put together what `_is_plainly_good` compares with, once instead of for each batch."""
+        """Compute the values that `_is_plainly_good` compares with, once instead of for each
+        batch."""
         creates = self.timestamp_type is TimestampType.CREATE_TIME
         walks = self.compacted or _limits_age(self)
         zstd = self.api_version >= _ZSTD_API_VERSION_MIN
@@ -89,12 +91,12 @@ class BatchRules:
 
 
 def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> BatchHeader:
-    """The header of the one batch in `data`, the records that a producer sent for one partition.
+    """Return the header of the one batch in `data`, the records of a producer for one partition.
 
-    Raises BrokerError with the code that Kafka answers: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE,
-    RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT,
-    UNSUPPORTED_COMPRESSION_TYPE or INVALID_RECORD; RecordsRefused, without their names, if single
-    records are at fault. `data` is not changed.
+    Raises BrokerError with Kafka's code: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+    INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_COMPRESSION_TYPE or
+    INVALID_RECORD; RecordsRefused, without their names, if single records are at fault. `data` is
+    not changed.
     """
     if data is None or not len(data):
         raise _invalid("the request carries no records, expected one batch")
@@ -117,8 +119,8 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
 
 
 def plainly_good(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeader | None:
-    """The header of a batch that passes `validate_produced` and is neither transactional nor to be
-    walked, found by one look at all fields: nearly every batch is such a one. None says nothing
+    """Return the header of a batch that passes `validate_produced`, is not transactional and whose
+    records need no check, after one check of all fields: nearly every batch. None says nothing
     about the batch."""
     size = len(data)
     if not HEADER_SIZE <= size <= rules._bytes_max:
@@ -155,9 +157,9 @@ def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
 
 
 def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memoryview, BatchHeader]:
-    """The one batch in `data` as it is to be stored, and its header: itself, or a new one if the
-    topic stores another codec. Raises as `validate_produced` does, and names the records that are
-    at fault."""
+    """Return the one batch in `data` as it will be stored, and its header: itself, or a new one if
+    the topic stores another codec. Raises the errors of `validate_produced`, with the names of
+    records at fault."""
     try:
         header = validate_produced(data, rules, now_ms)
     except RecordsRefused as refused:
@@ -197,7 +199,7 @@ def _named(
         times = Times(header.base_timestamp, appended_at)
         return name_records(refused, payload, header.record_count, times, expected)
     except (BrokerError, CorruptionError):
-        return refused  # what is said of the whole batch holds all the same
+        return refused  # the error of the whole batch stands
 
 
 def _invalid(detail: str) -> BrokerError:
@@ -277,7 +279,7 @@ def _check_offsets(header: BatchHeader, rules: BatchRules) -> None:
             f"the last offset delta is {header.last_offset_delta},"
             f" expected {header.record_count - 1} for {header.record_count} records"
         )
-    # Offsets are given away for each record that the header claims, so it may not claim any number.
+    # Each record that the header claims gets an offset, so the claimed number must be limited.
     plain = header.codec == Codec.NONE
     bytes_max = header.size - HEADER_SIZE if plain else _decompressed_bytes_max(rules)
     if header.record_count * _RECORD_BYTES_MIN > bytes_max:
@@ -332,7 +334,7 @@ def _decompressed_bytes_max(rules: BatchRules) -> int:
 
 
 def _check_records(data: Buffer, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
-    """Keys and times of the records; a limit on decompression guards against bombs."""
+    """Check keys and times of the records; a limit on decompression guards against bombs."""
     try:
         payload = records_payload(data, header, _decompressed_bytes_max(rules))
         keyless, earliest, lowest, highest = scan_records(payload, header.record_count)

@@ -1,9 +1,9 @@
-"""Accepting connections: as many at a time as wait, and none while there is no room for them.
+"""Accepts connections: all waiting ones at a time, and none while there is no room.
 
-Who has to wait stays in the system's queue and is not refused, as in Kafka: for a place
-(max.connections), for the next second (max.connection.creation.rate), for a file descriptor. What
-is a place is decided by the owner. Connections do not get the last descriptors: a log whose file
-cannot be opened counts as broken, and no crowd of clients may bring that about.
+As in Kafka, a connection that has to wait stays in the system's queue and is not refused: for a
+free place (max.connections), for the next second (max.connection.creation.rate), for a file
+descriptor. The owner decides whether there is a place. Connections do not get the last descriptors:
+a log whose file cannot be opened counts as failed, and clients must not cause that.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 ACCEPTED_PER_TURN_MAX: Final = 256
-"""After so many, connections that are open already have their turn."""
+"""After this many, connections that are already open have their turn."""
 RETRY_S: Final = 0.2
-"""How long to wait when the system has no descriptor or no memory for a connection."""
+"""How long to wait, in seconds, if the system has no descriptor or no memory for a connection."""
 LINES_APART_S: Final = 60.0
 _WITHOUT_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 ANY_DESCRIPTOR: Final = 2_147_483_647
@@ -32,8 +32,8 @@ _RATE_UNLIMITED: Final = 2_147_483_647
 
 
 class CreationRate:
-    """How many connections a second may be accepted (max.connection.creation.rate): a bucket that
-    holds what one second allows. 0 stops everybody until the limit is changed."""
+    """The limit of accepted connections a second (max.connection.creation.rate): a bucket that
+    holds the tokens of one second. 0 stops all until the limit is changed."""
 
     def __init__(self, per_second: int, clock: Clock) -> None:
         self._clock = clock
@@ -47,11 +47,11 @@ class CreationRate:
             self._room = min(self._room, max(per_second, 1))
 
     def take(self) -> None:
-        """One connection was accepted."""
+        """Count an accepted connection."""
         self._room -= 1
 
     def delay_s(self) -> float:
-        """How long until one more may come; 0 for now."""
+        """Return how long until the next connection may be accepted, in seconds; 0 for now."""
         if self._per_second == _RATE_UNLIMITED:
             return 0.0
         now = self._clock.monotonic()
@@ -64,8 +64,8 @@ class CreationRate:
 
 
 class Acceptor:
-    """Accepts on one listening socket, which it owns. `delay_s` tells how long to wait before the
-    next connection: 0 for not at all, None until `place_free`. `adopt` gets what connected."""
+    """Accepts on one listening socket, which it owns. `delay_s` returns how long to wait before the
+    next connection: 0 for not at all, None until `place_free`. `adopt` gets each connection."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Acceptor:
         descriptors_max: Callable[[], int] = lambda: ANY_DESCRIPTOR,
     ) -> None:
         """Descriptors from the number `descriptors_max()` on are not for connections; the system
-        gives away the lowest that is free."""
+        uses the lowest free one."""
         self._name = name
         self._listening = listening
         self._delay_s = delay_s
@@ -98,7 +98,7 @@ class Acceptor:
         self._resume()
 
     def place_free(self) -> None:
-        """Go on accepting, if it was for want of a place that it stopped."""
+        """Continue accepting if a missing place stopped it."""
         if self._needs_place:
             self._needs_place = False
             self._resume()
@@ -112,7 +112,7 @@ class Acceptor:
             self._loop.add_reader(self._listening.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accept no more; who waits in the system's queue is refused. Idempotent."""
+        """Stop accepting; connections in the system's queue are refused. Idempotent."""
         if not self._closed:
             self._pause(None)
             self._closed = True
@@ -139,7 +139,7 @@ class Acceptor:
             try:
                 connected, _address = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return  # nobody waits any more, or who waited has gone
+                return  # no connection waits any more
             except OSError as error:
                 self._fail(error)
                 return
@@ -162,8 +162,8 @@ class Acceptor:
         return number < self._descriptors_max() - 1
 
     def _fail(self, error: OSError) -> None:
-        """Errors that are not for want of room concern the one peer that was to be accepted, and
-        are no reason to stop either."""
+        """Report an error that is not about room: it concerns only the one peer, and accepting
+        continues."""
         if error.errno in _WITHOUT_ROOM:
             self._wait_for_room(error.strerror)
         else:
@@ -171,13 +171,13 @@ class Acceptor:
             self._pause(RETRY_S)
 
     def _wait_for_room(self, reason: str | None) -> None:
-        """Told once until it is over, and not each time when it comes and goes."""
+        """Log that connections wait, once until it is over."""
         if not self._without_room:
             self._without_room = True
             self._told = self._lines.allow() is not None
             if self._told:
                 log.error(
-                    "no connection can be accepted listener=%s reason=%s: those who come wait "
+                    "no connection can be accepted listener=%s reason=%s: new ones wait "
                     "until some are closed; raise the limit of open files (ulimit -n) or set "
                     "max.connections",
                     self._name,

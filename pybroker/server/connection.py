@@ -1,10 +1,10 @@
 """One connection: frames in, answers out, in order, one request in the handlers at a time.
 
-Owns the socket's transport and at most one task, that of the request in flight. A frame that cannot
-be a request closes the connection; so does an answer that the handlers refuse to give. While a
-request is in flight, further bytes are received only as far as the buffer has room, so a peer that
-pipelines is slowed down by TCP and a peer that leaves is noticed. What had arrived before a peer
-closed its direction is still answered, within a time limit.
+Owns the socket's transport and at most one task, that of the request in flight. A frame that is no
+request closes the connection; so does a request that the handlers refuse to answer. While a request
+is in flight, further bytes are received only as far as the buffer has room, so TCP slows down a
+peer that pipelines, and a peer that leaves is noticed. Requests that arrived before the peer closed
+its sending side are still answered, within a time limit.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 _TOGETHER_BYTES_MAX: Final = 64 * 1024
 
 Answer = list[Buffer] | None
-"""The buffers of a whole response frame, size prefix included; None where there is no response."""
+"""The buffers of a whole response frame, size prefix included; None if there is no response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end, and on which of our listeners they came in."""
+    """The address of a peer, and the listener that it connected to."""
 
     listener: str
     host: str
@@ -44,13 +44,13 @@ class Peer:
 
 
 class FrameHandler(Protocol):
-    """What the connection needs from the layers below: an answer to a frame, at once or later."""
+    """The connection's handler: returns the answer to a frame, at once or later."""
 
     def __call__(self, frame: memoryview, peer: Peer, /) -> Answer | Awaitable[Answer]: ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one accepted socket. `on_open` may refuse it by giving a reason."""
+    """The protocol of one accepted socket. `on_open` may refuse it by returning a reason."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self.peer = Peer(listener, "", 0)
         self.close_reason = "peer"
-        """Who or what ended the connection, in one of a few words, for those who count them."""
+        """Why the connection ended, as one of a few words for the metrics."""
         self.last_active = clock.monotonic()
         self._incomplete_since: float | None = None
         self._active_then = 0.0
@@ -121,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._request is not None:
-            # After it has begun: what a coroutine was given to wait for would never be awaited.
+            # Once it has begun: otherwise the awaitable that it got would never be awaited.
             asyncio.get_running_loop().call_soon(self._request.cancel)
         if self._next_turn is not None:
             self._next_turn.cancel()
@@ -146,8 +146,8 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_when_full()
 
     def eof_received(self) -> bool:
-        """The peer sends no more; it may still wait for answers, and requests without an answer
-        are to be carried out all the same. False closes the connection at once."""
+        """Handle the end of the peer's data: it may still wait for answers, and requests without an
+        answer are carried out all the same. Return False to close the connection at once."""
         if self._request is None and self._writable and self._next_turn is None:
             return False
         self._ended = True
@@ -176,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def drain(self) -> None:
-        """Take no further request; close as soon as the one in flight is answered."""
+        """Accept no further request; close once the one in flight is answered."""
         self.close_reason = "shutdown"
         self._draining = True
         if self._request is None:
@@ -188,8 +188,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def is_too_slow(self, now: float) -> bool:
-        """Whether a request has been arriving for longer than it may. To be asked now and then: the
-        time counts from the first question that found the request incomplete."""
+        """Whether a request has been arriving for too long. To be called periodically: the time
+        counts from the first call that found the request incomplete."""
         unread_bytes = self._buffer.unread_bytes
         waits_for_bytes = self._reading and self._may_serve() and unread_bytes > 0
         if not waits_for_bytes:
@@ -203,8 +203,8 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:
-        """For how long nothing has been asked, handled, or on its way at a pace that a request must
-        have. To be asked now and then."""
+        """Return how long no request or answer has been arriving, handled, or moving at the minimal
+        rate, in seconds. To be called periodically."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._may_serve() else 0
         taken_bytes = self._unsent_then - unsent_bytes
@@ -222,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
         return now - max(self._moved_at, self.last_active)
 
     def give_back_memory(self) -> None:
-        """Shrink the receive buffer of a connection that is quiet."""
+        """Shrink the receive buffer of an idle connection."""
         if self._request is None:
             self._buffer.shrink()
 
@@ -240,7 +240,8 @@ class Connection(asyncio.BufferedProtocol):
             self._resume_when_roomy()
 
     def _handle_frames(self) -> None:
-        """Handle frames until one has to wait, none is left, or others must have their turn."""
+        """Handle frames until one has to wait, none is left, or other connections must have their
+        turn."""
         served = 0
         while self._transport is not None and self._writable and not self._draining:
             try:
@@ -283,9 +284,9 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(error)
             return
         if self._transport is None:
-            return  # nobody is left to be told
+            return  # no peer is left
         if request.cancelled():
-            # Not by us, who are still connected: the peer would wait for ever.
+            # Not cancelled by this connection, which is still open: the peer would wait for ever.
             self._draining = True
             self.abort()
             return
@@ -300,8 +301,8 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
 
     def _write(self, answer: Answer) -> None:
-        """Add to what `_flush` sends: small answers to requests that came together leave together,
-        as a call of the system and a wake-up of the peer cost more than making them."""
+        """Queue an answer for `_flush`: small answers to requests that came together are sent
+        together, because a system call and a wake-up of the peer cost more than making them."""
         if answer is None:
             return
         self._answers += answer
@@ -322,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(answers)
 
     def _count_unsent(self, unsent_bytes: int) -> None:
-        """Tell how much waits for a peer that does not keep up; 0 for one that does."""
+        """Report the bytes that wait for a peer that does not keep up; 0 for one that does."""
         self._on_unsent(unsent_bytes - self._unsent_bytes)
         self._unsent_bytes = unsent_bytes
 
@@ -336,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def _fail(self, error: BaseException) -> None:
-        """A fault of ours: the peer learns only that its connection is gone."""
+        """Report a fault of the broker; the peer only sees that its connection ends."""
         self.close_reason = "fault"
         log.error("handler failed peer=%s", self.peer, exc_info=error)
         self._draining = True
@@ -346,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
     # memory for large requests
 
     def _take_memory(self) -> None:
-        """Receive a large request only when there is memory for all of it."""
+        """Receive a large request only once there is memory for all of it."""
         needed = self._buffer.frame_bytes
         if needed <= SMALL_REQUEST_BYTES or self._taken_bytes or self._waits_for_memory:
             return
@@ -390,6 +391,6 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _plain(host: str) -> str:
-    """Who comes by IPv4 to a socket of IPv6 has the same address as elsewhere."""
+    """Return the address of an IPv4 peer on an IPv6 socket in its usual form."""
     mapped = host.removeprefix("::ffff:")
     return mapped if "." in mapped else host

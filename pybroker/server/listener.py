@@ -2,7 +2,7 @@
 
 Sockets are bound early (`bind`), so that a used port stops the start before anything is touched,
 and accept only from `open` on. `close` stops accepting, lets requests in flight be answered until
-its deadline, then cuts what is left.
+its deadline, then closes the remaining connections.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SYSTEMS_CHOICE = -1
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """What to bind: `host` "" means every interface, `port` 0 means any free port."""
+    """An address to bind: `host` "" means every interface, `port` 0 means any free port."""
 
     name: str
     host: str
@@ -46,7 +46,7 @@ class Bind:
 
 
 def bind(listener: Bind) -> socket.socket:
-    """A bound, not yet listening socket.
+    """Return a bound, not yet listening socket.
 
     Raises StartupError if the port is taken or the address is not one of this machine.
     """
@@ -75,7 +75,8 @@ def bind(listener: Bind) -> socket.socket:
 
 
 def _descriptors_for_connections() -> int:
-    """Connections do not get descriptors from this number on; logs and ZooKeeper need some."""
+    """Return the first file descriptor number that connections do not get; logs and ZooKeeper need
+    some."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return ANY_DESCRIPTOR
@@ -83,7 +84,7 @@ def _descriptors_for_connections() -> int:
 
 
 def _backlog(config: BrokerConfig) -> int:
-    """How many connections may wait to be accepted: as many as the system allows, unless it is
+    """Return how many connections may wait to be accepted: the system's maximum, unless it is
     set."""
     if "socket.listen.backlog.size" in config.given:
         return config.socket_listen_backlog_size
@@ -113,7 +114,7 @@ class Server:
         self._memory = RequestMemory(config.queued_max_request_bytes)
         self._refusals = RefusalLog(clock)
         self._connections: dict[Connection, None] = {}
-        """In the order in which they came, so that a run can be repeated."""
+        """In the order of their arrival, so that a simulation can be repeated."""
         self._per_ip: Counter[str] = Counter()
         self._unsent_bytes = 0
         self._empty = asyncio.Event()
@@ -125,16 +126,16 @@ class Server:
         return len(self._connections)
 
     def connections_by_listener(self) -> Counter[str]:
-        """Listener -> open connections."""
+        """Return listener -> open connections."""
         return Counter(connection.peer.listener for connection in self._connections)
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits in memory for peers that leave more unread than a connection may."""
+        """Bytes in memory for peers that leave more unread than a connection may."""
         return self._unsent_bytes
 
     async def open(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
-        """Accept on these sockets; the names are those of the listeners."""
+        """Accept on these sockets, each with the name of its listener."""
         loop = asyncio.get_running_loop()
         for name, listening in sockets:
             self._set_socket_options(listening)
@@ -151,7 +152,7 @@ class Server:
         self._reaper = loop.call_later(_REAPER_INTERVAL_S, self.reap)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Admit connections by these options from now on; those that are open keep theirs."""
+        """Accept new connections by these options from now on; open ones keep theirs."""
         self._config = config
         self._rate.set(config.max_connection_creation_rate)
         if len(self._connections) < config.max_connections:
@@ -159,7 +160,8 @@ class Server:
                 acceptor.place_free()
 
     async def close(self, deadline_s: float) -> None:
-        """Stop accepting, answer what is in flight, cut the rest after `deadline_s`. Idempotent."""
+        """Stop accepting, answer requests in flight, close the rest after `deadline_s`.
+        Idempotent."""
         if self._reaper is not None:
             self._reaper.cancel()
         for acceptor in self._acceptors:
@@ -174,7 +176,8 @@ class Server:
                 connection.abort()
 
     def _delay_s(self, listener: str) -> float | None:
-        """How long the next connection of a listener has to wait; None until one is closed."""
+        """Return how long the next connection of a listener has to wait, in seconds; None until one
+        is closed."""
         config = self._config
         present = len(self._connections) + len(self._opening)
         if present >= config.max_connections and listener != config.protected_listener:
@@ -212,7 +215,8 @@ class Server:
             raise
 
     def _admit(self, connection: Connection) -> str | None:
-        """Count a new connection; a reason if a limit refuses it (it is then closed at once)."""
+        """Count a new connection. Return the reason if a limit refuses it (it is then closed at
+        once)."""
         host, listener = connection.peer.host, connection.peer.listener
         self._connections[connection] = None
         self._metrics.accepted[listener] = self._metrics.accepted.get(listener, 0) + 1
@@ -227,7 +231,7 @@ class Server:
         return None
 
     def _make_place(self, protected: str | None) -> None:
-        """Brokers must reach each other however many clients there are."""
+        """Make room for brokers, which must reach each other however many clients are connected."""
         others = [each for each in self._connections if each.peer.listener != protected]
         if others:
             longest_silent = min(others, key=lambda each: each.last_active)
@@ -253,8 +257,8 @@ class Server:
         self._unsent_bytes += change
 
     def reap(self) -> None:
-        """Close connections without a request for too long, and those whose request does not
-        arrive; take memory back from quiet ones."""
+        """Close idle connections and those whose request does not arrive; shrink the buffers of
+        quiet ones."""
         now = self._clock.monotonic()
         idle_ms_max = self._config.connections_max_idle_ms
         for connection in list(self._connections):
@@ -267,17 +271,17 @@ class Server:
             elif idle_s * 1000 > idle_ms_max >= 0:
                 log.info("connection idle peer=%s idle_s=%.0f", connection.peer, idle_s)
                 connection.close_reason = "idle"
-                connection.abort()  # one that leaves answers unread would never be closed
+                connection.abort()  # a peer that leaves answers unread would never be closed
             elif idle_s > _REAPER_INTERVAL_S:
                 connection.give_back_memory()
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
 
     def _set_socket_options(self, listening: socket.socket) -> None:
-        """Accepted sockets inherit these from the listening one."""
+        """Set options that accepted sockets inherit from the listening one."""
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # uvloop sets it on every connection. asyncio's own loop does so only where the socket names
-        # its protocol, which one that was accepted does not: then an answer behind another one
-        # waits for the peer's delayed acknowledgement, 40 ms on Linux.
+        # uvloop sets it on every connection. asyncio's own loop does so only if the socket names
+        # its protocol, which an accepted one does not: then an answer behind another one waits for
+        # the peer's delayed acknowledgement, 40 ms on Linux.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = self._config
         for name, option, size in (

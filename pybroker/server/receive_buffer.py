@@ -1,7 +1,7 @@
-"""Where the bytes of a connection land: one buffer that grows with what arrives, never with what a
-frame merely claims, and that hands out whole frames in place.
+"""The receive buffer of a connection: it grows with the bytes that arrive, never with the size that
+a frame claims, and returns whole frames in place.
 
-A frame handed out stays valid until `release`; the buffer does not move meanwhile.
+A returned frame stays valid until `release`; the buffer does not move meanwhile.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pybroker.errors import MalformedInput
 
 INITIAL_BYTES: Final = 4 * 1024
 BURST_BYTES: Final = 128 * 1024
-"""A buffer that gets full grows up to here, even if no frame needs it: what a peer sends together
-is then read together, and seldom moved."""
+"""A buffer that gets full grows up to this size, even if no frame needs it: bytes that a peer sends
+together are then read together, and seldom moved."""
 LARGE_BYTES: Final = 1024 * 1024
-"""A larger buffer is given back as soon as a frame that does not need it has been handled."""
+"""A larger buffer is freed as soon as a frame that does not need it has been handled."""
 _SIZE: Final = struct.Struct(">i")
 
 
 class ReceiveBuffer:
     """Bytes between `_start` and `_end` are received and not yet released. With `small_bytes` the
     buffer is larger than that only for a frame that needs it, and as large as that frame; without,
-    it may also hold what a peer sends ahead.
+    it may also hold bytes that a peer sends ahead.
 
     Invariant: 0 <= _start <= _end <= len(_buffer).
     """
@@ -41,7 +41,7 @@ class ReceiveBuffer:
 
     @property
     def is_full(self) -> bool:
-        """No room to receive into, until a frame is released."""
+        """Whether there is no room to receive, until a frame is released."""
         return self._end == len(self._buffer)
 
     @property
@@ -50,8 +50,8 @@ class ReceiveBuffer:
 
     @property
     def frame_bytes(self) -> int:
-        """The size of the next frame, prefix included; 0 if it is not known yet. What it claims may
-        be above the limit, or negative."""
+        """The size of the next frame, prefix included; 0 if it is not known yet. It may exceed the
+        limit, or be negative."""
         if self._end - self._start < 4:
             return 0
         size: int = _SIZE.unpack_from(self._buffer, self._start)[0]
@@ -59,11 +59,11 @@ class ReceiveBuffer:
 
     @property
     def first_bytes(self) -> memoryview:
-        """What the peer sent and no frame was made of."""
+        """The received bytes that belong to no frame yet."""
         return self._view[self._start : self._end]
 
     def writable(self) -> memoryview:
-        """Where the transport may put the next bytes; empty only while a frame is handed out."""
+        """Return the memory for the transport's next bytes; empty only while a frame is in use."""
         if self._end == len(self._buffer) and not self._held:
             self._make_room()
         return self._view[self._end :]
@@ -72,7 +72,7 @@ class ReceiveBuffer:
         self._end += count
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its size prefix, or None if it has not arrived yet.
+        """Return the next whole frame without its size prefix, or None if it has not arrived yet.
 
         Raises MalformedInput if the size prefix is negative or above the limit.
         """
@@ -91,7 +91,7 @@ class ReceiveBuffer:
         return self._view[self._start + 4 : self._start + 4 + size]
 
     def release(self) -> None:
-        """The frame that `next_frame` gave is no longer needed."""
+        """Free the frame that `next_frame` returned."""
         released = self._held
         self._start += released
         self._held = 0
@@ -103,13 +103,13 @@ class ReceiveBuffer:
             self._replace(max(self._small_bytes, self._end - self._start))
 
     def shrink(self) -> None:
-        """Give memory back if nothing is waiting in the buffer."""
+        """Free memory if the buffer holds no bytes."""
         if self._start == self._end and not self._held and len(self._buffer) > INITIAL_BYTES:
             self._replace(INITIAL_BYTES)
 
     def _make_room(self) -> None:
-        """Move what is unread to the front, into a buffer twice as large if it fills this one or
-        the peer sends more at a time than this one holds."""
+        """Move unread bytes to the front, into a buffer twice as large if they fill this one or the
+        peer sends more at a time than this one holds."""
         size, unread = len(self._buffer), self._end - self._start
         if self._small_bytes is not None:
             if size < self._small_bytes:

@@ -1,6 +1,6 @@
-"""What is told about peers that are sent away: who, and why, in a bounded number of lines.
+"""Log lines about refused peers, with the reason, in a bounded number.
 
-A hostile or mistaken peer comes again and again; the log must not become the damage.
+A hostile or mistaken peer may try again and again, and must not flood the log.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _HTTP_METHODS: Final = (
 
 
 def mistaken_protocol(first_bytes: Buffer) -> str | None:
-    """What a peer speaks that took our port for another one; None if it is neither TLS nor HTTP.
-    Taken for sizes of Kafka frames, both are far beyond every limit."""
+    """Return a sentence if the peer speaks TLS or HTTP, else None. Read as the size of a Kafka
+    frame, both are far beyond every limit."""
     begin = bytes(first_bytes[:_PEEKED_BYTES])
     if begin.startswith(_TLS_HANDSHAKE):
         return (
@@ -36,14 +36,14 @@ def mistaken_protocol(first_bytes: Buffer) -> str | None:
 
 
 class RefusalLog:
-    """One a server: a line for each peer that is sent away, within a limit."""
+    """A server has one: it logs a line for each refused peer, within a limit."""
 
     def __init__(self, clock: Clock) -> None:
         self._limit = LogLimit(clock)
 
     def tell(self, level: int, what: str, peer: object, reason: object) -> None:
-        """A line such as "connection closed peer=10.0.0.7:50112 reason=...", or none if there were
-        too many of that level of late."""
+        """Log a line such as "connection closed peer=10.0.0.7:50112 reason=...", or none if there
+        were too many of that level lately."""
         left_out = self._limit.allow(f"{what} {level}")
         if left_out is None:
             return

@@ -1,8 +1,8 @@
-"""Memory that reads land in, used again and again.
+"""Reusable memory for reads.
 
 Allocating a megabyte for each answer costs the kernel as much as copying it. So a few buffers are
-kept, and one is handed out again as soon as nobody holds a view of it any more: a `bytearray`
-refuses to change its size while it is looked at, which tells.
+kept, and each is reused once no view of it is left: a `bytearray` refuses to change its size while
+a view exists, which tells.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from collections import deque
 from typing import Final
 
 BUFFER_BYTES: Final = 1024**2
-"""As much as a consumer asks of a partition by default (max.partition.fetch.bytes)."""
+"""The bytes that a consumer requests of a partition by default (max.partition.fetch.bytes)."""
 BUFFERS_MAX: Final = 8
-"""Answers that wait for slow peers hold buffers for long; further ones are made for one use."""
+"""Answers that wait for slow peers hold buffers for long; further buffers are used once."""
 
 
 class ReadBuffers:
-    """Safe for several threads."""
+    """Thread-safe."""
 
     def __init__(self) -> None:
         self._buffers: deque[bytearray] = deque()
         self._lock = threading.Lock()
 
     def take(self, length: int) -> memoryview:
-        """`length` bytes to write to. They belong to who holds the view, or a part of it."""
+        """Return `length` writable bytes. They stay in use as long as the view, or a part of it,
+        exists."""
         if length > BUFFER_BYTES:
             return memoryview(bytearray(length))
         with self._lock:
@@ -42,7 +43,7 @@ class ReadBuffers:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """Whether no view of it exists."""
+    """Whether no view of the buffer exists."""
     try:
         last = buffer.pop()
     except BufferError:

@@ -1,7 +1,7 @@
-"""What the checkpoints of a directory say of its logs. Pure; writing them is `directory.py`'s.
+"""The content of a directory's checkpoints, computed from its logs. Pure; `directory.py` writes it.
 
-What is known of a damaged log stays as it was: it tells how far the log had reached, and without it
-the next start would take the hole for a torn tail and serve a shorter log.
+The checkpoints of a damaged log keep their values: they say how far the log had reached. Without
+them the next start would take the corrupt range for a torn tail and serve a shorter log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Logs = Mapping[TopicPartition, Log]
 
 
 def high_watermarks(logs: Logs, known: Offsets, told: Offsets) -> dict[TopicPartition, int]:
-    """`told` are those of now, `known` those of the file."""
+    """Return the high watermarks to write. `told` are the current ones, `known` those of the
+    file."""
     wanted = {**known, **told}
     return {
         key: known.get(key, 0) if log.damage else min(wanted.get(key, 0), log.log_end_offset)
@@ -32,7 +33,7 @@ def recovery_points(logs: Logs, known: Offsets) -> dict[TopicPartition, int]:
 
 
 def log_starts(logs: Logs) -> dict[TopicPartition, int]:
-    """Only where a log starts inside a segment; else the files' names say it."""
+    """Return the log starts that lie inside a segment; the files' names tell the others."""
     return {
         key: log.log_start_offset
         for key, log in logs.items()

@@ -6,7 +6,7 @@
     orders 1 77
 
 The leader epoch checkpoint has the same frame around lines of `epoch start-offset`. Encoding and
-decoding are pure; whoever reads a damaged file gets CorruptionError and decides what that means.
+decoding are pure. A damaged file raises CorruptionError, and the caller decides what that means.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes, path: str) -> dict[TopicPartition, int]:
-    """Raises CorruptionError naming `path` where the content is not what `encode_offsets` makes."""
+    """Return the offsets. Raises CorruptionError naming `path` if `encode_offsets` cannot have
+    written the content."""
     offsets = {}
     for line in _lines(data, path):
         words = line.split(" ")
@@ -46,7 +47,8 @@ def encode_epochs(entries: Iterable[EpochStart]) -> bytes:
 
 
 def decode_epochs(data: bytes, path: str) -> list[EpochStart]:
-    """Raises CorruptionError naming `path`, also where epochs or offsets do not rise."""
+    """Return the epochs. Raises CorruptionError naming `path`, also if epochs or offsets do not
+    rise."""
     entries: list[EpochStart] = []
     for line in _lines(data, path):
         words = line.split(" ")
@@ -56,7 +58,7 @@ def decode_epochs(data: bytes, path: str) -> list[EpochStart]:
         if entries and (
             entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset
         ):
-            raise CorruptionError(f"{path}: {line!r} does not rise over the line before")
+            raise CorruptionError(f"{path}: {line!r} does not exceed the line before")
         entries.append(entry)
     return entries
 
@@ -70,7 +72,7 @@ def _lines(data: bytes, path: str) -> list[str]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise CorruptionError(f"{path}: the content is no text") from error
+        raise CorruptionError(f"{path}: the content is not text") from error
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
         raise CorruptionError(f"{path}: expected version {_VERSION} and a number of lines")

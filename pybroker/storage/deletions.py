@@ -1,5 +1,5 @@
-"""Files that are renamed out of the way now and removed after a while: readers may still be busy
-with them, and an operator may still want them back (file.delete.delay.ms)."""
+"""Files that are renamed now and removed after a delay: readers may still use them, and an operator
+may still want them back (file.delete.delay.ms)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from pybroker.errors import StorageError
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class PendingDeletions:
-    """`remove` is called with each path when its time has come."""
+    """Calls `remove` with each path when its delay has passed."""
 
     __slots__ = ("_remove", "_waiting")
 
@@ -27,7 +27,8 @@ class PendingDeletions:
         return any(due_ms <= now_ms for due_ms, _ in self._waiting)
 
     def remove_due(self, now_ms: int) -> None:
-        """What the disk refuses is left to the next start."""
+        """Remove the files whose delay has passed. A file that the disk refuses to remove is left
+        to the next start."""
         # Runs in a thread while the event loop may add more: swapped, not rebuilt.
         waiting, self._waiting = self._waiting, []
         self._waiting.extend(entry for entry in waiting if entry[0] > now_ms)
@@ -35,4 +36,4 @@ class PendingDeletions:
             try:
                 self._remove(path)
             except StorageError as error:
-                _logger.warning("deleted file not removed path=%s error=%s", path, error)
+                log.warning("deleted file not removed path=%s error=%s", path, error)

@@ -1,7 +1,6 @@
-"""One log directory: its lock, whose data it holds, how it was left, and its checkpoints.
+"""One log directory: its lock, its owner, the state in which it was left, and its checkpoints.
 
-The files that stand for all partitions of the directory are read and written here; the partitions
-are the manager's.
+Reads and writes the files for all partitions of the directory; the manager owns the partitions.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from pybroker.storage.filename import (
 )
 from pybroker.storage.meta import Family
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _PROCESS_ID_LENGTH_MAX: Final = 20
 
 
@@ -52,8 +51,8 @@ class UnusableDirectory(StartupError):
 
 
 def make_durable(disk: Disk, path: str) -> None:
-    """Make the directory and those above it, as far as they are missing; a power loss does not take
-    them away again. Raises StorageError."""
+    """Create the directory and its missing parents, so that they survive a power loss. Raises
+    StorageError."""
     made: list[str] = []
     while not disk.exists(path):
         made.append(path)
@@ -69,7 +68,7 @@ def _parent(path: str) -> str:
 
 
 class OffsetCheckpoint:
-    """One of the files with an offset a partition, and what it holds."""
+    """One of the files with an offset for each partition."""
 
     __slots__ = ("_disk", "_path", "lost", "offsets")
 
@@ -78,7 +77,7 @@ class OffsetCheckpoint:
         self._disk = disk
         self.offsets: dict[TopicPartition, int] = {}
         self.lost = False
-        """Whether a file was there whose content could not be understood."""
+        """Whether a file existed but was unreadable."""
 
     def load(self) -> None:
         try:
@@ -87,17 +86,17 @@ class OffsetCheckpoint:
             return
         except CorruptionError as error:
             self.lost = True
-            _logger.warning("checkpoint not usable reason=%r", str(error))
+            log.warning("checkpoint not usable reason=%r", str(error))
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Make these the content, durably, if they are not. Raises StorageError."""
+        """Write these offsets, durably, unless they are the content. Raises StorageError."""
         if self.offsets != offsets or self.lost:
             self._disk.replace(self._path, encode_offsets(offsets))
             self.offsets = dict(offsets)
             self.lost = False
 
     def lower(self, partition: TopicPartition, offset: int | None) -> None:
-        """Let the partition's offset be at most `offset`; None: forget the partition."""
+        """Lower the partition's offset to at most `offset`; None: forget the partition."""
         known = self.offsets.get(partition)
         if known is None or (offset is not None and known <= offset):
             return
@@ -108,7 +107,7 @@ class OffsetCheckpoint:
 
 
 class LogDirectory:
-    """Life: `check`, `lock`, `begin`, then the partitions' logs are opened, at last `end`."""
+    """The steps: `check`, `lock`, `begin`, then the partitions' logs are opened, at last `end`."""
 
     def __init__(self, path: str, disk: Disk, foreign_names: frozenset[str] = frozenset()) -> None:
         self.path = path
@@ -118,15 +117,15 @@ class LogDirectory:
         self._boot: meta.Boot | None = None
         self._due: tuple[str, int, Family] | None = None
         self.was_clean = False
-        """Whether the last broker here ended properly."""
+        """Whether the last broker here shut down cleanly."""
         self.same_boot = False
-        """Whether it began to write after the last boot of the kernel: then what it wrote is in
-        the files, synced or not."""
+        """Whether the last broker here wrote in the current boot of the kernel: then all written
+        bytes are in the files, synced or not."""
         self.lost_power = False
-        """Whether the machine has gone down since a broker of ours was here."""
+        """Whether the machine has gone down since a broker was here."""
         self.has_failed = False
-        """Whether its disk failed after that: then what was not synced by then need not be on it,
-        although it can be read."""
+        """Whether the disk has failed since: then bytes that were not synced may be missing from
+        it, although they can be read."""
         self.failure: StorageError | None = None
         """Why the directory is offline; None while it is used."""
         self.missing: dict[TopicPartition, int] = {}
@@ -139,8 +138,8 @@ class LogDirectory:
         return f"{self.path}/{name}"
 
     def meta(self) -> meta.Meta | None:
-        """Whose data the directory holds, None if nobody's. Raises StartupError, UnusableDirectory
-        where nobody can tell."""
+        """Return the owner of the directory, None if it has none. Raises StartupError;
+        UnusableDirectory if the file is unreadable."""
         self._require_directory()
         path = self._path(META_PROPERTIES)
         try:
@@ -168,7 +167,8 @@ class LogDirectory:
             )
 
     def require_usable(self) -> None:
-        """Whether the directory can be used at all; touches nothing. Raises UnusableDirectory."""
+        """Check that the directory can be used at all; changes nothing. Raises
+        UnusableDirectory."""
         if not self._disk.exists(self.path):
             return
         self._require_directory()
@@ -181,7 +181,7 @@ class LogDirectory:
         self.meta()
 
     def check(self, broker_id: int, cluster_id: str) -> None:
-        """Whether this broker may use the directory; touches nothing. Raises StartupError."""
+        """Check that this broker may use the directory; changes nothing. Raises StartupError."""
         found = self.meta() if self._disk.exists(self.path) else None
         if found is None:
             return
@@ -197,8 +197,8 @@ class LogDirectory:
             )
 
     def lock(self, process_id: int) -> None:
-        """Take the lock, for as long as this process lives or until `unlock`. Raises StartupError
-        if another process has it, UnusableDirectory."""
+        """Take the lock, until this process ends or calls `unlock`. Raises StartupError if another
+        process has it, UnusableDirectory."""
         if self._release is not None:
             return
         self.require_usable()
@@ -234,7 +234,7 @@ class LogDirectory:
             self._release = None
 
     def partitions(self) -> list[tuple[TopicPartition, str]]:
-        """The partitions whose directories are here, with the paths of those."""
+        """Return the partitions whose directories are here, with the paths of those."""
         if not self._disk.exists(self.path):
             return []
         found = []
@@ -245,30 +245,31 @@ class LogDirectory:
         return found
 
     def futures(self) -> list[tuple[TopicPartition, str]]:
-        """The partitions that were being moved to here, with the paths of their directories."""
+        """Return the partitions that were being moved here, with the paths of their directories."""
         if not self._disk.exists(self.path):
             return []
         parsed = [(parse_future_directory(name), name) for name in self._disk.list_dir(self.path)]
         return [(partition, self._path(name)) for partition, name in parsed if partition]
 
     def family(self) -> Family:
-        """Which directories belong together, as this one knows. Raises StorageError."""
+        """Return the list of directories that this one knows. Raises StorageError."""
         path = self._path(FAMILY)
         try:
             return meta.decode_family(self._disk.read(path), path)
         except FileNotFoundError:
             return Family()
         except CorruptionError as error:
-            _logger.warning("list of log directories not usable reason=%r", str(error))
+            log.warning("list of log directories not usable reason=%r", str(error))
             return Family()
 
     def write_family(self, family: Family) -> None:
-        """Raises StorageError."""
+        """Write the list of directories. Raises StorageError."""
         if self.family() != family:
             self._disk.replace(self._path(FAMILY), meta.encode_family(family))
 
     def accepted_losses(self) -> list[str]:
-        """Paths or ids of directories that the operator has given up. Raises StorageError."""
+        """Return the paths or ids of directories that the operator gives up. Raises
+        StorageError."""
         try:
             text = self._disk.read(self._path(ACCEPTED_LOSS)).decode(errors="replace")
         except FileNotFoundError:
@@ -279,7 +280,7 @@ class LogDirectory:
         self._disk.unlink(self._path(ACCEPTED_LOSS))
 
     def begin(self, broker_id: int, cluster_id: str, boot_id: str, directory_id: str) -> None:
-        """Note how the directory was left, and durably whose it is now. Raises StorageError."""
+        """Read how the directory was left, and record its owner durably. Raises StorageError."""
         found = self.meta()
         content = meta.Meta(
             broker_id,
@@ -302,7 +303,8 @@ class LogDirectory:
         self._finish_leftovers()
 
     def in_use(self, boot_id: str, incarnation: int = -1) -> None:
-        """From now on the directory is not clean. Durable. Raises StorageError."""
+        """Mark the directory as in use: it is not clean from now on. Durable. Raises
+        StorageError."""
         self._boot = meta.Boot(boot_id, incarnation)
         self._disk.replace(self._path(BOOT), meta.encode_boot(self._boot))
         self._disk.unlink(self._path(CLEAN_MARK))
@@ -310,14 +312,14 @@ class LogDirectory:
         self._disk.sync_dir(self.path)
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
-        """`in_use`, and what was suspect or given up at the start is settled: `family` is what is
-        left. Where there is no room for that, the next start takes it for as suspect as this one
-        did; `settle_what_is_due` tries again. Raises StorageError."""
+        """Mark the directory as in use, and the suspects and losses of this start as settled:
+        `family` are the remaining directories. On a full disk the next start finds the same
+        suspects as this one; `settle_what_is_due` tries again. Raises StorageError."""
         self._due = boot_id, incarnation, family
         self.settle_what_is_due()
 
     def settle_what_is_due(self) -> None:
-        """Raises StorageError."""
+        """Repeat a `settle` that found no room. Raises StorageError."""
         if self._due is not None:
             boot_id, incarnation, family = self._due
             self.in_use(boot_id, incarnation)
@@ -326,8 +328,9 @@ class LogDirectory:
             self._due = None
 
     def fail(self, error: StorageError) -> None:
-        """The disk has failed: the directory is offline, and says so to the next start if the disk
-        still takes that. By renaming a file, as there may be no room for another."""
+        """Take the directory offline because its disk has failed, and leave a mark for the next
+        start if the disk still allows it. The mark is a renamed file, as there may be no room for a
+        new one."""
         self.failure = error
         with contextlib.suppress(StorageError, FileNotFoundError):
             if self._boot is not None:
@@ -335,23 +338,23 @@ class LogDirectory:
                 self._disk.sync_dir(self.path)
 
     def _finish_leftovers(self) -> None:
-        """Remove what deleted topics left, and name what does not belong here."""
+        """Remove the files of deleted topics, and log entries that do not belong here."""
         for name in self._disk.list_dir(self.path):
             path = self._path(name)
             if is_deleted_directory(name):
-                _logger.info("files of a deleted partition removed path=%s", path)
+                log.info("files of a deleted partition removed path=%s", path)
                 self._disk.remove_tree(path)
             elif name.endswith(TEMPORARY_SUFFIX):
                 self._disk.unlink(path)
             elif is_stray_directory(name):
-                _logger.warning("partition set aside before, remove it if not needed path=%s", path)
+                log.warning("partition set aside before, remove it if not needed path=%s", path)
             elif not (
                 name in DIRECTORY_FILES
                 or name in self._foreign_names
                 or parse_partition_directory(name)
                 or parse_future_directory(name)
             ):
-                _logger.warning("unexpected entry left alone path=%s", path)
+                log.warning("unexpected entry left alone path=%s", path)
 
     def forget(self, partition: TopicPartition) -> None:
         """Remove a partition from the checkpoints. Raises StorageError."""
@@ -365,17 +368,17 @@ class LogDirectory:
     def forget_others(
         self, ends: Mapping[TopicPartition, int], anywhere: Container[TopicPartition]
     ) -> None:
-        """Remove from the checkpoints what they say beyond these log ends, or it would be true
-        again when the logs have grown, and all other partitions. Those that had records and are not
-        `anywhere` on this broker have been taken away: they are named, and remembered as missing,
+        """Remove from the checkpoints the offsets beyond these log ends (they would hold again once
+        the logs have grown) and all other partitions. Partitions that had records and are not
+        `anywhere` on this broker have been taken away: they are logged, and remembered as missing,
         so that no empty log takes their place."""
         for partition, offset in self.high_watermarks.offsets.items():
             if partition not in anywhere and offset > 0:
                 self.missing[partition] = offset
-                _logger.error(
+                log.error(
                     "partition directory missing partition=%s path=%s high_watermark_checkpoint=%d:"
                     " put it back and start again, or delete the topic; if another broker leads it,"
-                    " all is copied from there",
+                    " this broker copies it from there",
                     partition,
                     self.path,
                     offset,
@@ -386,8 +389,8 @@ class LogDirectory:
             checkpoint.write({k: min(value, kept[k]) for k, value in offsets if k in kept})
 
     def require_not_missing(self, partition: TopicPartition) -> None:
-        """Raises BrokerError KAFKA_STORAGE_ERROR if the partition is one of those missing: what
-        was acknowledged is not answered with an empty log."""
+        """Raises BrokerError KAFKA_STORAGE_ERROR if the partition is missing: acknowledged records
+        are not answered with an empty log."""
         if partition in self.missing:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -396,15 +399,15 @@ class LogDirectory:
             )
 
     def give_up(self, partition: TopicPartition) -> None:
-        """The topic of a missing partition is deleted. Raises StorageError."""
+        """Forget a missing partition, whose topic is deleted. Raises StorageError."""
         if self.missing.pop(partition, None) is not None:
             self.forget(partition)
 
     def end(self, broker_epoch: int) -> None:
-        """All logs are durable and closed: leave the mark of it, last of all. Not after a failure:
-        then nobody knows what the disk holds. Nor where the logs came as suspects and nobody has
-        settled them: that must not be forgotten."""
+        """Leave the clean mark, after all logs are durable and closed. Not after a failure: the
+        content of the disk is unknown then. Not with unsettled suspects either: the next start must
+        find them."""
         if self.failure is None and self._boot is not None:
-            # In this order: there may be no room for the mark, and the boot id still counts then.
+            # In this order: if there is no room for the mark, the boot id still counts.
             self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))
             self._disk.unlink(self._path(BOOT))

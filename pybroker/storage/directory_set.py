@@ -1,7 +1,7 @@
-"""The log directories of one broker together: which can be used, and which are gone.
+"""The log directories of one broker: which are usable, and which are lost.
 
-Every directory has an id (`directory.id` in `meta.properties`) and knows those of the others, so
-that a directory that is lost as a whole is missed: its partitions must not be opened empty.
+Every directory has an id (`directory.id` in `meta.properties`) and knows the ids of the others. So
+the broker notices a directory that is lost, and does not open its partitions empty.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pybroker.storage import meta
 from pybroker.storage.directory import LogDirectory, UnusableDirectory
 from pybroker.storage.filename import ACCEPTED_LOSS
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _SHOWN_MAX: Final = 3
 
 
 class DirectorySet:
-    """Life: `lock`, `check`, `settle`, and `unlock` at the end. A directory that cannot be used is
-    offline (its `failure` says why) as long as there is another."""
+    """The steps: `lock`, `check`, `settle`, and `unlock` at the end. An unusable directory is
+    offline (its `failure` says why) as long as another one is usable."""
 
     def __init__(
         self, paths: Iterable[str], disk: Disk, foreign_names: frozenset[str] = frozenset()
@@ -33,10 +33,10 @@ class DirectorySet:
             LogDirectory(path, disk, foreign_names) for path in normalized(paths)
         ]
         self.lost: Mapping[str, str] = {}
-        """Directories that held data of this broker and are not there: id -> path."""
+        """Directories that held data of this broker and are gone: id -> path."""
         self.given_up: Mapping[str, str] = {}
-        """Those of which the operator accepted the loss, until nobody counts on what they held: id
-        -> path."""
+        """Directories whose loss the operator accepted, kept until no broker counts on their
+        replicas: id -> path."""
         self._family = meta.Family()
 
     def usable(self) -> list[LogDirectory]:
@@ -47,13 +47,13 @@ class DirectorySet:
         return {each.path: each.failure for each in self.all if each.failure is not None}
 
     def find(self, path: str) -> LogDirectory | None:
-        """The directory of that path, offline or not; None if it is not one of ours."""
+        """Return the directory with that path, offline or not; None if it is not in log.dirs."""
         (wanted,) = normalized([path])
         return next((each for each in self.all if each.path == wanted), None)
 
     def absence(self, *, replaced: bool) -> str | None:
-        """Which directories are offline or lost, in words; None if all are there. `replaced`:
-        lost ones count, too, in whose place there is another that is used."""
+        """Return a sentence that names the directories that are offline or lost; None if there are
+        none. `replaced`: count also lost directories whose path another directory uses."""
         away = {*self.failed, *self.lost.values()}
         if not replaced:
             away.difference_update(each.path for each in self.usable())
@@ -64,16 +64,16 @@ class DirectorySet:
         return f"log directory {', '.join(gone[:_SHOWN_MAX])}{more} is not available"
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Nobody waits any more for what was missing of that partition. Raises StorageError."""
+        """Stop waiting for the missing records of that partition. Raises StorageError."""
         for directory in self.usable():
             directory.give_up(partition)
 
     # -- start and stop
 
     def identities(self) -> tuple[int | None, str | None]:
-        """Broker id and cluster id in the directories' `meta.properties`, None where none says so.
-        Touches nothing. Raises StartupError where they contradict each other, or none can be
-        used."""
+        """Return broker id and cluster id of the directories' `meta.properties`, None where no file
+        has one. Changes nothing. Raises StartupError if the files contradict each other, or if no
+        directory can be used."""
         broker_ids: dict[int, str] = {}
         cluster_ids: dict[str, str] = {}
         unusable: list[UnusableDirectory] = []
@@ -92,11 +92,11 @@ class DirectorySet:
         for what, ids in (("broker", broker_ids), ("cluster", cluster_ids)):
             if len(ids) > 1:
                 listed = ", ".join(f"{path} to {what} {id}" for id, path in ids.items())
-                raise StartupError(f"log directories belong together no more: {listed}")
+                raise StartupError(f"log directories do not belong together: {listed}")
         return next(iter(broker_ids), None), next(iter(cluster_ids), None)
 
     def lock(self, process_id: int) -> None:
-        """Take the locks of all that can be used. Raises StartupError, holding none."""
+        """Take the locks of all usable directories. Raises StartupError, holding none."""
         try:
             for directory in self.usable():
                 self.attempt(directory, lambda each: each.lock(process_id))
@@ -105,15 +105,15 @@ class DirectorySet:
             raise
 
     def check(self, broker_id: int, cluster_id: str) -> None:
-        """Whether all are this broker's. Raises StartupError."""
+        """Check that all directories are this broker's. Raises StartupError."""
         for directory in self.usable():
             self.attempt(directory, lambda each: each.require_usable())
             if directory.failure is None:
                 directory.check(broker_id, cluster_id)
 
     def attempt(self, directory: LogDirectory, work: Callable[[LogDirectory], None]) -> None:
-        """Do something of the start; where the disk refuses, the directory is offline from now on.
-        Raises StartupError if it was the last."""
+        """Run a step of the start; if the disk refuses it, the directory is offline from now on.
+        Raises StartupError if it was the last usable one."""
         try:
             work(directory)
         except (UnusableDirectory, StorageError) as error:
@@ -127,7 +127,7 @@ class DirectorySet:
     def _go_offline(self, directory: LogDirectory, reason: str) -> None:
         directory.failure = StorageError(reason)
         directory.unlock()
-        _logger.error(
+        log.error(
             "log directory offline path=%s: its partitions answer KAFKA_STORAGE_ERROR until it is"
             " back and the broker started again reason=%s",
             directory.path,
@@ -140,13 +140,13 @@ class DirectorySet:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no directory that can be used holds anybody's data."""
+        """Whether no usable directory holds data."""
         return all(directory.meta() is None for directory in self.usable())
 
     def settle(self, rng: Rng, *, expects_data: bool) -> tuple[dict[str, str], meta.Family]:
-        """Find out which directories are lost; gives the id of each that is used, by path, and what
-        they shall know of each other. Writes nothing. `expects_data`: this broker is known to have
-        had partitions, so if all directories are empty, their data is lost.
+        """Find the lost directories. Return the id of each used directory, by path, and the list
+        that all shall know. Writes nothing. `expects_data`: this broker is known to have had
+        partitions, so if all directories are empty, their data is lost.
 
         Raises StartupError if one directory is a copy of another; StorageError.
         """
@@ -166,7 +166,7 @@ class DirectorySet:
                 held = given_up if directory.path in accepted else lost
                 held[_new_id(rng)] = directory.path
         for key, path in given_up.items():
-            _logger.warning("loss of a log directory accepted path=%s id=%s", path, key)
+            log.warning("loss of a log directory accepted path=%s id=%s", path, key)
         self.given_up = given_up
         self._take_back(ids, lost)
         self._keep_out_replacements(ids, lost)
@@ -177,7 +177,7 @@ class DirectorySet:
         self.lost = {key: path for key, path in lost.items() if path not in offline}
         self._tell_lost()
         members = {**lost, **{key: path for path, key in ids.items()}}
-        # A broker that is killed before it is known to have lost them gives them up again.
+        # If the broker is killed before the loss is known to the cluster, it gives them up again.
         remembered = {**given_up, **members}
         revision = known.revision + (remembered != known.members)
         self._family = meta.Family(members, revision + bool(given_up))
@@ -185,11 +185,11 @@ class DirectorySet:
 
     @property
     def family(self) -> meta.Family:
-        """Which directories there are, when what the operator gave up is settled."""
+        """The list of directories, once the accepted losses are settled."""
         return self._family
 
     def _ids(self) -> dict[str, str]:
-        """Path -> id of the directories that have one."""
+        """Return path -> id of the directories that have one."""
         ids: dict[str, str] = {}
         paths: dict[str, str] = {}
         for directory in self.usable():
@@ -215,25 +215,26 @@ class DirectorySet:
         return meta.Family(members, revision)
 
     def accepted(self) -> set[str]:
-        """What the operator gives up: directories, and partitions. Raises StorageError."""
+        """Return the losses that the operator accepts: directories, and partitions. Raises
+        StorageError."""
         words = [word for each in self.usable() for word in each.accepted_losses()]
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """A directory that has lost its `meta.properties`, but is where it was and holds
-        partitions, is the one that the others know: it gets its id again."""
+        """Give a directory its id again that has lost its `meta.properties`, but has the path of a
+        lost one and holds partitions."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():
                     ids[path] = key
                     del lost[key]
-                    _logger.warning(
+                    log.warning(
                         "log directory without its directory.id taken back path=%s id=%s", path, key
                     )
 
     def _keep_out_replacements(self, ids: Mapping[str, str], lost: Mapping[str, str]) -> None:
-        """An empty directory in the place of a lost one is most often a mount point without its
-        disk: what is written there would hide behind the disk when that comes back."""
+        """Keep an empty directory with the path of a lost one offline: most often it is a mount
+        point without its disk, and files written to it would be hidden once the disk is back."""
         by_path = {path: key for key, path in lost.items()}
         for directory in self.usable():
             if directory.path in by_path and directory.path not in ids and len(self.usable()) > 1:
@@ -248,7 +249,7 @@ class DirectorySet:
     def _tell_lost(self) -> None:
         usable = self.usable()
         for key, path in sorted(self.lost.items()):
-            _logger.error(
+            log.error(
                 "log directory lost path=%s id=%s: partitions that are nowhere else answer"
                 " KAFKA_STORAGE_ERROR until it is in log.dirs again with its data; if that is gone"
                 " for good, write the path %s into %s/%s and start again",
@@ -260,13 +261,15 @@ class DirectorySet:
             )
 
     def forget_accepted(self) -> None:
-        """What the operator gave up is written down: it was meant once. Raises StorageError."""
+        """Remove the accepted losses, which are recorded now: the file counts once. Raises
+        StorageError."""
         for directory in self.usable():
             directory.forget_accepted_losses()
 
 
 def _new_id(rng: Rng) -> str:
-    """As Kafka's random ids: none begins with a dash, which tools would take for an option."""
+    """Return a random id as Kafka's: none begins with a dash, which tools would take for an
+    option."""
     while True:
         text = encode_uuid(uuid.UUID(bytes=rng.randbytes(16), version=4))
         if not text.startswith("-"):
@@ -274,5 +277,5 @@ def _new_id(rng: Rng) -> str:
 
 
 def normalized(directories: Iterable[str]) -> list[str]:
-    """Without the slash at the end, and each once."""
+    """Return the paths without a trailing slash, each once."""
     return list(dict.fromkeys(path.rstrip("/") or "/" for path in directories))

@@ -1,4 +1,4 @@
-"""How much of a log has been made durable, when more is due, and making it so."""
+"""How much of a log is durable, when a flush is due, and the flush."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 
 
 class Durability:
-    """Invariant: what lies below `recovery_point` is on the disk.
+    """Invariant: records below `recovery_point` are on the disk.
 
-    A sync runs in another thread while the log may be shortened, so a sync that began before the
-    last shortening does not count. One sync at a time, by whoever holds `syncing`: of two at once
-    the system tells only one that the disk has failed.
+    A sync runs in another thread while the log may be truncated, so a sync that began before the
+    last truncation does not count. The holder of `syncing` syncs alone: of two syncs at once the
+    kernel reports a disk failure to only one.
     """
 
     __slots__ = (
@@ -34,11 +34,11 @@ class Durability:
     )
 
     def __init__(self, recovery_point: int, settled_end: int = -1) -> None:
-        """`settled_end`: where the log ended when `settle` was last done, -1 for never."""
+        """`settled_end` is the log end at the last `settle`, -1 for never."""
         self.recovery_point = recovery_point
         self._settled_end = settled_end
         self.syncing = threading.RLock()
-        # Where the log ended when fewer records than flush.messages were waiting for a sync.
+        # The log end when fewer records than flush.messages were waiting for a sync.
         self._tolerated_end = recovery_point
         self.last_flush_ms = 0
         self._shortened = 0
@@ -46,18 +46,19 @@ class Durability:
         self._lock = threading.Lock()
 
     def is_due(self, end: int, config: LogConfig, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms ask for a flush of a log that ends at `end`."""
+        """Whether flush.messages or flush.ms demand a flush of a log that ends at `end`."""
         unflushed = end - self.recovery_point
         return unflushed > 0 and (
             unflushed >= config.flush_messages or now_ms - self.last_flush_ms >= config.flush_ms
         )
 
     def counted_end(self, end: int) -> int:
-        """Up to where a log that ends at `end` is as durable as flush.messages asks for."""
+        """Return the offset below which a log that ends at `end` is as durable as flush.messages
+        demands."""
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
-        """Whether a log that was appended to up to `end` need not be made durable yet."""
+        """Whether a log that was appended to up to `end` need not be flushed yet."""
         if end - self.recovery_point >= config.flush_messages:
             return False
         self._tolerated_end = end
@@ -72,9 +73,9 @@ class Durability:
         *,
         indexes: bool = False,
     ) -> None:
-        """Make durable what is appended so far, or the segments that get no more records; with
-        `indexes` also those of the active segment. The caller holds `syncing`. Waits for the disk.
-        Raises StorageError."""
+        """Make all appended records durable, or only those of closed segments; with `indexes` also
+        the indexes of the active segment. The caller holds `syncing`. Waits for the disk. Raises
+        StorageError."""
         begun = self._shortened
         active = segments.active
         end = active.base_offset if closed_only else active.next_offset
@@ -97,8 +98,8 @@ class Durability:
         producers: ProducerState,
     ) -> None:
         """Write the indexes, the producer snapshot and the epochs, so that the next start need not
-        rebuild them, and make the log durable. All files are written before the first sync, so
-        that each is synced once. Otherwise as `flush`."""
+        rebuild them, and make the log durable. All files are written before the first sync, so that
+        each is synced once. The caller holds `syncing`. Waits for the disk. Raises StorageError."""
         end = segments.active.next_offset
         changed = end != self._settled_end
         if changed:
@@ -110,8 +111,8 @@ class Durability:
 
     @contextmanager
     def at_most(self, end: int) -> Iterator[None]:
-        """While the log is about to be cut at `end`: a sync meanwhile counts up to there only, or
-        a checkpoint that is taken before the cut is over would tell of what is gone."""
+        """Limit a concurrent sync to `end` while the log is about to be truncated there. Otherwise
+        a checkpoint taken before the truncation is over would count records that are gone."""
         self._settled_end = -1
         with self._lock:
             self._limit = end
@@ -122,14 +123,14 @@ class Durability:
             self._limit = sys.maxsize
 
     def shorten(self, end: int) -> None:
-        """The log now ends at `end`."""
+        """Note that the log now ends at `end`."""
         with self._lock:
             self._shortened += 1
             self.recovery_point = min(self.recovery_point, end)
             self._tolerated_end = min(self._tolerated_end, end)
 
     def restart(self, offset: int) -> None:
-        """The log is empty and begins at `offset`."""
+        """Note that the log is empty and begins at `offset`."""
         with self._lock:
             self._shortened += 1
             self.recovery_point = self._tolerated_end = offset

@@ -1,6 +1,6 @@
-"""The end of all logs of a broker: each is made durable and closed, several at a time.
+"""The end of all logs of a broker: each log is made durable and closed, several at a time.
 
-The checkpoints and the clean mark come after it and are the manager's.
+The manager writes the checkpoints and the clean mark afterwards.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pybroker.storage.directory import LogDirectory
 from pybroker.storage.log import Log
 from pybroker.storage.log_table import LogTable
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 SHARES_MAX: Final = 4
-"""Logs of one log directory that end at a time, as many as a group commit syncs at a time: the file
-system's journal makes one commit of them."""
+"""Logs of one log directory that are closed at a time, as many as a group commit syncs at a time:
+the file system's journal makes one commit of them."""
 
 
 class Ending:
-    """Nothing is appended to the logs of `table` any more. `failed` is told of a directory whose
-    disk fails, from any thread."""
+    """Closes the logs of `table`, to which nothing is appended any more. Calls `failed`, from any
+    thread, for a directory whose disk fails."""
 
     def __init__(
         self, table: LogTable, disk: Disk, failed: Callable[[LogDirectory, StorageError], None]
@@ -33,12 +33,12 @@ class Ending:
         self._disk = disk
         self._failed = failed
         self.ended: set[TopicPartition] = set()
-        """The logs that are whole and durable."""
+        """The logs that are undamaged and durable."""
         self._closed: set[TopicPartition] = set()
 
     def shares(self) -> list[Sequence[Log]]:
-        """All logs, in shares that `end` may be given at once, in a thread each. The names of new
-        logs are made durable here, by one sync for all of a log directory. Waits for the disk."""
+        """Return all logs in shares; `end` may run for all shares at once, each in a thread. Makes
+        the names of new logs durable by one sync a log directory. Waits for the disk."""
         found: list[Sequence[Log]] = []
         for directory in self._table.directories.usable():
             logs = [*self._table.within(directory).values()]
@@ -57,7 +57,7 @@ class Ending:
                 self._failed(self._table.home[log.topic_partition], error)
 
     def end_rest(self) -> None:
-        """Those that were in no share. Waits for the disk."""
+        """Close the logs that are in no share. Waits for the disk."""
         self.end([log for key, log in self._table.logs.items() if key not in self._closed])
 
     def _sync_names(self, directory: LogDirectory, logs: Sequence[Log]) -> None:
@@ -67,7 +67,7 @@ class Ending:
         try:
             self._disk.sync_dir(directory.path)
         except DiskFull:
-            return  # each log tries again by itself, and tells
+            return  # each log tries again by itself and reports the error
         except StorageError as error:
             self._failed(directory, error)
             return
@@ -75,14 +75,16 @@ class Ending:
             log.segments.parent_changed = False
 
 
-def _end(log: Log) -> bool:
-    """Make a log durable and close it. Gives whether the log is whole and durable; after a full
-    disk the log is as after a kill. Waits for the disk. Raises StorageError."""
+def _end(partition_log: Log) -> bool:
+    """Make a log durable and close it. Return whether the log is undamaged and durable; after a
+    full disk the log is as after a kill. Waits for the disk. Raises StorageError."""
     try:
-        log.close()
+        partition_log.close()
     except (BrokerError, StorageError) as error:
         if isinstance(error, DiskFull) or isinstance(error.__cause__, DiskFull):
-            _logger.warning("log not closed partition=%s error=%s", log.topic_partition, error)
+            log.warning(
+                "log not closed partition=%s error=%s", partition_log.topic_partition, error
+            )
             return False
         raise StorageError(str(error)) from error
-    return log.damage is None
+    return partition_log.damage is None

@@ -1,7 +1,6 @@
-"""Whether leader epochs that were read from their file are those of the batches, and which of them
-are right where they are not. Neither has a checksum, and a wrong history would cut logs in the
-wrong place: the own one, and those of all that follow it.
-"""
+"""Checks the leader epochs of the file against those of the batches, and decides which are right if
+they differ. Neither has a checksum, and a wrong history would truncate logs in the wrong place: the
+broker's own log, and those of its followers."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from pybroker.storage.segments import Segments
 
 
 def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> str | None:
-    """What the batches on both sides of each start, and the last one, say against it; None if it is
-    right as far as they tell. Batches of the time before there were epochs say nothing."""
+    """Return how the batches around each epoch start, and the last batch, contradict the history;
+    None if they agree. Batches without a leader epoch are ignored."""
     entries = history.entries
     expected = [
         (offset, entry.epoch)
@@ -47,7 +46,8 @@ def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> 
 
 
 def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
-    """The header of the batch that holds the offset; None if there is none, or no telling."""
+    """Return the header of the batch that holds the offset; None if there is none, or if it is
+    unreadable."""
     try:
         for segment in segments.from_offset(offset):
             position = segment.locate(offset)
@@ -60,7 +60,8 @@ def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
 
 
 def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
-    """Whether the batch is of the epoch that the history has for it, as far as that tells."""
+    """Whether the leader epoch of the batch agrees with the history, as far as the history
+    reaches."""
     if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
         return True
     known = history.epoch_of(header.last_offset)
@@ -70,24 +71,24 @@ def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
 
 
 def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
-    """Whether an epoch would begin within the batch, which cannot be; the first one may, where the
-    log begins there."""
+    """Whether an epoch would begin within the batch, which is impossible; but the first epoch may,
+    where the log begins."""
     first = history.entries[0].start_offset if history.entries else 0
     begin = max(header.base_offset, first)
     return history.epoch_of(begin) != history.epoch_of(header.last_offset)
 
 
 class Verdict(NamedTuple):
-    """The epochs to go by. `bent`: from there on the log is not to be relied on, as the batch is of
-    another epoch than was written, or may be."""
+    """The epochs to go by. `corrupt_header`: the first batch whose leader epoch is not, or may not
+    be, the one that was written; the log is not relied on from there."""
 
     history: EpochHistory
-    bent: Damage | None
+    corrupt_header: Damage | None
 
 
 @dataclass(slots=True)
 class _Run:
-    """So many batches of one epoch behind one another."""
+    """Consecutive batches of one leader epoch."""
 
     epoch: int
     start_offset: int
@@ -101,43 +102,46 @@ class _Run:
 
 
 def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Verdict:
-    """Read the headers of all batches. `filed` is what the file says, None if it says nothing; it
-    was made durable before any batch of an epoch was written. Raises CorruptionError.
+    """Return the leader epochs to trust, from the headers of all batches and the epoch file.
+    `filed` is the content of the file, None if it is unusable; the file is durable before the first
+    batch of an epoch is written. Raises CorruptionError.
 
-    Epochs of batches never go back: where they do, a batch is bent. One batch that contradicts an
-    otherwise right file is bent, or the file is; several batches are right, and so is one within
-    which an epoch begins by the file.
+    Epochs never fall from batch to batch: where they do, a batch is corrupt. If one batch
+    contradicts an otherwise right file, either may be corrupt. If several batches contradict it,
+    the batches are right. So is a batch within which an epoch begins by the file.
     """
     runs: list[_Run] = []
     odd: list[_Run] = []
-    is_file_bent = filed is None
+    is_file_corrupt = filed is None
     for segment in segments.all:
         for position, header in segment.headers(0, segment.size, scan_bytes=SCRUB_BYTES):
             if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
-                continue  # of the time before there were epochs, or not of the log any more
+                continue  # without a leader epoch, or below the log start
             run = _Run(header.leader_epoch, header.base_offset, segment.path, position)
             if runs and runs[-1].epoch == run.epoch:
                 runs[-1].count += 1
             else:
                 runs.append(run)
-            if not is_file_bent and filed is not None and not agrees(filed, header, log_start):
+            if not is_file_corrupt and filed is not None and not agrees(filed, header, log_start):
                 odd.append(run)
-                is_file_bent = len(odd) > 1 or _begins_inside(filed, header)
+                is_file_corrupt = len(odd) > 1 or _begins_inside(filed, header)
     rises = _rise(runs)
-    if filed is None or is_file_bent:
+    if filed is None or is_file_corrupt:
         if rises:
             return Verdict(_history(runs), None)
-        bent = _bent(runs)
-        whole = [run for run in runs if run.start_offset < bent.start_offset]
-        reason = f"the batch at {bent.start_offset} is of leader epoch {bent.epoch}"
-        return Verdict(_history(whole), bent.damage(f"{reason}, out of turn"))
+        corrupt = _corrupt_run(runs)
+        whole = [run for run in runs if run.start_offset < corrupt.start_offset]
+        reason = f"the batch at {corrupt.start_offset} is of leader epoch {corrupt.epoch}"
+        return Verdict(_history(whole), corrupt.damage(f"{reason}, out of turn"))
     if not odd:
         return Verdict(filed, None)
-    bent, known = odd[0], filed.epoch_of(odd[0].start_offset)
-    reason = f"the batch at {bent.start_offset} is of leader epoch {bent.epoch}, expected {known}"
+    corrupt, known = odd[0], filed.epoch_of(odd[0].start_offset)
+    reason = (
+        f"the batch at {corrupt.start_offset} is of leader epoch {corrupt.epoch}, expected {known}"
+    )
     if rises:
-        return Verdict(_history(runs), bent.damage(f"{reason} by the file", is_doubt=True))
-    return Verdict(filed, bent.damage(reason))
+        return Verdict(_history(runs), corrupt.damage(f"{reason} by the file", is_doubt=True))
+    return Verdict(filed, corrupt.damage(reason))
 
 
 def _history(runs: Sequence[_Run]) -> EpochHistory:
@@ -152,8 +156,9 @@ def _rise(runs: Sequence[_Run]) -> bool:
     return all(before.epoch <= after.epoch for before, after in itertools.pairwise(runs))
 
 
-def _bent(runs: Sequence[_Run]) -> _Run:
-    """The only batch without which epochs rise; else the first before which all is in order."""
+def _corrupt_run(runs: Sequence[_Run]) -> _Run:
+    """Return the only batch without which epochs never fall; else the first batch with a higher
+    epoch than a later one."""
     number = next(n for n, run in enumerate(runs) if run.epoch > runs[n + 1].epoch)
     for each in (number, number + 1):
         if runs[each].count == 1 and _rise([*runs[:each], *runs[each + 1 :]]):

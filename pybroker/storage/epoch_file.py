@@ -17,7 +17,7 @@ from pybroker.storage.filename import LEADER_EPOCHS
 
 
 class HasEnd(Protocol):
-    """A log."""
+    """The part of a log that `EpochFile` reads."""
 
     @property
     def log_end_offset(self) -> int: ...
@@ -44,34 +44,35 @@ class EpochFile:
         self._disk = disk
         self._lock = threading.Lock()
         self.history = history
-        # How often the history has changed, and up to which of these changes the file has them.
-        # Counted, not marked: what a thread is about to write is not durable yet.
+        # The number of changes to the history, and how many of them the file has. A counter, not a
+        # flag: the changes that a thread is writing are not durable yet.
         self._changes = 1 if changed else 0
         self._durable_changes = 0
         self._precedes: str | None = None
         self.last_recorded = NO_EPOCH
-        """The epoch of the last `record`: the next one of the same changes nothing."""
+        """The epoch of the last `record`; another `record` of that epoch changes nothing."""
 
     @property
     def changed(self) -> bool:
-        """Whether the history differs from the file, or may, or waits for another file."""
+        """Whether the history may differ from the file, or `persist` has another file to sync."""
         return self._precedes is not None or self._changes != self._durable_changes
 
     def comes_after(self, path: str) -> None:
-        """Let `persist` make that file of the same directory durable first. No batch is written
-        before, so none can be there after a power loss without what the file says."""
+        """Let `persist` first make the file at `path`, in the same directory, durable. No batch is
+        written before that, so after a power loss no batch exists without the content of that
+        file."""
         self._precedes = path
 
     def record(self, epoch: int, start_offset: int) -> None:
-        """A batch of that epoch is about to be written at that offset."""
+        """Note that a batch of `epoch` is about to be written at `start_offset`."""
         if epoch > self.history.latest_epoch:
             self.assign(epoch, start_offset)
         self.last_recorded = epoch
 
     @contextmanager
     def as_far_as_written(self, log: HasEnd) -> Iterator[None]:
-        """While batches of several epochs are written: where that fails, an epoch that would have
-        begun beyond the log end is forgotten, or nothing of an earlier one could follow."""
+        """Wrap a write of batches of several epochs: if it fails, forget an epoch that would begin
+        beyond the log end. Otherwise no batch of an earlier epoch could follow."""
         try:
             yield
         except (BrokerError, StorageError):
@@ -97,12 +98,12 @@ class EpochFile:
         self._changes += 1
 
     def persist(self) -> None:
-        """Make the changes durable, if there are any, also those that another thread is writing.
-        Waits for the disk. Raises StorageError."""
+        """Make the changes durable, if there are any, including those that another thread is
+        writing. Waits for the disk. Raises StorageError."""
         with self._lock:
             if not self.changed:
                 return
-            # Before the entries are taken: what changes meanwhile is for the next time.
+            # Read before the entries are taken: a later change waits for the next call.
             changes = self._changes
             if self._precedes is not None:
                 with contextlib.closing(self._disk.open(self._precedes)) as file:

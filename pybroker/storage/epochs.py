@@ -1,6 +1,6 @@
-"""Which leader epoch wrote which part of a log (KIP-101), the base of every truncation.
+"""The leader epochs of the parts of a log (KIP-101), the base of every truncation.
 
-A list of (epoch, first offset). Pure: the file is `checkpoints.py`'s.
+A list of (epoch, first offset). Pure; `checkpoints.py` has the file format.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EPOCH_MAX: Final = 2**31 - 1
 
 
 class EpochStart(NamedTuple):
-    """The first offset that the leader of `epoch` wrote, or would have written."""
+    """The first offset of a leader epoch, even if no record was written in it."""
 
     epoch: int
     start_offset: int
@@ -42,8 +42,8 @@ class EpochHistory:
         return self._entries[-1].epoch if self._entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """The log goes on from `start_offset` with `epoch`. Entries that this contradicts (a later
-        epoch, or one that would begin at or after that offset) are dropped. True if anything
+        """Continue the log from `start_offset` with `epoch`. Drop entries that contradict this: a
+        later epoch, or one that would begin at or after that offset. Return whether anything
         changed."""
         if self._entries and self._entries[-1].epoch == epoch:
             return False
@@ -56,16 +56,16 @@ class EpochHistory:
         return True
 
     def replace(self, other: EpochHistory) -> None:
-        """Hold what `other` holds."""
+        """Take over the entries of `other`."""
         self._entries = list(other.entries)
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch that is at most `epoch`, and where it ends (KIP-279).
+        """Return the largest known epoch that is at most `epoch`, and its end offset (KIP-279).
 
-        `epoch` is above all known, or nothing is known: (-1, -1). `epoch` is below all known:
-        itself and where the first known one begins.
+        If `epoch` is above all known ones, or none is known: (-1, -1). If `epoch` is below all
+        known ones: `epoch` itself and the start of the first known one.
         """
-        entries = self._entries  # another thread may put others in their place
+        entries = self._entries  # another thread may replace the list
         if epoch < 0 or not entries or epoch > entries[-1].epoch:
             return UNDEFINED
         after = bisect.bisect_right(entries, epoch, key=lambda entry: entry.epoch)
@@ -73,13 +73,13 @@ class EpochHistory:
         return (entries[after - 1].epoch if after else epoch, end)
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch that wrote `offset`, NO_EPOCH if not known."""
+        """Return the epoch that wrote `offset`, NO_EPOCH if unknown."""
         entries = self._entries
         after = bisect.bisect_right(entries, offset, key=lambda entry: entry.start_offset)
         return entries[after - 1].epoch if after else NO_EPOCH
 
     def truncate_end(self, end_offset: int) -> bool:
-        """The log now ends at `end_offset`: epochs that begin there or later never were. True if
+        """End the log at `end_offset`: drop epochs that begin there or later. Return whether
         anything changed."""
         kept = [entry for entry in self._entries if entry.start_offset < end_offset]
         changed = len(kept) != len(self._entries)
@@ -87,8 +87,8 @@ class EpochHistory:
         return changed
 
     def truncate_start(self, start_offset: int) -> bool:
-        """The log now begins at `start_offset`: of what ended before only the epoch that is still
-        in force there stays, beginning there. True if anything changed."""
+        """Begin the log at `start_offset`: of the earlier epochs only the one in force there stays,
+        and begins there. Return whether anything changed."""
         covering = bisect.bisect_right(
             self._entries, start_offset, key=lambda entry: entry.start_offset
         )

@@ -18,24 +18,26 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 INCOMPLETE: Final = "pybroker.incomplete"
 DAMAGED: Final = "pybroker.damaged"
-"""In a partition's directory: its log has a hole, which this file describes, and does not count."""
+"""In a partition's directory: its log is damaged. The file describes the corrupt range, and the
+replica does not count."""
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_MARK: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
 BOOT: Final = "pybroker.boot"
 FAILED: Final = "pybroker.failed"
-"""The disk has failed since the last start: what was not synced may be in memory only."""
+"""The disk has failed since the last start: records that were not synced may be in memory only."""
 FAMILY: Final = "pybroker.directories"
 ACCEPTED_LOSS: Final = "pybroker.accept-loss"
-"""Made by the operator: names log directories, by path or id, that will not come back."""
+"""The operator's file: names log directories, by path or id, that will not come back."""
 MOVED_HERE: Final = "pybroker.moved"
-"""In a partition's directory: it is a copy, and the log that it was copied from is, or was a moment
-ago, in the log directory that this file names."""
+"""In a partition's directory: it is a copy. The original is, or was a moment ago, in the log
+directory that this file names."""
 OUTDATED: Final = "pybroker.outdated"
-"""In a partition's directory: it was moved, and the log in the other directory was cut since."""
+"""In a partition's directory: it was moved, and the log in the other directory was truncated
+since."""
 MOVING_AWAY: Final = "pybroker.moving"
-"""In a partition's directory: a copy takes its place, or did so a moment ago, in the log directory
-that this file names."""
+"""In a partition's directory: a copy replaces it, or did so a moment ago, in the log directory that
+this file names."""
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
@@ -69,7 +71,7 @@ DELETED_DIRECTORY: Final = "delete"
 STRAY_DIRECTORY: Final = "stray"
 FUTURE_DIRECTORY: Final = "future"
 DAMAGED_DIRECTORY: Final = "damaged-stray"
-"""Its end is that of Kafka's stray directories, so that Kafka leaves it alone, too."""
+"""The name ends as Kafka's stray directories do, so Kafka leaves it alone, too."""
 NAME_LENGTH_MAX: Final = 255
 
 _MARKED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future|damaged-stray)")
@@ -106,7 +108,8 @@ def parse_segment_file(name: str) -> ParsedName | None:
 
 
 def corrupt_file(segment_name: str, position: int, number: int) -> str:
-    """Where bytes that were cut off a segment at `position` for the `number`th time are kept."""
+    """Return the name of the file with the bytes that were cut off a segment at `position` for the
+    `number`th time."""
     return f"{segment_name}.{position}.{number}{CORRUPT_SUFFIX}"
 
 
@@ -123,11 +126,11 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
-    """The name of a partition's directory that is not in use: from the deletion of the topic to
-    that of its files (DELETED_DIRECTORY), because it belongs to an earlier topic of that name
-    (STRAY_DIRECTORY), because its log has a hole and is copied anew (DAMAGED_DIRECTORY), or while
-    it is filled in another log directory (FUTURE_DIRECTORY, only where `can_have_future`). As in
-    Kafka the topic is cut so that the name stays within 255 characters."""
+    """Return the name of a partition's directory that is not in use, by purpose. DELETED_DIRECTORY:
+    the topic is deleted, its files are not yet. STRAY_DIRECTORY: it belongs to an earlier topic of
+    that name. DAMAGED_DIRECTORY: its log is damaged and is copied anew. FUTURE_DIRECTORY, only if
+    `can_have_future`: it is being filled in another log directory. As in Kafka, the topic is cut so
+    that the name has at most 255 characters."""
     suffix = f"-{topic_partition.partition}.{unique.hex}-{purpose}"
     return topic_partition.topic[: NAME_LENGTH_MAX - len(suffix)] + suffix
 

@@ -1,8 +1,8 @@
 """The disk of a real process: the only module of the log that calls the operating system.
 
-Files are opened when they are first used. Their handles are kept in an LRU of bounded size, so a
-broker with many segments does not need as many handles; a file with content that is not yet
-durable keeps its handle, because only there a later sync is sure to report a failed write.
+Files are opened at their first use. Their handles are kept in an LRU of bounded size, so a broker
+with many segments does not need as many handles. A file with content that is not yet durable keeps
+its handle, because only that handle is sure to report a failed write at a later sync.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pybroker.storage.buffers import ReadBuffers
 
 HANDLES_DEFAULT: Final = 4096
 SMALL_BYTES: Final = 16 * 1024
-"""Up to here a read is copied, so that it holds no large buffer."""
+"""Up to this size a read is copied, so that it holds no large buffer."""
 _FILE_MODE: Final = 0o644
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Of the disk, or of the machine: the disk itself works, and the same may be tried again."""
+"""The disk or the machine is full: the disk itself works, and the operation may be tried again."""
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
@@ -44,8 +44,8 @@ def _reported(operation: str, path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reported_write(operation: str, path: str) -> Iterator[None]:
-    """As `_reported`, and tells a full disk from a broken one. Not for a sync of what counts as
-    written: after that has failed, nobody knows what is there."""
+    """As `_reported`, but tells a full disk from a broken one. Not for a sync of acknowledged
+    bytes: after a failed sync the content of the disk is unknown."""
     try:
         yield
     except OSError as error:
@@ -54,8 +54,8 @@ def _reported_write(operation: str, path: str) -> Iterator[None]:
 
 
 def _is_in_memory(device: int) -> bool:
-    """Whether the file system of that number (st_dev) has no disk behind it, so that reading from
-    it never waits. False where the system does not say."""
+    """Whether the file system of that number (st_dev) is in memory, so that reading from it never
+    waits. False if the system does not say."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = _MOUNTS.read_text(errors="replace").splitlines()
@@ -70,7 +70,7 @@ def _is_in_memory(device: int) -> bool:
 
 
 class _Handles:
-    """Open descriptors, the least recently used of which are closed. Safe for several threads."""
+    """Open descriptors; the least recently used ones are closed. Thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -78,7 +78,7 @@ class _Handles:
         self._open: OrderedDict[SystemFile, None] = OrderedDict()
 
     def acquire(self, file: SystemFile) -> int:
-        """The descriptor of `file`, which stays open until `release`."""
+        """Return the descriptor of `file`, which stays open until `release`."""
         with self._lock:
             if file.descriptor < 0:
                 if file.closed:
@@ -105,7 +105,7 @@ class _Handles:
                 self._close(file)
 
     def synced(self) -> None:
-        """A file no longer needs its handle."""
+        """Note that a file no longer needs its handle."""
         with self._lock:
             self._evict()
 
@@ -146,8 +146,8 @@ class SystemFile:
         self._size = size
         self._disk = disk
         self._handles = handles
-        # How to read without waiting: None, by asking the system to; True, by any read, as there
-        # is no disk behind the file; False, not at all.
+        # How to read without waiting. None: ask the system not to wait. True: any read, because the
+        # file system is in memory. False: not at all.
         self._plain: bool | None = None if _NOWAIT else False
         self.descriptor = -1
         self.pins = 0
@@ -238,7 +238,7 @@ class SystemFile:
     def sync(self) -> None:
         descriptor = self._handles.acquire(self)
         try:
-            # Cleared first: what is appended while the disk works is not covered.
+            # Cleared first: the sync does not cover bytes appended meanwhile.
             self.unsynced = False
             with _reported("sync", self._path):
                 self._disk.sync_data(descriptor)
@@ -254,8 +254,8 @@ class SystemFile:
 
 
 class SystemDisk:
-    """The `Disk` of a real process. `handles_max` bounds the descriptors of files without changes
-    that still have to be made durable."""
+    """The `Disk` of a real process. `handles_max` bounds the descriptors of files that have no
+    changes to make durable."""
 
     def __init__(
         self,
@@ -264,8 +264,7 @@ class SystemDisk:
         clock: Clock | None = None,
         syncs: TimeMeter | None = None,
     ) -> None:
-        """`syncs` learns how long files took to be made durable, by `clock`. It must allow for
-        several threads."""
+        """`syncs` receives the time that each sync took, by `clock`. It must be thread-safe."""
         self._clock = clock
         self._syncs = syncs
         self._handles = _Handles(handles_max)
@@ -273,7 +272,7 @@ class SystemDisk:
         self._in_memory: dict[int, bool] = {}
 
     def is_in_memory(self, device: int) -> bool:
-        """Whether the file system of that number has no disk behind it. Asked once for each that
+        """Whether the file system of that number is in memory. Asked once for each file system that
         cannot tell cached bytes from others."""
         if device not in self._in_memory:
             self._in_memory[device] = _is_in_memory(device)
@@ -383,8 +382,8 @@ class SystemDisk:
         with _reported("lock", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:
-                # Apache's broker takes the first kind of lock, which does not keep apart two
-                # brokers of one process; the second does.
+                # Apache's broker takes the first kind of lock, which does not separate two brokers
+                # of one process; the second kind does.
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):

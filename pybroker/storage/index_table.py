@@ -1,9 +1,9 @@
-"""A file of entries of one size, sorted by their first field: what the offset index and the time
-index have in common.
+"""A file of fixed-size entries, sorted by their first field: the base of the offset index and the
+time index.
 
-New entries collect in memory and reach the file some at a time, so a log with many partitions
-neither writes eight bytes a time nor holds its indexes in memory. Losing the tail in a crash does
-no harm: an index can be made again from the log.
+New entries collect in memory and reach the file in groups, so a log with many partitions neither
+writes eight bytes at a time nor holds its indexes in memory. A crash may lose the tail: an index
+can be rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pybroker.ports import Buffer, Disk, File
 from pybroker.storage.reading import fetch
 
 TAIL_BYTES: Final = 4096
-"""How much collects in memory before it is written."""
+"""The bytes that collect in memory before they are written."""
 _BLOCK_BYTES: Final = 4096
-"""A search goes on in memory once its range fits in this."""
+"""A search continues in memory once its range fits in this."""
 
 
 class IndexTable:
@@ -35,16 +35,16 @@ class IndexTable:
         self._disk = disk
         self._file: File | None = None
         # (entries in the file, bytes after them); one tuple, so that a reader in another thread
-        # never sees an entry twice or not at all. -1: the file has not been looked at.
+        # never sees an entry twice or not at all. -1: the file has not been read yet.
         self._state: tuple[int, bytearray] = (-1, bytearray())
-        # Changes of the file, and how many of them are durable; -1 where an earlier process may
-        # have left some that are not. A change is counted after it was made, so that a sync in
-        # another thread counts none that it does not cover.
+        # Changes of the file, and how many of them are durable; -1 if an earlier process may have
+        # left some that are not. A change is counted after it is made, so that a sync in another
+        # thread counts only changes that it covers.
         self._changes = 0
         self._synced = -1
 
     def trust(self) -> None:
-        """Take what the file holds for durable, as after a proper close of the log."""
+        """Treat the content of the file as durable, as after a proper close of the log."""
         self._synced = self._changes
 
     def _loaded(self) -> tuple[int, bytearray]:
@@ -88,7 +88,7 @@ class IndexTable:
         return len(self._state[1]) >= TAIL_BYTES
 
     def spill(self) -> None:
-        """Write what is only in memory. The file exists afterwards."""
+        """Write the entries that are only in memory. The file exists afterwards."""
         written, tail = self._loaded()
         if tail:
             self._opened().append(bytes(tail))
@@ -98,7 +98,7 @@ class IndexTable:
             self._opened()
 
     def get(self, number: int, *, cached_only: bool = False) -> tuple[int, ...]:
-        """The entry of that number, from 0."""
+        """Return the entry with that number, from 0."""
         written, tail = self._loaded()
         size = self._entry.size
         if number >= written:
@@ -106,8 +106,8 @@ class IndexTable:
         return self._entry.unpack(self._read(number, 1, cached_only))
 
     def _read(self, number: int, count: int, cached_only: bool) -> Buffer:
-        """So many entries of the file. Raises StorageError, CorruptionError where it was renamed or
-        cut meanwhile; it is not made again."""
+        """Return `count` entries of the file. Raises StorageError; CorruptionError if the file was
+        renamed or cut meanwhile, and does not create it again."""
         file = self._file
         if file is None:
             file = self._file = self._disk.open(self.path)
@@ -122,8 +122,8 @@ class IndexTable:
         return self.get(count - 1, cached_only=cached_only) if count else None
 
     def floor(self, key: int, *, field: int = 0, cached_only: bool = False) -> int:
-        """Number of the last entry whose field of that number is at most `key`; -1 if there is
-        none. The field must be sorted."""
+        """Return the number of the last entry whose field is at most `key`; -1 if there is none.
+        The field must be sorted."""
         written, tail = self._loaded()
         size = self._entry.size
         unpack = self._entry.unpack_from
@@ -144,7 +144,7 @@ class IndexTable:
         return low + self._search(block, len(block) // size, key, field)
 
     def _search(self, block: Buffer, count: int, key: int, field: int) -> int:
-        """Number of the last of `count` entries with a field of at most `key`, or -1."""
+        """Return the number of the last of `count` entries with a field of at most `key`, or -1."""
         unpack = self._entry.unpack_from
         size = self._entry.size
         low, high = 0, count
@@ -167,21 +167,21 @@ class IndexTable:
         self._state = (count, bytearray())
 
     def clear(self) -> None:
-        """Remove all entries, also half ones at the end of the file."""
+        """Remove all entries, including a partial one at the end of the file."""
         if self._file is not None or self._disk.exists(self.path):
             self._opened().truncate(0)
             self._changes += 1
         self._state = (0, bytearray())
 
     def sync(self) -> None:
-        """Make what has been written durable, unless it is."""
+        """Make the written entries durable, unless they are."""
         changes = self._changes
         if self._synced != changes:
             self._opened().sync()
             self._synced = changes
 
     def close(self) -> None:
-        """Release the handle; what is only in memory is not written."""
+        """Close the file; entries that are only in memory are not written."""
         if self._file is not None:
             self._file.close()
             self._file = None

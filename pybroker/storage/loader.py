@@ -1,8 +1,8 @@
-"""Opening the log of one partition: from the names in its directory to a `Log`.
+"""Opening the log of one partition: from the files in its directory to a `Log`.
 
-Leftovers of an interrupted deletion are removed, unknown files are reported and left alone.
-Whatever can be made again (indexes, producers' state, leader epochs) is made again where it is
-missing or damaged; batches are believed only as far as `recovery.py` says.
+Leftovers of an interrupted deletion are removed; unknown files are reported and left alone.
+Indexes, producer state and leader epochs that are missing or damaged are rebuilt. Batches are
+trusted as far as `recovery.py` says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pybroker.errors import CorruptionError
 from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.ports import Disk
 from pybroker.records.batch import BatchHeader
-from pybroker.storage import epoch_check, half_removed, lookup, meta, recovery
+from pybroker.storage import epoch_check, lookup, meta, recovery, undeleted_segments
 from pybroker.storage.checkpoints import decode_epochs
 from pybroker.storage.epochs import EpochHistory
 from pybroker.storage.filename import (
@@ -44,7 +44,7 @@ from pybroker.storage.segment import Segment
 from pybroker.storage.segments import Segments
 from pybroker.storage.snapshot_files import SnapshotFiles
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _LOG: Final = SegmentFile.LOG
 _KNOWN_FILES: Final = frozenset(
     {DAMAGED, INCOMPLETE, LEADER_EPOCHS, MOVED_HERE, MOVING_AWAY, OUTDATED, PARTITION_METADATA}
@@ -54,14 +54,13 @@ _LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a log before it is opened. None: the checkpoint does not say.
+    """Facts about a log before it is opened. None: the checkpoint has no value.
 
-    `clean`: it was closed properly. `floor_offset`: what lies below had been written as a whole
-    and can only be gone through damage. `may_be_in_memory_only`: the disk failed when it was to
-    take what lies above the recovery point. `same_boot`: what was written is in the files.
-    `lost_power`: the machine has gone down since a broker of ours wrote here.
-    `accepts_loss`: the operator gives up what lies behind a hole, wherever that is. `checks_all`:
-    nothing is believed of what lies below the recovery point either.
+    `clean`: the log was closed properly. `floor_offset`: all records below it were written, so only
+    damage can remove them. `may_be_in_memory_only`: the disk failed while syncing records above the
+    recovery point. `same_boot`: all written bytes are in the files. `lost_power`: the machine has
+    gone down since a broker wrote here. `accepts_loss`: the operator gives up all records behind
+    the first corrupt range. `checks_all`: batches below the recovery point are checked, too.
     """
 
     clean: bool = False
@@ -77,8 +76,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The log, and what had to be done: whether batches were checked, and how many bytes of torn
-    ones were cut."""
+    """The log, whether its batches were checked, and how many bytes of a torn tail were cut."""
 
     log: Log
     recovered: bool
@@ -95,10 +93,10 @@ def create_log(
     first_offset: int = 0,
     log_start_offset: int = 0,
 ) -> Log:
-    """The log of a new partition, in a directory that is made here; a copy of another log begins
-    where that does."""
-    # Its name is made durable with the first sync of a segment. A power loss before that may take
-    # it away as a whole, which a broker allows for at its start (`log_directories.vanished`).
+    """Create the log of a new partition and its directory. A copy of another log begins at the
+    `first_offset` of that log."""
+    # The first sync of a segment makes the directory's name durable. A power loss before that may
+    # remove the directory; the broker allows for that at its start (`log_directories.vanished`).
     disk.make_dirs(directory)
     parts = LogParts(
         directory,
@@ -124,12 +122,13 @@ def open_log(
     *,
     now_ms: int,
 ) -> Opened:
-    """Open what is in `directory`. Raises StorageError."""
+    """Open the log in `directory`. Raises StorageError."""
     try:
         return _open(topic_partition, directory, config, disk, owner, known, now_ms)
     except CorruptionError as error:
-        # Somebody walked through what is not checked otherwise. Where the hole is, says a check.
-        _logger.warning("log is checked from its beginning path=%s reason=%s", directory, error)
+        # Code that reads unchecked batches found a corrupt one; a full check tells which is the
+        # first.
+        log.warning("log is checked from its beginning path=%s reason=%s", directory, error)
         known = replace(known, checks_all=True)
         return _open(topic_partition, directory, config, disk, owner, known, now_ms)
 
@@ -150,12 +149,13 @@ def _open(
         loader.write_anew()
     found = loader.find_end()
     segments, log_start, epochs, epochs_changed = loader.read(found)
-    if known.accepts_loss and loader.bent is not None:
+    if known.accepts_loss and loader.corrupt_header is not None:
         loader.list_files()
         found = loader.find_end()
         segments, log_start, epochs, epochs_changed = loader.read(found)
     end = segments.active.next_offset
-    # What is only forgotten here would come back when the log has grown, with its next start.
+    # If they were forgotten in memory only, they would return once the log has grown, at its next
+    # start.
     epochs_changed |= epochs.truncate_end(end)
     epochs.truncate_start(log_start)
     damage = loader.known_damage() or loader.damage(found)
@@ -187,7 +187,7 @@ def _open(
     )
     log.topic_id = loader.topic_id()
     if log.topic_id is not None and not known.clean:
-        # It was read; that it is on the disk is not said.
+        # The file was read, but it may not be durable.
         log.epoch_file.comes_after(f"{directory}/{PARTITION_METADATA}")
     return Opened(log, loader.recovered, loader.cut_bytes)
 
@@ -208,13 +208,13 @@ class _Loader:
         self.snapshots = SnapshotFiles(directory, disk)
         self.recovered = False
         self.cut_bytes = 0
-        self.bent: Damage | None = None
-        """Where a batch is, or may be, of another leader epoch than was written."""
+        self.corrupt_header: Damage | None = None
+        """The first batch whose leader epoch is not, or may not be, the one that was written."""
 
     def list_files(self) -> None:
         names = self._disk.list_dir(self._directory)
         point = self._known.recovery_point or 0
-        if half_removed.put_back(self._directory, self._disk, names, point):
+        if undeleted_segments.restore(self._directory, self._disk, names, point):
             names = self._disk.list_dir(self._directory)
         if any(name.endswith(DELETED_SUFFIX) for name in names):
             self._disk.sync_dir(self._directory)  # as in `Segments.remove_doomed`
@@ -227,22 +227,22 @@ class _Loader:
                 if name.endswith(_LEFTOVERS):
                     self._disk.unlink(path)
                 elif name not in _KNOWN_FILES and not name.endswith(CORRUPT_SUFFIX):
-                    _logger.warning("unexpected file left alone path=%s", path)
+                    log.warning("unexpected file left alone path=%s", path)
             elif found.kind is SegmentFile.SNAPSHOT:
                 snapshots.append(found.offset)
             elif found.kind is not _LOG and found.offset not in bases:
-                _logger.info("index without a segment removed path=%s", path)
+                log.info("index without a segment removed path=%s", path)
                 self._disk.unlink(path)
         self._names = frozenset(names)
         self._bases = sorted(bases)
         self.snapshots = SnapshotFiles(self._directory, self._disk, snapshots)
 
     def write_anew(self) -> None:
-        """Put copies in the place of all segments that are not durable as a whole. After a sync
-        that failed the system takes pages for written that never came to the disk: they can be
-        read as long as they are in memory, and another sync of the same file does nothing."""
+        """Replace all segments that are not entirely durable by copies. After a failed sync the
+        kernel counts pages as written that never reached the disk: they can be read while they are
+        in memory, and another sync of the same file does nothing."""
         durable = self._known.recovery_point or 0
-        # A power loss may have left the directory of a young log, and none of its files.
+        # After a power loss the directory of a young log may be there without its files.
         for base, end in zip(self._bases, [*self._bases[1:], None], strict=False):
             if end is not None and end <= durable:
                 continue
@@ -253,7 +253,7 @@ class _Loader:
             recovery.copy_from(file, 0, self._disk, copy)
             file.close()
             self._disk.rename(copy, path)
-            _logger.info("segment written anew after the disk had failed path=%s", path)
+            log.info("segment written anew after the disk had failed path=%s", path)
         self._disk.sync_dir(self._directory)
 
     def _segments(self) -> list[Segment]:
@@ -270,8 +270,8 @@ class _Loader:
         return segments
 
     def find_end(self) -> recovery.Recovered:
-        """Where the log ends: by a glance if it was closed properly, else by recovery; where a loss
-        is accepted, at the batch that is known to be bent."""
+        """Find the log end: from the last segment if the log was closed properly, else by recovery.
+        If the operator accepts a loss, recovery cuts at the known corrupt header."""
         self._read_epochs()
         known = self._known
         segments = self._segments()
@@ -287,7 +287,7 @@ class _Loader:
                 fault = f"the log ends at {end}, all was durable up to {known.recovery_point}"
             except CorruptionError as error:
                 fault = str(error)
-            _logger.warning(
+            log.warning(
                 "log is checked although it was closed properly path=%s reason=%r",
                 self._directory,
                 fault,
@@ -313,16 +313,18 @@ class _Loader:
         return found
 
     def _gapless_from(self, recovery_point: int) -> int:
-        """Compaction leaves gaps. Its segments are durable before they take the place of others, so
-        what is missing above the recovery point after a power loss was not compacted away."""
+        """Return the offset from which segments must follow each other without a gap. Compaction
+        leaves gaps, but makes its segments durable before they replace others: after a power loss a
+        gap above the recovery point is not compaction's."""
         if not self._config.compacts:
             return 0
         return recovery_point if self._known.lost_power else sys.maxsize
 
     def _look_at(self, position: int, header: BatchHeader) -> str | None:
-        """At a batch whose checksum is right; gives why it is to be given up."""
-        if self.bent is not None and header.base_offset == self.bent.offset:
-            return self.bent.reason
+        """Check the leader epoch of a batch with a correct checksum. Return the reason to reject
+        the batch, None to accept it."""
+        if self.corrupt_header is not None and header.base_offset == self.corrupt_header.offset:
+            return self.corrupt_header.reason
         epoch, end = self._agreed
         if header.leader_epoch == epoch and header.last_offset < end:
             return None
@@ -333,17 +335,17 @@ class _Loader:
             if not is_known or not epoch_check.agrees(filed, header, start):
                 self._fault = (
                     f"the batch at {header.base_offset} is of leader epoch {header.leader_epoch},"
-                    f" by the file it is {filed.epoch_of(header.last_offset)}"
+                    f" the file says {filed.epoch_of(header.last_offset)}"
                 )
             elif header.leader_epoch == filed.epoch_of(header.base_offset):
-                # All that follow up to the next epoch need not be looked up.
+                # The batches up to the next epoch need no lookup.
                 end = filed.end_offset(header.leader_epoch, sys.maxsize)[1]
                 self._agreed = header.leader_epoch, end
         return None
 
     def read(self, found: recovery.Recovered) -> tuple[Segments, int, EpochHistory, bool]:
-        """The segments, the log start, and what `epochs` gives."""
-        # Who was killed may just have begun a segment.
+        """Return the segments, the log start, and the result of `epochs`."""
+        # A killed broker may just have created a segment.
         are_durable = not self.recovered
         segments = Segments(
             self._directory, self._disk, found.segments, are_names_durable=are_durable
@@ -353,28 +355,30 @@ class _Loader:
         return segments, log_start, *self.epochs(segments, log_start)
 
     def _known_start(self) -> int:
-        """The leader epochs begin where the log did when they were written, which is before the
-        checkpoint is: if that says more, a bit of it flipped, and it would have records deleted."""
+        """Return the log start of the checkpoint, or that of the leader epoch file if it is lower.
+        The epoch file is written before the checkpoint, so a higher checkpoint has a flipped bit,
+        and records would be deleted because of it."""
         start = self._known.log_start_offset or 0
         if self._filed is None or not self._filed.entries:
             return start
         first = self._filed.entries[0].start_offset
         if first < start:
-            _logger.warning(
+            log.warning(
                 "log start of the leader epochs taken path=%s start=%d", self._directory, first
             )
         return min(start, first)
 
     def damage(self, found: recovery.Recovered) -> Damage | None:
-        """Doubts do not matter where something is certain, nor where the operator has decided."""
-        bent = self.bent
-        if bent is None or self._known.accepts_loss:
+        """Return the damage of the log. A doubtful header does not count if another damage is
+        certain, nor if the operator accepts the loss."""
+        corrupt = self.corrupt_header
+        if corrupt is None or self._known.accepts_loss:
             return found.damage
         if found.damage is None:
-            return bent
-        if bent.is_doubt or bent.offset >= found.damage.offset:
+            return corrupt
+        if corrupt.is_doubt or corrupt.offset >= found.damage.offset:
             return found.damage
-        return replace(bent, is_whole=False)
+        return replace(corrupt, is_whole=False)
 
     def _read_epochs(self) -> None:
         path = f"{self._directory}/{LEADER_EPOCHS}"
@@ -387,8 +391,8 @@ class _Loader:
             self._fault = str(error)
 
     def epochs(self, segments: Segments, log_start: int) -> tuple[EpochHistory, bool]:
-        """The leader epochs, and whether the file has to be written anew: from the file where no
-        batch that was looked at contradicts it, else as `epoch_check.judge` says."""
+        """Return the leader epochs, and whether the file must be rewritten. They come from the file
+        if no batch that was read contradicts it, else from `epoch_check.judge`."""
         history, fault = self._filed, self._fault
         if history is not None and fault is None:
             fault = epoch_check.contradiction(history, segments, log_start)
@@ -396,19 +400,19 @@ class _Loader:
             return history, self._add_earlier(history, segments, log_start)
         path = f"{self._directory}/{LEADER_EPOCHS}"
         if not any(segment.size for segment in segments.all):
-            self._disk.unlink(path)  # what is damaged must not be taken for anything later
+            self._disk.unlink(path)  # a damaged file must not be used later
             return EpochHistory(), False
         filed = history if history is not None and history.entries else None
-        judged, self.bent = epoch_check.judge(filed, segments, log_start)
+        judged, self.corrupt_header = epoch_check.judge(filed, segments, log_start)
         if judged is not filed:
-            _logger.warning("leader epochs taken from the batches path=%s reason=%r", path, fault)
-        if self.bent is not None:
-            _logger.error(
+            log.warning("leader epochs taken from the batches path=%s reason=%r", path, fault)
+        if self.corrupt_header is not None:
+            log.error(
                 "log damaged path=%s position=%d offset=%d reason=%r",
-                self.bent.path,
-                self.bent.position,
-                self.bent.offset,
-                self.bent.reason,
+                self.corrupt_header.path,
+                self.corrupt_header.position,
+                self.corrupt_header.offset,
+                self.corrupt_header.reason,
             )
         if judged is filed:
             return judged, self._add_earlier(judged, segments, log_start)
@@ -416,8 +420,8 @@ class _Loader:
 
     @staticmethod
     def _add_earlier(history: EpochHistory, segments: Segments, log_start: int) -> bool:
-        """The file forgets epochs when the log start moves; where that move was not checkpointed,
-        they count again. Whether there were any."""
+        """Add epochs that the file lacks: it forgets epochs when the log start moves, and that move
+        was not checkpointed. Return whether there were any."""
         known = history.entries
         if not known or known[0].start_offset <= log_start:
             return False
@@ -425,7 +429,7 @@ class _Loader:
         for segment in segments.from_offset(log_start):
             for _, header in segment.headers(segment.locate(log_start) or 0, segment.size):
                 if header.leader_epoch < 0 or header.base_offset >= known[0].start_offset:
-                    break  # a log of the time before there were epochs; or all is found
+                    break  # a log without leader epochs; or all are found
                 earlier.assign(header.leader_epoch, max(header.base_offset, log_start))
             else:
                 continue
@@ -436,7 +440,7 @@ class _Loader:
         return history.entries != known
 
     def known_damage(self) -> Damage | None:
-        """The hole that was found while the log was in use."""
+        """Return the damage that was found while the log was in use, None if there is none."""
         path = f"{self._directory}/{DAMAGED}"
         if self._known.accepts_loss:
             self._disk.unlink(path)
@@ -450,5 +454,5 @@ class _Loader:
         try:
             return meta.decode_partition_metadata(self._disk.read(path), path)
         except CorruptionError as error:
-            _logger.warning("topic id not known path=%s error=%s", path, error)
+            log.warning("topic id not known path=%s error=%s", path, error)
             return None

@@ -1,8 +1,8 @@
-"""One partition's log: records go in at the end, stay in order, and leave at the front.
+"""One partition's log: appended to at the end, read in order, deleted from the front.
 
-Changes come from one thread at a time, `flush` and reads that may wait for the disk from others.
-Who may write, and how far a record is committed, is decided by replication, not here; looking
-things up is `lookup.py`'s, opening a log `loader.py`'s.
+One thread at a time changes a log; `flush` and reads that may wait for the disk come from others.
+Replication decides which broker may append and which records are committed. `lookup.py` finds
+records, `loader.py` opens a log.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.log_parts import AppendResult, LogOwner, LogParts
 from pybroker.storage.producer_state import ProducerState
 from pybroker.storage.retention import SegmentFacts, expired
-from pybroker.storage.rolling import NO_ROOM, Rolling
 from pybroker.storage.segment import Appended, Segment
+from pybroker.storage.segment_roll import NO_ROOM, SegmentRoll
 from pybroker.storage.txn_index import AbortedTransaction
 
 
 class Log:
-    """Invariants: log start <= log end; recovery point <= log end; what lies below the recovery
-    point has been made durable.
-    Where the disk fails, methods raise BrokerError KAFKA_STORAGE_ERROR.
-    """
+    """Invariants: log start <= log end; recovery point <= log end; records below the recovery point
+    are durable. If the disk fails, methods raise BrokerError KAFKA_STORAGE_ERROR."""
 
     def __init__(self, topic_partition: TopicPartition, parts: LogParts, owner: LogOwner) -> None:
         self.topic_partition = topic_partition
@@ -51,19 +49,19 @@ class Log:
         self._snapshots = parts.snapshots
         self._owner = owner
         self._failure: StorageError | None = None
-        self._rolling = Rolling(owner.rng, parts.config)
+        self._segment_roll = SegmentRoll(owner.rng, parts.config)
 
     # -- what it is
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets; of a damaged log, where it stops being readable."""
+        """The offset of the next record; of a damaged log, the end of the readable records."""
         return self.segments.active.next_offset
 
     @property
     def durable_end(self) -> int:
-        """The log end that counts for acknowledgements and the high watermark: what is below is as
-        durable as flush.messages asks for."""
+        """The log end that counts for acknowledgements and the high watermark: records below it are
+        as durable as flush.messages demands."""
         if self.config.flush_messages == NEVER or self.damage is not None:
             return self.segments.active.next_offset
         return self._durability.counted_end(self.log_end_offset)
@@ -78,7 +76,7 @@ class Log:
 
     @property
     def recovery_point(self) -> int:
-        """What lies below has been made durable."""
+        """Records below this offset are durable."""
         return self._durability.recovery_point
 
     @property
@@ -87,7 +85,7 @@ class Log:
 
     @property
     def latest_epoch(self) -> int:
-        """The last leader epoch that is recorded, -1 if there is none."""
+        """The last leader epoch on record, -1 if there is none."""
         return self.epoch_file.history.latest_epoch
 
     @property
@@ -96,12 +94,12 @@ class Log:
 
     @property
     def failure(self) -> StorageError | None:
-        """Why the log is not used any more; None while it is."""
+        """Why the log can no longer be used; None while it can."""
         return self._failure
 
     def set_config(self, config: LogConfig) -> None:
         self.config = config
-        self._rolling.begin(config, 0)
+        self._segment_roll.begin(config, 0)
         if self.durable_end < self.log_end_offset:
             self._owner.sync_due(self)
 
@@ -116,9 +114,8 @@ class Log:
         now_ms: int,
     ) -> AppendResult:
         """Write one validated batch, as leader. `data` is exactly the batch and is stamped in
-        place; `header` is its header as it came.
-        Raises BrokerError: those of `ProducerState.check`, KAFKA_STORAGE_ERROR; nothing is written.
-        """
+        place; `header` is the header as received. Raises BrokerError: the codes of
+        `ProducerState.check`, KAFKA_STORAGE_ERROR. Then nothing is written."""
         self._check_usable()
         stamped_ms = NO_TIMESTAMP
         if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -137,7 +134,7 @@ class Log:
         size, first_offset = active.end
         last_offset = first_offset + header.last_offset_delta
         stamp(data, 0, first_offset, leader_epoch)
-        room = self._rolling.room
+        room = self._segment_roll.room
         if (
             size + len(data) > room.size_bytes
             or last_offset > room.last_offset
@@ -158,8 +155,8 @@ class Log:
         return tuple.__new__(AppendResult, result)  # without a step in Python
 
     def append_replicated(self, data: Buffer, *, now_ms: int, epoch_max: int = EPOCH_MAX) -> None:
-        """Write batches that the leader of `epoch_max` sent, as they are: they keep offsets and
-        epochs. A batch cut off at the end is left out.
+        """Write batches from the leader of `epoch_max` unchanged: they keep offsets and epochs. A
+        partial batch at the end is dropped.
 
         Raises BrokerError: CORRUPT_MESSAGE for a wrong checksum and for offsets or epochs that do
         not follow, KAFKA_STORAGE_ERROR. Then nothing has been written.
@@ -174,7 +171,7 @@ class Log:
                 batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
                 pending_bytes = position - run[0][0] if run else 0
                 active = self.segments.active
-                if self._rolling.is_due(active, batch, self.config, now_ms, pending_bytes):
+                if self._segment_roll.is_due(active, batch, self.config, now_ms, pending_bytes):
                     self._write_run(view, run, now_ms)
                     self._start_segment(header.base_offset, now_ms)
                     run = []
@@ -184,7 +181,7 @@ class Log:
         self._after_append(now_ms)
 
     def _write_run(self, view: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
-        """Write consecutive batches of `view` and remember their producers."""
+        """Write consecutive batches of `view` and update the producer state."""
         if not run:
             return
         start, end = run[0][0], run[-1][0] + run[-1][1].size
@@ -199,11 +196,11 @@ class Log:
                 self._remember(header, header.base_offset, now_ms, marker)
 
     def _make_room(self, batch: Appended, first_offset: int, now_ms: int) -> Segment:
-        """The segment for a batch that may be beyond the room of the active one."""
-        if self._rolling.is_due(self.segments.active, batch, self.config, now_ms, 0):
+        """Return the segment for a batch that may exceed the room of the active one."""
+        if self._segment_roll.is_due(self.segments.active, batch, self.config, now_ms, 0):
             self._start_segment(first_offset, now_ms)
         active = self.segments.active
-        self._rolling.measure(active, self.config)
+        self._segment_roll.measure(active, self.config)
         return active
 
     def _write(self, data: Buffer, batches: list[Appended]) -> None:
@@ -213,16 +210,16 @@ class Log:
             raise self._cut_back(error) from error
 
     def _cut_back(self, error: StorageError) -> BrokerError:
-        """What to raise when the active segment could not be written to."""
+        """Return the error to raise after a failed write to the active segment."""
         try:
-            # Where the disk could not do so itself, nothing may be written behind the remains.
+            # If the disk could not undo a partial write, no batch may be written behind it.
             self.segments.active.file.truncate(self.segments.active.size)
         except StorageError as worse:
             return self.fail(worse)
         return self._owner.refuse(self.topic_partition, error)
 
     def _after_append(self, now_ms: int) -> None:
-        self._rolling.written(now_ms)
+        self._segment_roll.written(now_ms)
         self.last_append_ms = now_ms
         if self.config.flush_messages != NEVER:
             tolerated = self._durability.tolerates(self.log_end_offset, self.config)
@@ -243,7 +240,7 @@ class Log:
         try:
             self.segments.active.transactions.append(self._producers.aborted(completed))
         except StorageError as error:
-            raise self.fail(error) from error  # readers would be shown what was aborted
+            raise self.fail(error) from error  # readers would see aborted records
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -252,7 +249,7 @@ class Log:
             raise self.damage.as_error(self.topic_partition)
 
     def fail(self, error: StorageError) -> BrokerError:
-        """End the use of the log, because its disk has failed; gives what to raise."""
+        """Stop using the log, because its disk has failed. Return the error to raise."""
         if self._failure is None:
             self._failure = error
             self._owner.failed(self.topic_partition, error)
@@ -280,7 +277,7 @@ class Log:
         except StorageError as error:
             raise self._owner.refuse(self.topic_partition, error) from error
         self._snapshots.keep(self.segments.bases, base_offset)
-        self._rolling.begin(self.config, now_ms)
+        self._segment_roll.begin(self.config, now_ms)
 
     # -- reading
 
@@ -293,13 +290,13 @@ class Log:
         at_least_one_batch: bool,
         cached_only: bool,
     ) -> Buffer | None:
-        """Whole batches from the one that holds `offset` on, all of them below `upper_offset`, in
-        all at most `max_bytes` long; b"" if there is none.
+        """Return whole batches from the one that holds `offset`, all below `upper_offset`, at most
+        `max_bytes` in total; b"" if there is none.
 
-        With `at_least_one_batch` the first batch comes even if it is longer than `max_bytes`. With
-        `cached_only` None means that the disk would have to be waited for: ask again without it in
-        the Blocking port. Raises BrokerError: OFFSET_OUT_OF_RANGE outside log start and log end,
-        CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, also at the hole of a damaged log.
+        With `at_least_one_batch` the first batch is returned even if it is longer than `max_bytes`.
+        With `cached_only` the result None means that the read would wait for the disk: call again
+        without it in the Blocking port. Raises BrokerError: OFFSET_OUT_OF_RANGE outside log start
+        and log end, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR (also at the damage of a damaged log).
         """
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:
@@ -324,38 +321,38 @@ class Log:
     def offset_for_timestamp(
         self, timestamp_ms: int, upper_offset: int
     ) -> tuple[int, int, int] | None:
-        """Offset, timestamp and leader epoch of the first record from the log start that is not
-        older than `timestamp_ms`; None if there is none below `upper_offset`. May wait for the
-        disk. Raises BrokerError."""
+        """Return offset, timestamp and leader epoch of the first record, from the log start, with a
+        timestamp of at least `timestamp_ms`; None if there is none below `upper_offset`. May wait
+        for the disk. Raises BrokerError."""
         start = self.log_start_offset
         return lookup.offset_for_timestamp(self.segments, timestamp_ms, start, upper_offset)
 
     def offset_of_max_timestamp(self, upper_offset: int) -> tuple[int, int, int] | None:
-        """The same of the first record with the largest timestamp (KIP-734)."""
+        """Return the same for the first record with the largest timestamp (KIP-734)."""
         return lookup.offset_of_max_timestamp(self.segments, self.log_start_offset, upper_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The offset below which every transaction is decided; at most the high watermark."""
+        """Return the offset below which all transactions are completed: at most that watermark."""
         unstable = self._producers.first_unstable_offset(high_watermark)
         return high_watermark if unstable is None else min(high_watermark, unstable)
 
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that overlap [from_offset, to_offset), by first offset."""
+        """Return aborted transactions that overlap [from_offset, to_offset), by first offset."""
         return lookup.aborted_transactions(self.segments, from_offset, to_offset)
 
     # -- leader epochs
 
     def epoch_of(self, offset: int) -> int:
-        """The leader epoch in which the record at `offset` was written, -1 if that is unknown."""
+        """Return the leader epoch of the record at `offset`, -1 if it is unknown."""
         return self.epoch_file.history.epoch_of(offset)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch up to `epoch`, and where it ends: see `EpochHistory.end_offset`."""
+        """Return the largest epoch up to `epoch` and its end: see `EpochHistory.end_offset`."""
         return self.epoch_file.history.end_offset(epoch, self.log_end_offset)
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
-        """A leader of `epoch` goes on from `start_offset`. Durable before the first append of that
-        epoch: that append sees to it, unless `persist_epochs` was called elsewhere before."""
+        """Begin a leader epoch at `start_offset`. The first append of that epoch makes it durable,
+        unless `persist_epochs` has done so."""
         self.epoch_file.assign(epoch, start_offset)
 
     def persist_epochs(self) -> None:
@@ -366,11 +363,11 @@ class Log:
     # -- shortening
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the records from `offset` on, and the batch that holds it as a whole. Waits for
-        the disk. Raises BrokerError KAFKA_STORAGE_ERROR."""
+        """Remove all records from `offset` on, and the whole batch that holds it. Waits for the
+        disk. Raises BrokerError KAFKA_STORAGE_ERROR."""
         self._check_usable()
         if offset >= self.log_end_offset:
-            self.epoch_file.truncate_end(self.log_end_offset)  # one that was begun without a record
+            self.epoch_file.truncate_end(self.log_end_offset)  # an epoch without a record
             return
         if offset <= self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
@@ -389,7 +386,7 @@ class Log:
         self._owner.lower(self.topic_partition, end)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all; the next record gets `offset`. Mends a damaged log. Waits for the disk."""
+        """Remove all; the next record gets `offset`. Repairs a damaged log. Waits for the disk."""
         if self._failure is not None:
             self._check_usable()
         with self._cutting(0):
@@ -406,10 +403,10 @@ class Log:
 
     @contextlib.contextmanager
     def _cutting(self, offset: int) -> Iterator[None]:
-        """Around what takes away all from `offset` on; nobody makes files durable meanwhile."""
+        """Wrap the removal of all records from `offset` on; no other thread flushes meanwhile."""
         with self._durability.at_most(offset):
             self._owner.lower(self.topic_partition, offset)
-            self._rolling.room = NO_ROOM
+            self._segment_roll.room = NO_ROOM
             with self._durability.syncing:
                 try:
                     yield
@@ -417,8 +414,8 @@ class Log:
                     raise self.fail(StorageError(str(error))) from error
 
     def advance_log_start(self, offset: int) -> None:
-        """Records below `offset` are no longer served; their segments go with the next retention.
-        Survives a restart once the manager has written its checkpoints. Raises BrokerError
+        """Stop serving records below `offset`; the next retention deletes their segments. Survives
+        a restart once the manager has written its checkpoints. Raises BrokerError
         OFFSET_OUT_OF_RANGE beyond the log end."""
         if offset > self.log_end_offset:
             raise self._out_of_range(offset)
@@ -427,8 +424,8 @@ class Log:
             self.epoch_file.truncate_start(offset)
 
     def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
-        """Delete the segments that retention allows (not `by_age`: those below the log start) and
-        give their number. `remove_doomed` removes the files after file.delete.delay.ms."""
+        """Delete the segments that retention no longer keeps (not `by_age`: those below the start).
+        Return their number. `remove_doomed` removes the files after file.delete.delay.ms."""
         if self._failure is not None or self.damage is not None:
             return 0
         segments = self.segments.all
@@ -444,7 +441,7 @@ class Log:
             if not count:
                 return 0
             if count == len(segments):
-                # On a full disk there may be no room for what is deleted at once.
+                # A full disk may have no room for the indexes of a segment that is deleted at once.
                 self._start_segment(self.log_end_offset, now_ms, seals=False)
             self.segments.remove(segments[:count], now_ms + self.config.file_delete_delay_ms)
         except StorageError as error:
@@ -453,7 +450,7 @@ class Log:
         return count
 
     def remove_doomed(self, now_ms: int) -> None:
-        """Remove the files of deleted segments whose time has come. Waits for the disk."""
+        """Remove the files of deleted segments whose delay has passed. Waits for the disk."""
         try:
             if self._failure is None:
                 self.segments.remove_doomed(now_ms)
@@ -463,25 +460,25 @@ class Log:
     # -- making durable
 
     def needs_flush(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms ask for a flush now."""
+        """Whether flush.messages or flush.ms demand a flush now."""
         return self._durability.is_due(self.log_end_offset, self.config, now_ms)
 
     @property
     def has_closed_unflushed(self) -> bool:
-        """Whether segments that get no more records are not durable yet."""
+        """Whether closed segments are not durable yet."""
         return self.recovery_point < self.segments.active.base_offset
 
     def flush(self, *, closed_only: bool = False, now_ms: int | None = None) -> None:
-        """Make all that is appended so far durable and move the recovery point; with `closed_only`
-        all but the active segment. Waits for the disk; may be called from any thread.
-        Raises BrokerError KAFKA_STORAGE_ERROR; unless the disk was just full, the log is not used
-        any more then: after a failed sync nobody knows what the disk holds."""
+        """Make all appended records durable and move the recovery point; with `closed_only` those
+        of closed segments. Waits for the disk; may be called from any thread. Raises BrokerError
+        KAFKA_STORAGE_ERROR. Unless the disk was merely full, the log is not used any more: after a
+        failed sync the content of the disk is unknown."""
         with self._making_durable():
             self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
 
     def close(self) -> None:
-        """Write the indexes and the producers' state, make all durable, each file once, and release
-        the files. One that failed or is damaged is only released. Idempotent. Raises as `flush`."""
+        """Write the indexes and the producer state, sync each file once, and close the files. A log
+        that failed or is damaged is only closed. Idempotent. Raises the errors of `flush`."""
         if self._failure is None and self.damage is None:
             producers = self._snapshots, self._producers
             with self._making_durable():

@@ -1,6 +1,6 @@
-"""How one partition's log behaves: the options of its topic, with two words as the log knows them.
+"""The configuration of one partition's log: the options of its topic, two of them as enums.
 
-The rows stand in `topic_config.py`. Text, bounds and precedence are not looked at here.
+`topic_config.py` has the rows. Text, bounds and precedence are not checked here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMESTAMP_TYPES: Final[Mapping[str, TimestampType]] = {
     "CreateTime": TimestampType.CREATE_TIME,
     "LogAppendTime": TimestampType.LOG_APPEND_TIME,
 }
-"""By the words of `message.timestamp.type`."""
+"""By the values of `message.timestamp.type`."""
 _STORED_CODECS: Final[Mapping[str, Codec | None]] = {
     "producer": None,
     "uncompressed": Codec.NONE,
@@ -30,7 +30,7 @@ _STORED_CODECS: Final[Mapping[str, Codec | None]] = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-"""By the words of `compression.type`."""
+"""By the values of `compression.type`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +43,5 @@ class LogConfig(TopicConfig):
 
     @property
     def stored_codec(self) -> Codec | None:
-        """None keeps what came."""
+        """The codec for stored batches; None keeps the producer's."""
         return _STORED_CODECS[self.compression_type]

@@ -1,4 +1,4 @@
-"""The values around a log: what it is made of, what it answers, and whom it tells."""
+"""The values around a log: its parts, its results, and its owner."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 
 
 class AppendResult(NamedTuple):
-    """Where a batch went. `duplicate`: it was there before, at these offsets, and nothing was
-    written. `log_append_time_ms` is -1 unless the topic's timestamps are the broker's."""
+    """The offsets of an appended batch. `duplicate`: the batch was already in the log at these
+    offsets, and nothing was written. `log_append_time_ms` is -1 unless the topic uses
+    LogAppendTime."""
 
     first_offset: int
     last_offset: int
@@ -32,10 +33,10 @@ class AppendResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A hole in a log: bytes at `position` of `path` are not what was written, and others after
-    them are whole or had been made durable. Everything below `offset` can be served. `is_whole`:
-    all records are, and only the leader epoch of a batch is wrong, or in doubt (`is_doubt`: it may
-    as well be that of the file); where there is no other replica that does not matter."""
+    """The first corrupt range of a log: the bytes at `position` of `path` are not as written, and
+    later bytes are valid or were durable. Everything below `offset` can be served. `is_whole`: all
+    records are intact, and only the leader epoch in a batch header is wrong, or in doubt
+    (`is_doubt`: the epoch file may be the wrong one); that does not matter to an only replica."""
 
     offset: int
     path: str
@@ -45,7 +46,7 @@ class Damage:
     is_whole: bool = False
 
     def encode(self) -> bytes:
-        """For a file beside the log."""
+        """Return the content of the file that marks the log as damaged."""
         fields = {
             "offset": self.offset,
             "path": self.path,
@@ -56,7 +57,8 @@ class Damage:
 
     @staticmethod
     def decode(data: bytes, path: str) -> Damage:
-        """What such a file says. One that cannot be read says enough: nothing can be served."""
+        """Return the content of such a file. If the file is unreadable, nothing of the log can be
+        served."""
         try:
             fields = json.loads(data)
             return Damage(
@@ -66,16 +68,16 @@ class Damage:
                 str(fields["reason"]),
             )
         except (ValueError, KeyError, TypeError):
-            return Damage(0, path, 0, "it was found before")
+            return Damage(0, path, 0, "the damage was found before")
 
     def told(self, topic_partition: TopicPartition) -> str:
         return f"{topic_partition} is damaged from offset {self.offset}: {self.reason}"
 
     def as_error(self, topic_partition: TopicPartition) -> BrokerError:
-        """What is answered at the hole and behind it."""
+        """Return the error for reads at and behind the corrupt range."""
         return BrokerError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{self.told(topic_partition)}; to give up what lies from there on, name"
+            f"{self.told(topic_partition)}; to give up all records from there on, name"
             f" {topic_partition} in pybroker.accept-loss in the log directory and start this broker"
             " again",
         )
@@ -83,7 +85,7 @@ class Damage:
 
 @dataclass(slots=True)
 class LogParts:
-    """What a log is made of; put together by `loader.py`."""
+    """The parts of a log; `loader.py` puts them together."""
 
     directory: str
     disk: Disk
@@ -96,15 +98,15 @@ class LogParts:
     recovery_point: int
     damage: Damage | None = None
     unreachable: tuple[Segment, ...] = ()
-    """Segments behind the hole of a damaged log."""
+    """Segments behind the first corrupt range of a damaged log."""
     settled_end: int = -1
-    """Log end if the log was closed properly and is as it was then."""
+    """The log end if the log was closed properly and has not changed since, else -1."""
     epochs_changed: bool = False
-    """The epochs differ from those in the file."""
+    """Whether the epochs differ from those in the file."""
 
 
 class Flushable(Protocol):
-    """A log, for who makes it durable."""
+    """A log, as group commit sees it."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -122,16 +124,16 @@ class Flushable(Protocol):
     def failure(self) -> StorageError | None: ...
 
     def flush(self) -> None:
-        """Raises BrokerError."""
+        """Make the log durable. Raises BrokerError."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOwner:
-    """What a log tells its manager. `lowering` comes before bytes are removed at the end: what is
-    checkpointed beyond that offset must be forgotten first; and again when they are gone, for who
-    has read or noted in between what there was. `failed` comes after a failure that
-    ends the use of the log, `refused` after one that does not. `sync_due` asks for a flush soon, as
-    flush.messages says; where it gives False nobody will see to it, and the log does it itself."""
+    """The callbacks of a log to its manager. `lowering` comes before bytes are removed at the end:
+    checkpoints beyond that offset must be lowered first. It comes again once they are gone, for
+    readers and checkpoints that saw them meanwhile. `failed` comes after a failure that ends the
+    use of the log, `refused` after one that does not. `sync_due` asks for a flush soon, as
+    flush.messages demands; if it returns False, the log flushes itself."""
 
     lowering: Callable[[TopicPartition, int], None] = lambda partition, offset: None
     failed: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
@@ -140,15 +142,15 @@ class LogOwner:
     sync_due: Callable[[Flushable], bool] = lambda log: False
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """Raises BrokerError KAFKA_STORAGE_ERROR."""
+        """Call `lowering`. Raises BrokerError KAFKA_STORAGE_ERROR."""
         try:
             self.lowering(partition, offset)
         except StorageError as error:
             raise self.refuse(partition, error) from error
 
     def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
-        """Tell of a failure after which the log is as it was; gives what to raise. A disk that is
-        only full is tried again; one that is broken or read-only ends the use of its directory."""
+        """Report a failure that left the log unchanged. Return the error to raise. After a full
+        disk the log tries again; a broken or read-only disk ends the use of its directory."""
         tell = self.refused if isinstance(error, DiskFull) else self.failed
         tell(partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

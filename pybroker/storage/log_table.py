@@ -1,5 +1,5 @@
-"""The logs of a broker and the directory that holds each: what the manager and the moves between
-directories share. Decides nothing."""
+"""The logs of a broker and the directory of each, shared by the manager and the moves between
+directories. Decides nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pybroker.storage.log import Log
 class LogTable:
     """Invariant: `logs` and `home` have the same partitions.
 
-    `lock` is held around changes of both and of what is checkpointed, so that work which waits for
-    the disk may run in several threads. It is never taken while a log's own lock is held.
+    `lock` is held around changes of both and of the checkpoints, so that work that waits for the
+    disk may run in several threads. It is never taken while a log's own lock is held.
     """
 
     def __init__(self, directories: DirectorySet, disk: Disk, rng: Rng) -> None:
@@ -38,9 +38,9 @@ class LogTable:
             return {key: log for key, log in self.logs.items() if self.home[key] is directory}
 
     def choose(self, partition: TopicPartition, wish: LogDirectory | None) -> LogDirectory | None:
-        """The directory for a new partition: where it was begun before and could not be made, or it
-        would be in two of them; where it was wished; or else the one with the fewest. None if all
-        have failed."""
+        """Return the directory for a new partition: one that holds its files from an earlier
+        attempt, or the partition would be in two; else the requested one; else the one with the
+        fewest partitions. None if all have failed."""
         usable = self.directories.usable()
         for each in usable:
             if self.disk.exists(f"{each.path}/{partition_directory(partition)}"):
@@ -54,7 +54,7 @@ class LogTable:
         return uuid.UUID(bytes=self.rng.randbytes(16))
 
     def rename_away(self, log: Log, directory: LogDirectory, purpose: str) -> str:
-        """Rename the directory of a log that is not used any more; gives the new path. Raises
+        """Rename the directory of a log that is no longer used. Return the new path. Raises
         StorageError."""
         name = marked_directory(log.topic_partition, self.unique(), purpose)
         path = f"{directory.path}/{name}"

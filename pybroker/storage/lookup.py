@@ -1,7 +1,7 @@
-"""Finding things in the segments of a log: records by offset and by time, aborted transactions,
-producers. Nothing here changes the records of a log.
+"""Lookups in the segments of a log: records by offset and by time, aborted transactions, producers.
+No function changes the records of a log.
 
-Functions may raise StorageError and CorruptionError where they do not say BrokerError.
+Functions may raise StorageError and CorruptionError, unless they say BrokerError.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 from pybroker.storage.txn_index import AbortedTransaction
 
 DECOMPRESSED_BYTES_MAX: Final = 32 * 1024**2
-"""Where the records of one batch are looked at. Clients cut batches before they compress them, at
-a megabyte or so; what is far beyond that was made to cost memory."""
+"""The limit for looking into the records of one batch. Clients cut batches at about a megabyte
+before they compress them; a batch far beyond that was made to use up memory."""
 
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
-    """Turn what goes wrong with the disk into KAFKA_STORAGE_ERROR."""
+    """Turn errors of the disk into KAFKA_STORAGE_ERROR."""
     try:
         yield
     except (StorageError, CorruptionError) as error:
@@ -38,21 +38,21 @@ def reported() -> Iterator[None]:
 
 
 def unreadable(error: StorageError | CorruptionError) -> BrokerError:
-    """What is answered to who reads: a disk that fails, or bytes that are not what was written."""
+    """Return the error for a reader: the disk failed, or bytes are damaged."""
     is_corrupt = isinstance(error, CorruptionError)
     code = ErrorCode.CORRUPT_MESSAGE if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR
     return BrokerError(code, str(error))
 
 
 def out_of_range(key: TopicPartition, offset: int, start: int, end: int) -> BrokerError:
-    """What is answered for an offset that the log does not have."""
+    """Return the error for an offset outside the log."""
     return BrokerError(
         ErrorCode.OFFSET_OUT_OF_RANGE, f"{key}: offset {offset} is outside {start} to {end}"
     )
 
 
 def marker_of(batch: Buffer, header: BatchHeader) -> EndTransaction | None:
-    """The end of a transaction, if the batch is one."""
+    """Return the end of a transaction if the batch is a marker, else None."""
     if not header.is_control:
         return None
     records = decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
@@ -62,10 +62,10 @@ def marker_of(batch: Buffer, header: BatchHeader) -> EndTransaction | None:
 def checked_batches(
     data: Buffer, expected: int, epoch: int, epoch_max: int
 ) -> list[tuple[int, BatchHeader]]:
-    """Position and header of the whole batches in `data`, which a leader sent.
+    """Return position and header of the whole batches in `data` from the leader.
 
-    Raises BrokerError CORRUPT_MESSAGE for a wrong checksum, and where offsets do not rise from
-    `expected`, or leader epochs from `epoch` to at most `epoch_max`.
+    Raises BrokerError CORRUPT_MESSAGE for a wrong checksum, for offsets that do not rise from
+    `expected`, and for leader epochs outside `epoch` to `epoch_max`.
     """
     try:
         batches = list(iter_headers(data))
@@ -100,7 +100,7 @@ def read(
     at_least_one_batch: bool,
     cached_only: bool,
 ) -> Buffer | None:
-    """See `Log.read`. Does not go on into the next segment: who reads on comes again."""
+    """See `Log.read`. Does not continue into the next segment: the reader calls again."""
     try:
         for segment in segments.from_offset(offset):
             if segment.base_offset >= upper_offset:
@@ -175,8 +175,9 @@ def offset_of_max_timestamp(
 
 
 def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """Offset and timestamp of each record of a batch. One that unpacks to more than may be is not
-    unpacked: its first offset stands for all, which is early enough for every reader."""
+    """Yield offset and timestamp of each record of a batch. A batch that would unpack to too many
+    bytes is not unpacked: its first offset stands for all, which is early enough for every
+    reader."""
     batch = segment.file.pread(position, header.size)
     try:
         yield from record_times(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
@@ -202,7 +203,7 @@ def aborted_transactions(
 
 
 def end_without(segments: Segments, offset: int) -> int:
-    """Where the log ends once the batch that holds `offset` is removed, and all after it."""
+    """Return the log end after the batch that holds `offset` and all later ones are removed."""
     segment = segments.from_offset(offset)[0]
     try:
         position = segment.locate(offset)
@@ -210,15 +211,15 @@ def end_without(segments: Segments, offset: int) -> int:
             return offset
         return min(offset, next(segment.headers(position, segment.size))[1].base_offset)
     except (StorageError, CorruptionError):
-        return offset  # whoever removes it comes upon it
+        return offset  # the removal finds the damage
 
 
 def rebuild_producers(
     segments: Segments, snapshots: SnapshotFiles, snapshot_max: int, seen_ms: int
 ) -> ProducerState:
-    """The producers' state at the end of the log: from the newest snapshot and the batches after
-    it. Snapshots beyond `snapshot_max` are not used, so that aborted transactions among the batches
-    after it are added to the index if a crash has taken them from it."""
+    """Return the producer state at the end of the log, from the newest snapshot and the batches
+    after it. Snapshots beyond `snapshot_max` are not used, so that aborted transactions among the
+    later batches, which a crash may have taken from the index, are added again."""
     first, end = segments.first.base_offset, segments.active.next_offset
     loaded = snapshots.load(min(end, max(first, snapshot_max)), first)
     start, state = loaded if loaded is not None else (first, ProducerState())

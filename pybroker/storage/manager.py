@@ -1,8 +1,8 @@
-"""All logs of a broker: which there are and where, from the start to the end.
+"""All logs of a broker and the directories that hold them, from start to shutdown.
 
 Methods that say so wait for the disk and belong in the Blocking port, where several may run at a
-time. Finding the logs at the start is `opening.py`'s, which directories can be used
-`directory_set.py`'s, the chores `chores.py`'s.
+time. `opening.py` finds the logs at the start, `directory_set.py` knows which directories can be
+used, `chores.py` has the periodic work.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from pybroker.storage.opening import Opening, is_suspect
 from pybroker.storage.producer_state import EXPIRATION_MS_DEFAULT
 from pybroker.storage.relocation import Relocations
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 FLUSH_IDLE_MS_DEFAULT: Final = 15_000
-"""How long a partition must be quiet before it is made durable; asked every 10 s, that keeps the
-promise of 30 s."""
+"""The time without appends after which a partition is flushed. It is checked every 10 s, which
+keeps the promise of 30 s."""
 
 FailureListener = Callable[[str, StorageError], None]
-"""Told the path of a log directory that has failed, and why; in any thread."""
+"""Called, in any thread, with the path of a log directory that has failed, and the error."""
 
 
 def _nobody(log: Flushable) -> bool:
@@ -72,9 +72,9 @@ class LogManager:
         on_failure: Callable[[str, StorageError], None] | None = None,
         foreign_names: Iterable[str] = (),
     ) -> None:
-        """`on_failure` is told the directory whose disk has failed, once; its partitions answer
-        KAFKA_STORAGE_ERROR from then on. `foreign_names` are entries of a log directory that others
-        own."""
+        """`on_failure` is called once for each directory whose disk fails; the partitions of that
+        directory answer KAFKA_STORAGE_ERROR from then on. `foreign_names` are entries of a log
+        directory that other components own."""
         self._directories = DirectorySet(directories, disk, frozenset(foreign_names))
         self._disk = disk
         self.free_bytes = disk.free_bytes
@@ -103,26 +103,25 @@ class LogManager:
         self.accepted_losses: frozenset[TopicPartition] = frozenset()  # at this start
         self._started = False
         self.sync_due: Callable[[Flushable], bool] = _nobody
-        """Told of logs that flush.messages wants to be durable; gives whether it sees to that."""
+        """Called with logs that flush.messages wants flushed; returns whether it flushes them."""
 
     # -- start and stop
 
     @staticmethod
     def peek(directories: Sequence[str], disk: Disk) -> tuple[int | None, str | None]:
-        """Broker id and cluster id in the directories' `meta.properties`, None where none says so.
-        Touches nothing. Raises StartupError where they contradict each other, or where none of
-        the directories can be used."""
+        """Return broker id and cluster id of the directories' `meta.properties`, None where no file
+        has one. Changes nothing. Raises StartupError if the files contradict each other, or if no
+        directory can be used."""
         return DirectorySet(directories, disk).identities()
 
     def lock(self) -> None:
-        """Take the locks of all directories that can be used; `start` does it too. Raises
-        StartupError, holding none."""
+        """Take the locks of all usable directories; `start` does so, too. Raises StartupError,
+        holding no lock."""
         self._directories.lock(self._process_id)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no directory holds anybody's data yet; to be asked between `lock` and
-        `start`."""
+        """Return whether no directory holds data yet. To be called between `lock` and `start`."""
         return self._directories.is_fresh
 
     def start(
@@ -133,9 +132,9 @@ class LogManager:
         *,
         expects_data: bool = False,
     ) -> None:
-        """Check everything, then open all logs. `configs`: of topics that have some of their own.
+        """Check everything, then open all logs. `configs` has the topics with options of their own.
         `expects_data`: this broker is known to have had partitions. Waits for the disk. Raises
-        StartupError; then nothing has changed but that new directories and lock files exist."""
+        StartupError; then only new directories and lock files were created."""
         self._directories.check(broker_id, cluster_id)
         self.lock()
         opening = Opening(
@@ -165,10 +164,10 @@ class LogManager:
         self.suspects.update(key for key in opening.opened if is_suspect(opening.home[key]))
         self._started = True
         recovered = sum(result.recovered for result in opening.opened.values())
-        _logger.info("logs opened partitions=%d recovered=%d", len(opening.opened), recovered)
+        log.info("logs opened partitions=%d recovered=%d", len(opening.opened), recovered)
 
     def _owner_in(self, directory: LogDirectory) -> LogOwner:
-        """Whom the logs of a directory tell."""
+        """Return the owner that the logs of a directory report to."""
         return LogOwner(
             partial(self._lower_checkpoints, directory),
             lambda partition, error: self._directory_failed(directory, error),
@@ -184,11 +183,12 @@ class LogManager:
 
     @property
     def may_lack_logs(self) -> bool:
-        """Whether a log may be gone as a whole, as the name of its directory was not durable."""
+        """Whether a whole log may be gone, because the name of its directory was not durable."""
         return any(each.meta() and is_suspect(each) for each in self._directories.usable())
 
     def record_incarnation(self, incarnation: int) -> None:
-        """What was suspect at the start is settled, the next one need not see to it. Blocks."""
+        """Record that the suspect replicas of this start are settled, so the next start does not
+        find them again. Waits for the disk."""
         family = self._directories.family
         with self._lock:
             for directory in self._directories.usable():
@@ -199,8 +199,8 @@ class LogManager:
     def shutdown(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int = -1
     ) -> None:
-        """End the logs that `ending` has not ended, write the checkpoints and leave the clean mark
-        in each directory where nothing failed and no log is damaged. Waits for the disk.
+        """Close the logs that `ending` has not closed, write the checkpoints, and leave the clean
+        mark in each directory without a failure or a damaged log. Waits for the disk.
         Idempotent."""
         if not self._started:
             self.unlock()
@@ -221,7 +221,7 @@ class LogManager:
             self.unlock()
 
     def unlock(self) -> None:
-        """Release the locks; without `shutdown` a crash is what the next start sees. Idempotent."""
+        """Release the locks. Without `shutdown` the next start sees a crash. Idempotent."""
         self._directories.unlock()
 
     # -- partitions
@@ -230,8 +230,8 @@ class LogManager:
         return self._logs.get(partition)
 
     def all(self) -> Mapping[TopicPartition, Log]:
-        """A snapshot. Never waits: the lock is held while checkpoints are made durable, and the
-        event loop asks, too; copying a dictionary is one step for all threads."""
+        """Return a snapshot of all logs. Never waits, because the event loop calls it, too: a
+        thread may hold the lock while it syncs checkpoints, and copying a dictionary is atomic."""
         return dict(self._logs)
 
     def damaged(self) -> Mapping[TopicPartition, Damage]:
@@ -246,14 +246,15 @@ class LogManager:
         is_new: bool = True,
         is_copied: bool = False,
     ) -> Log:
-        """The log of a partition, made where it was wished or else in the directory with the
-        fewest partitions if there is none; an existing one takes the configuration and, if it has
-        none, the topic id. `is_new`: there cannot be a log of it anywhere. `is_copied`: another
-        broker leads, so that one that is gone for good can begin anew.
+        """Return the log of a partition. A missing log is created in the directory that was
+        requested for it, else in the one with the fewest partitions. An existing log takes the
+        configuration and, if it has none, the topic id. `is_new`: no log of the partition can exist
+        anywhere. `is_copied`: another broker leads, so a log that is gone for good can begin anew.
 
-        Raises BrokerError INCONSISTENT_TOPIC_ID if there is one of another topic,
-        KAFKA_STORAGE_ERROR if there is one that cannot be used, or may be in a directory that is
-        offline or lost, or is to be led from before it is complete; StorageError."""
+        Raises BrokerError INCONSISTENT_TOPIC_ID if the log belongs to another topic. Raises
+        BrokerError KAFKA_STORAGE_ERROR if the log cannot be used, may be in a directory that is
+        offline or lost, or shall lead before it is complete. Raises StorageError.
+        """
         with self._lock:
             existing = self._logs.get(partition)
             if existing is not None:
@@ -274,7 +275,7 @@ class LogManager:
             if directory is None:
                 raise StorageError(f"create {partition}: all log directories have failed")
             path = f"{directory.path}/{partition_directory(partition)}"
-            if begins_anew:  # to be known before there is a log, and before its loss is forgotten
+            if begins_anew:  # before there is a log, and before its loss is forgotten
                 self.incomplete.mark(partition, path)
             directory.forget(partition)
             log = create_log(partition, path, config, self._disk, self._owner_in(directory))
@@ -312,9 +313,9 @@ class LogManager:
             log.set_config(config)
 
     def delete(self, partition: TopicPartition) -> None:
-        """Forget the partition and rename its directory; the files go with `remove_deleted` after
-        file.delete.delay.ms, or at the next start. No error if there is none. Waits for the disk.
-        Raises StorageError."""
+        """Forget the partition and rename its directory. `remove_deleted` removes the files after
+        file.delete.delay.ms, or the next start does. No error if the partition is absent. Waits for
+        the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             log = self._logs.get(partition)
@@ -326,32 +327,32 @@ class LogManager:
 
     def set_aside(self, partition: TopicPartition) -> None:
         """Forget the partition, but keep its files in a renamed directory: they belong to another
-        topic of the same name, or have a hole. Waits for the disk. Raises StorageError."""
+        topic of the same name, or the log is damaged. Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
-            log = self._logs.get(partition)
-            if log is not None:
-                purpose = STRAY_DIRECTORY if log.damage is None else DAMAGED_DIRECTORY
-                path = self._take_away(log, purpose)
-                _logger.warning("partition set aside partition=%s path=%s", partition, path)
+            partition_log = self._logs.get(partition)
+            if partition_log is not None:
+                purpose = STRAY_DIRECTORY if partition_log.damage is None else DAMAGED_DIRECTORY
+                path = self._take_away(partition_log, purpose)
+                log.warning("partition set aside partition=%s path=%s", partition, path)
 
     def give_up(self, log: Log, damage: Damage) -> None:
-        """A hole was found while the log was in use, and others have what it held: it takes no
-        records any more, also after a restart. Waits for the disk. Raises StorageError."""
+        """Mark a log in use as damaged, because other replicas have its records: it takes no
+        records any more, not even after a restart. Waits for the disk. Raises StorageError."""
         if log.damage is None:
             self._disk.replace(f"{log.directory}/{DAMAGED}", damage.encode())
             log.damage = damage
 
     def _take_away(self, log: Log, purpose: str) -> str:
-        """Rename the directory of a log that is not used any more; gives the new path."""
+        """Rename the directory of a log that is no longer used. Return the new path."""
         partition = log.topic_partition
         directory = self._home[partition]
         if directory.failure is not None:
             raise StorageError(f"{directory.path} is offline: {directory.failure}")
         try:
-            directory.forget(partition)  # first, or a kill in between would make it a missing one
+            directory.forget(partition)  # first: after a kill in between it would count as missing
         except DiskFull as error:
-            # Deleting is how room is made; the next checkpoint leaves the partition out.
+            # Deletion makes room, so it goes on; the next checkpoint leaves the partition out.
             self.refusals.tell("checkpoint", error)
         log.release()
         self.incomplete.clear(partition)
@@ -362,16 +363,16 @@ class LogManager:
     # -- checkpoints
 
     def high_watermark_checkpoint(self, partition: TopicPartition) -> int:
-        """The high watermark as last written, a lower bound of the true one; 0 if not known."""
+        """Return the checkpointed high watermark, a lower bound of the true one; 0 if unknown."""
         home = self._home.get(partition)
         return 0 if home is None else home.high_watermarks.offsets.get(partition, 0)
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write high watermarks, recovery points and log starts of all partitions. A partition
-        without a high watermark keeps the one that it had. They are read when they are written, so
-        that one which has sunk meanwhile is not written as it was. Waits for the disk, where
-        anything has changed. On a full disk the files stay as they are: the offsets in them only
-        grow, so older ones are true, too."""
+        """Write the high watermarks, recovery points and log starts of all partitions. A partition
+        without a high watermark keeps the one in the file. The values are read at the time of
+        writing, so that a value that has fallen meanwhile is not written as it was. Waits for the
+        disk if anything changed. On a full disk the files stay: offsets only grow, so older ones
+        hold."""
         for directory in self._directories.usable():
             self._checkpoint_one(directory, high_watermarks)
 
@@ -420,9 +421,9 @@ class LogManager:
     # -- chores
 
     def flush_idle(self, now_ms: int) -> int:
-        """Make closed segments durable, and partitions that have been quiet for a while or whose
-        flush.ms or flush.messages has come; gives how many were touched. Waits for the disk. To be
-        called every 10 s."""
+        """Flush closed segments, idle partitions, and partitions whose flush.ms or flush.messages
+        is reached. Return how many partitions were flushed. Waits for the disk. To be called every
+        10 s."""
         touched = chores.flush_idle(self.all().values(), now_ms, self._flush_idle_ms)
         if touched:
             for directory in self._directories.usable():
@@ -435,16 +436,15 @@ class LogManager:
         hw_of: Callable[[TopicPartition], int],
         busy: Container[TopicPartition] = (),
     ) -> int:
-        """Delete what the topics' retention allows, and forget idle producers; gives the number of
-        segments deleted. Their files are renamed; `remove_deleted` removes them. `hw_of` gives a
-        partition's high watermark; those that are `busy` have to wait. Belongs to the event loop,
-        as appending does."""
+        """Delete the segments that retention no longer keeps, and forget idle producers. Return the
+        number of segments deleted. Their files are renamed; `remove_deleted` removes them. `hw_of`
+        returns a partition's high watermark; `busy` partitions are skipped. Belongs on the event
+        loop, as appending does."""
         logs = self.all().values()
         return chores.run_retention(logs, now_ms, hw_of, self.producer_id_expiration_ms, busy)
 
     def remove_deleted(self, now_ms: int) -> None:
-        """Remove the files of deleted segments and partitions whose delay has passed. Waits for
-        the disk."""
+        """Remove the files of deleted segments and partitions whose delay has passed. Blocks."""
         for log in self.all().values():
             log.remove_doomed(now_ms)
         with self._lock:
@@ -454,7 +454,7 @@ class LogManager:
 
     @property
     def directories(self) -> Sequence[str]:
-        """The paths of all log directories, also of those that are offline."""
+        """Return the paths of all log directories, including those that are offline."""
         return [directory.path for directory in self._directories.all]
 
     @property
@@ -467,31 +467,31 @@ class LogManager:
 
     @property
     def lost_directories(self) -> Sequence[str]:
-        """The paths of those that held data of this broker and are not there any more."""
+        """Return the paths of directories that held data of this broker and are gone."""
         return sorted(self._directories.lost.values())
 
     def home(self, partition: TopicPartition) -> str | None:
-        """The path of the directory that holds the partition, None if there is none."""
+        """Return the path of the directory that holds the partition, None if there is none."""
         found = self._home.get(partition)
         return None if found is None else found.path
 
     def partitions_in(self, path: str) -> list[TopicPartition]:
-        """The partitions whose logs are in that directory, offline or not."""
+        """Return the partitions whose logs are in that directory, offline or not."""
         with self._lock:
             return [key for key, home in self._home.items() if home.path == path]
 
     def listen(self, listener: FailureListener) -> None:
-        """Tell also this one of directories that fail."""
+        """Call `listener`, too, for each directory that fails."""
         self._listeners.append(listener)
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
         if directory.failure is not None:
             return
         directory.fail(error)
-        _logger.error("log directory failed path=%s error=%s", directory.path, error)
+        log.error("log directory failed path=%s error=%s", directory.path, error)
         logs = self._table.within(directory)
         self.moves.directory_failed(directory, logs)
-        for log in logs.values():
-            log.fail(error)
+        for partition_log in logs.values():
+            partition_log.fail(error)
         for listener in self._listeners:
             listener(directory.path, error)

@@ -1,6 +1,6 @@
-"""`meta.properties` (whose data a log directory holds), `partition.metadata` (which topic a
-partition's directory belongs to), `pybroker.boot` (since which boot a broker has been writing) and
-the mark of a clean shutdown: the formats. Pure; the files are `directory.py`'s."""
+"""The formats of `meta.properties` (the owner of a log directory), `partition.metadata` (the topic
+id of a partition), `pybroker.boot` (the boot in which a broker writes) and the mark of a clean
+shutdown. Pure; `directory.py` reads and writes the files."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Content of `pybroker.directories`: the log directories of one broker, by directory id, with
-    the path that each had. Every directory knows all of them, so that a lost one is missed. Of two
-    that differ the one with the higher `revision` holds."""
+    """Content of `pybroker.directories`: the id of each log directory of one broker, with the path
+    that it had. Every directory knows all of them, so that the broker notices a lost one. Of two
+    directories that differ, the one with the higher `revision` holds."""
 
     members: Mapping[str, str] = field(default_factory=dict)
     revision: int = 0
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Java's properties as far as these files use them: comments, `key=value`, backslashes."""
+    """Parse Java's properties as far as these files use them: comments, `key=value`,
+    backslashes."""
     properties = {}
     for line in text.splitlines():
         line = line.strip()
@@ -79,11 +80,11 @@ def _escape(text: str) -> str:
 
 
 def decode_meta(data: bytes, path: str) -> Meta:
-    """Raises CorruptionError naming `path`."""
+    """Return the owner of the log directory. Raises CorruptionError naming `path`."""
     try:
         properties = decode_properties(data.decode())
         if "version" not in properties:
-            raise ValueError("not whole, it says no version")
+            raise ValueError("not whole, it has no version")
         version = int(properties.pop("version"))
         broker_id = properties.pop("broker.id", None)
         return Meta(
@@ -110,7 +111,7 @@ def encode_meta(meta: Meta) -> bytes:
 
 
 def decode_partition_metadata(data: bytes, path: str) -> uuid.UUID:
-    """The topic id in `version: 0`, `topic_id: <22 characters>`. Raises CorruptionError."""
+    """Return the topic id of `version: 0`, `topic_id: <22 characters>`. Raises CorruptionError."""
     try:
         pairs = [line.partition(":") for line in data.decode().splitlines()]
         values = {key.strip(): value.strip() for key, _, value in pairs}
@@ -126,7 +127,7 @@ def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
 
 
 def decode_boot(data: bytes) -> Boot | None:
-    """None if the content is not whole: then nothing is known of the boot."""
+    """Return the content, or None if it is incomplete: the boot is then unknown."""
     try:
         properties = decode_properties(data.decode())
         return Boot(properties["boot.id"], int(properties["incarnation"]))
@@ -141,7 +142,7 @@ def encode_boot(boot: Boot) -> bytes:
 
 
 def decode_family(data: bytes, path: str) -> Family:
-    """Raises CorruptionError naming `path`."""
+    """Return the content. Raises CorruptionError naming `path`."""
     try:
         content = json.loads(data)
         members = {str(row["id"]): str(row["path"]) for row in content["directories"]}
@@ -157,6 +158,6 @@ def encode_family(family: Family) -> bytes:
 
 
 def encode_clean_mark(broker_epoch: int) -> bytes:
-    """As Kafka 3.7 and later write it; before, the file was empty. Readers ask only whether it is
-    there."""
+    """Return the mark as Kafka 3.7 and later write it; earlier versions left the file empty.
+    Readers ask only whether the file exists."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()

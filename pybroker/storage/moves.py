@@ -1,10 +1,10 @@
-"""A replica on its way from one log directory to another (KIP-113) while it is served.
+"""The move of a replica from one log directory to another (KIP-113), while it is served.
 
-The copy grows in `<topic>-<partition>.<32 hex>-future` until it is nearly as long as the log; then
-it gets its final name, catches up, and takes the log's place in one step of the event loop. Both
-directories hold the partition for that moment; the longer one is the right one, because first only
-the log grows and afterwards only its copy. Where the one that counts is cut, the other one is
-marked first, and is not the right one. Which logs there are is the manager's.
+The copy grows in `<topic>-<partition>.<32 hex>-future` until it is nearly as long as the log. Then
+it gets its final name, catches up, and replaces the log in one step of the event loop. Meanwhile
+both directories hold the partition. The longer log is the right one: before the step only the log
+grows, afterwards only the copy. Before the log in use is truncated, the other one is marked as
+outdated, and an outdated one is never right. The manager owns the logs.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from pybroker.storage.loader import Known, create_log, open_log
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import LogOwner
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 SLICE_BYTES: Final = 1024**2
-"""How much is copied at once: the longest that anybody waits for."""
+"""The bytes that are copied at once. Other work waits at most for one slice."""
 
 
 class MoveCancelled(PybrokerError):
-    """The move is not wanted any more."""
+    """The move is no longer wanted."""
 
 
 class ReplicaMove:
-    """Life: `prepare`, `copy` until nearly nothing is missing, `rename`, `copy` again, `catch_up`
-    in the step that swaps the logs. All but `catch_up` wait for the disk.
+    """The steps: `prepare`, `copy` until almost nothing is missing, `rename`, `copy` again, then
+    `catch_up` in the step that swaps the logs. All but `catch_up` wait for the disk.
 
     Invariant: the copy holds a prefix of the source's batches, unless `lower` was called since the
     last step.
@@ -69,10 +69,10 @@ class ReplicaMove:
         self._log: Log | None = None
         self._lowered: int | None = None
         self._named: str | None = None
-        """The final directory, once the copy is there."""
+        """The final directory, once the copy is in it."""
         self._marks = threading.Lock()
-        """Of both, and of the mark in the directory of the log that does not count. Held briefly,
-        and inside of the table's."""
+        """Guards `_lowered`, `_named`, and the mark in the directory of the log that is not in use.
+        Held briefly, inside the table's lock."""
         self._cancelled = False
         self.done = False
         """Whether the copy has taken the log's place."""
@@ -80,13 +80,13 @@ class ReplicaMove:
 
     @property
     def log(self) -> Log:
-        """The copy; there is one after `prepare`."""
+        """The copy; it exists after `prepare`."""
         assert self._log is not None
         return self._log
 
     @property
     def copied(self) -> tuple[int, int]:
-        """Bytes and log end of the copy; nothing before `prepare`."""
+        """The size in bytes and the log end of the copy; zeros before `prepare`."""
         log = self._log
         return (
             (0, self.source.log_start_offset)
@@ -102,12 +102,12 @@ class ReplicaMove:
         return self._cancelled
 
     def cancel(self) -> None:
-        """No further step succeeds; one that runs goes on to its end."""
+        """Let no further step succeed; a running step goes on to its end."""
         self._cancelled = True
 
     def abandon(self) -> str | None:
-        """Cancel, wait for a step that runs, and close the copy; gives its directory. The source
-        stays where it is."""
+        """Cancel, wait for the running step, and close the copy. Return its directory. The source
+        stays in use."""
         self._cancelled = True
         with self._lock:
             self.stay()
@@ -117,9 +117,9 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """The log that counts is about to be cut at `offset`: the source, or the copy that has
-        taken its place. By who holds the table's lock. Waits for the disk. Raises BrokerError
-        KAFKA_STORAGE_ERROR: then it must not be cut now."""
+        """Prepare for a truncation at `offset` of the log in use: the source, or the copy that has
+        replaced it. The caller holds the table's lock. Waits for the disk. Raises BrokerError
+        KAFKA_STORAGE_ERROR; then the log must not be truncated now."""
         try:
             with self._marks:
                 if self.done:
@@ -133,15 +133,16 @@ class ReplicaMove:
         except DiskFull as error:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         except StorageError as error:
-            # Its disk fails alone: that of the log which is to be cut may be healthy.
+            # The disk of the other log fails alone: the log to truncate may be on a healthy one.
             raise (self.source if self.done else self.log).fail(error) from error
 
     def _outdate(self, directory: str) -> None:
-        """After a kill the log there must not be taken for the newer one for being longer."""
+        """Mark the log in `directory` as outdated: after a kill, the next start must not take it
+        for the newer one because it is longer."""
         self._disk.replace(f"{directory}/{OUTDATED}", b"")
 
     def prepare(self, unique: uuid.UUID) -> None:
-        """Make the directory. Raises StorageError, BrokerError."""
+        """Create the directory of the copy. Raises StorageError, BrokerError."""
         with self._lock:
             partition, source = self.topic_partition, self.source
             name = marked_directory(partition, unique, FUTURE_DIRECTORY)
@@ -162,7 +163,7 @@ class ReplicaMove:
                 self._disk.replace(f"{directory}/{PARTITION_METADATA}", content)
 
     def _first_offset(self) -> int:
-        """Where the batch begins that holds the source's log start."""
+        """Return the base offset of the batch that holds the source's log start."""
         source = self.source
         start, end = source.log_start_offset, source.log_end_offset
         data = source.read(
@@ -171,7 +172,7 @@ class ReplicaMove:
         return read_header(data).base_offset if data else start
 
     def copy(self) -> bool:
-        """Copy a slice; whether the copy is now as long as the source was before. Raises
+        """Copy one slice. Return whether the copy is as long as the source was before. Raises
         MoveCancelled, BrokerError, StorageError."""
         with self._lock:
             self._require_wanted()
@@ -180,7 +181,7 @@ class ReplicaMove:
             try:
                 start = self._first_offset()
                 if self.log.log_end_offset < start:
-                    # Retention was quicker: what is missing is gone.
+                    # Retention was faster: the records to copy are deleted.
                     self.log.truncate_fully_and_start_at(start)
                 self._copy(cached_only=False)
             except BrokerError as error:
@@ -204,7 +205,7 @@ class ReplicaMove:
                 self._disk.sync_dir(self._named)
 
     def _copy(self, *, cached_only: bool) -> None:
-        """The copy begins with a whole batch, the log may begin inside it."""
+        """Copy batches. The copy begins with a whole batch; the log may begin inside it."""
         source, log = self.source, self.log
         data = source.read(
             max(log.log_end_offset, source.log_start_offset),
@@ -217,7 +218,7 @@ class ReplicaMove:
             log.append_replicated(data, now_ms=self._clock.wall_ms())
 
     def rename(self) -> None:
-        """Make the copy durable and give it its final name. Raises as `copy`."""
+        """Make the copy durable and give it its final name. Raises the errors of `copy`."""
         with self._lock:
             self._require_wanted()
             log, source = self.log, self.source
@@ -250,29 +251,30 @@ class ReplicaMove:
                 raise self._log.damage.as_error(self.topic_partition)
 
     def _announce(self) -> None:
-        """Say in the source's directory, durably, that the copy may be newer soon: where the target
-        is offline at the next start, nobody could tell else."""
+        """Record durably, in the source's directory, that the copy may soon be newer. If the target
+        is offline at the next start, nothing else says so."""
         try:
             path = f"{self.source.directory}/{MOVING_AWAY}"
             self._disk.replace(path, _naming(self.target.path))
         except DiskFull as error:
-            # A full disk is the best reason to move something away.
-            _logger.warning("move not announced partition=%s error=%s", self.topic_partition, error)
+            # A full disk is the best reason for a move.
+            log.warning("move not announced partition=%s error=%s", self.topic_partition, error)
 
     def stay(self) -> None:
-        """The move will not be finished: the source is the log, wherever the target is. Waits for
-        the disk. Idempotent; nothing once the copy has taken the log's place."""
+        """Record that the move will not be finished: the source is the log. Waits for the disk.
+        Idempotent; does nothing once the copy has replaced the log."""
         path = f"{self.source.directory}/{MOVING_AWAY}"
         try:
             if not self.done and self._disk.exists(path):
                 self._disk.unlink(path)
                 self._disk.sync_dir(self.source.directory)
         except StorageError as error:
-            _logger.warning("mark of a move not removed path=%s error=%s", path, error)
+            log.warning("mark of a move not removed path=%s error=%s", path, error)
 
     def _copy_epochs(self, log: Log) -> None:
-        """Also those in which nothing was written. Where the source was cut, the copy keeps those
-        of its own batches: it is cut next, and the source's would seem to be damage until then."""
+        """Copy the leader epochs, including epochs without records. After a truncation of the
+        source, the copy keeps the epochs of its own batches: it is truncated next, and until then
+        the source's epochs would look like damage."""
         self.source.persist_epochs()
         try:
             content = self._disk.read(f"{self.source.directory}/{LEADER_EPOCHS}")
@@ -283,8 +285,8 @@ class ReplicaMove:
         self._disk.replace(f"{log.directory}/{LEADER_EPOCHS}", content)
 
     def catch_up(self) -> bool:
-        """On the event loop: copy the last bit from the page cache, and whether the copy is now as
-        long as the log and may take its place. Never waits."""
+        """On the event loop: copy the last bytes from the page cache. Return whether the copy is
+        now as long as the log and may replace it. Never waits."""
         if self._cancelled or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -316,24 +318,25 @@ class ReplicaMove:
         self.done = True
 
     def make_durable(self) -> None:
-        """After the swap: then the old directory may go. Raises BrokerError, StorageError."""
+        """Make the copy durable after the swap; then the old directory may go. Raises BrokerError,
+        StorageError."""
         self.log.flush()
         self._disk.sync_dir(self.log.directory)
         self._disk.sync_dir(self.target.path)
 
     def forget_origin(self) -> None:
-        """The old directory is gone."""
+        """Forget the old directory, which is gone."""
         self._disk.unlink(f"{self.log.directory}/{MOVED_HERE}")
 
     def _require_wanted(self) -> None:
         if self._cancelled:
-            raise MoveCancelled(f"{self.topic_partition} is not to be moved any more")
+            raise MoveCancelled(f"{self.topic_partition} is no longer to be moved")
         if self.source.failure is not None:
             raise StorageError(str(self.source.failure))
 
 
 def _parent(directory: str) -> str:
-    """The log directory of a partition's directory."""
+    """Return the log directory of a partition's directory."""
     return directory.rpartition("/")[0]
 
 
@@ -342,8 +345,8 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """The log directory in which a newer or older log of the same partition is, or was a moment
-    ago; None for a log that is not moved. Raises StorageError."""
+    """Return the log directory that holds, or held a moment ago, the other log of a move; None for
+    a log that is not moved. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()
@@ -353,14 +356,14 @@ def counterpart(log: Log, disk: Disk) -> str | None:
 
 
 def forget_move(log: Log, disk: Disk) -> None:
-    """There is one log of the partition, this one."""
+    """Remove the marks of a move: this log is the only one of the partition."""
     for name in (MOVED_HERE, MOVING_AWAY, OUTDATED):
         disk.unlink(f"{log.directory}/{name}")
 
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
-    """Of two logs of one partition, one of which was moved when the broker was killed: the one to
-    keep, which is the one that was not cut since, or else the longer one, and the other. Raises
+    """Return the log to keep, and the other one, of two logs of a partition whose move a kill
+    interrupted. The log to keep is the one not marked as outdated, else the longer one. Raises
     CorruptionError if neither is a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:

@@ -35,13 +35,13 @@ class OffsetIndex:
         self.table.append(last_offset - self._base_offset, position)
 
     def floor(self, offset: int, *, cached_only: bool = False) -> OffsetEntry | None:
-        """The last batch known here that ends at or before `offset`."""
+        """Return the last indexed batch that ends at or before `offset`."""
         return self._entry(
             self.table.floor(offset - self._base_offset, cached_only=cached_only), cached_only
         )
 
     def floor_position(self, position: int, *, cached_only: bool = False) -> OffsetEntry | None:
-        """The last batch known here that begins at or before `position`."""
+        """Return the last indexed batch that begins at or before `position`."""
         return self._entry(
             self.table.floor(position, field=1, cached_only=cached_only), cached_only
         )
@@ -60,9 +60,9 @@ class OffsetIndex:
         self.table.truncate(self.table.floor(offset - 1 - self._base_offset) + 1)
 
     def is_plausible(self, log_size: int) -> bool:
-        """Whether the file can be the index of a log of that size: whole entries, the last of
-        them inside the log and not that of the first batch, which never has one. So the zeros that
-        Apache Kafka leaves behind a crash are refused. Says nothing about the other entries."""
+        """Whether the file can be the index of a log of that size: whole entries, the last of which
+        points inside the log and not at the first batch, which never has one. This rejects the
+        zeros that Apache Kafka leaves after a crash. Says nothing about the other entries."""
         if not self.table.is_whole():
             return False
         last = self.last()

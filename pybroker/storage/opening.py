@@ -1,5 +1,5 @@
-"""The start of the logs: whose data the directories hold, which partitions are where, and what a
-broker that was killed left half-done. What is known afterwards goes to the manager."""
+"""The start of the logs: checks the owner of each directory, finds the partitions, and finishes the
+work of a killed broker. The manager takes over the result."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import LogOwner
 from pybroker.storage.moves import counterpart, forget_move, prefer
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def is_suspect(home: LogDirectory) -> bool:
-    """Whether the logs of a directory may lack records that they had before the machine went down,
-    or before the disk failed.
-    The files do not tell: of a log that was appended to after its last sync, nothing of that need
-    have reached the disk, not even that the file grew."""
+    """Whether the logs of a directory may lack records since the machine went down, or since the
+    disk failed.
+
+    The files do not tell: after a power loss, records behind the last sync may be missing, and the
+    file may not even have grown.
+    """
     return not (home.was_clean or home.same_boot)
 
 
@@ -53,16 +55,16 @@ class Opening:
         self.opened: dict[TopicPartition, Opened] = {}
         self.home: dict[TopicPartition, LogDirectory] = {}
         self.unfinished_moves: dict[TopicPartition, str] = {}
-        """The directories to which partitions were being moved."""
+        """The target directories of moves that were under way."""
         self.accepted_losses: set[TopicPartition] = set()
-        """Partitions of which the operator gives up what lies behind a hole."""
+        """Partitions of which the operator gives up the records behind the first corrupt range."""
         self._accepted: set[str] = set()
         self.leftovers: list[str] = []
-        """Directories that nobody needs any more."""
+        """Directories that are no longer needed."""
 
     def run(self, broker_id: int, cluster_id: str, boot_id: str, *, expects_data: bool) -> None:
-        """Raises StartupError or StorageError; before anything is written, where two directories
-        hold the same partition or one is a copy of another."""
+        """Open all logs. Raises StartupError or StorageError; before anything is written if two
+        directories hold the same partition or one is a copy of another."""
         directories = self._directories
         ids, family = directories.settle(self._rng, expects_data=expects_data)
         found = self._find_partitions()
@@ -81,8 +83,8 @@ class Opening:
             self._settle_moves(here)
             if not (here and is_suspect(directory)):
                 directory.in_use(boot_id)
-            # Else it is marked when the suspects are settled (`LogManager.record_incarnation`): a
-            # broker that is killed before is to find them again.
+            # Otherwise `LogManager.record_incarnation` marks it once the suspects are settled: if
+            # the broker is killed before, the next start must find them again.
 
         for work in (take, settle_down):
             for directory in directories.usable():
@@ -91,11 +93,11 @@ class Opening:
                     self._leave(directory)
         if not (self.accepted_losses or directories.given_up):
             directories.forget_accepted()
-        # Else it is forgotten when nobody counts on those replicas any more
-        # (`LogManager.record_incarnation`), like suspects.
+        # Otherwise `LogManager.record_incarnation` forgets it once no broker counts on those
+        # replicas, like suspects.
 
     def _find_partitions(self) -> Mapping[str, Mapping[TopicPartition, str]]:
-        """The paths of the partitions, by directory."""
+        """Return the paths of the partitions, by directory."""
         found: dict[str, dict[TopicPartition, str]] = {}
         where: dict[TopicPartition, str] = {}
 
@@ -139,7 +141,7 @@ class Opening:
         if accepts_loss:
             end = opened.log.log_end_offset
             self._accept_loss(partition, opened.log)
-            # Or the next start would miss what is given up.
+            # Else the next start would miss the records that are given up.
             directory.recovery_points.lower(partition, end)
             directory.high_watermarks.lower(partition, end)
         other = self.opened.get(partition)
@@ -149,13 +151,17 @@ class Opening:
         self.opened[partition] = opened
         self.home[partition] = directory
 
-    def _accept_loss(self, partition: TopicPartition, log: Log) -> None:
-        """The operator gives up what the log may lack, a hole or what a newer copy had."""
-        _logger.warning("loss accepted partition=%s log_end=%d", partition, log.log_end_offset)
+    def _accept_loss(self, partition: TopicPartition, partition_log: Log) -> None:
+        """Accept that the log may lack records: those behind a corrupt range, or those of a newer
+        copy."""
+        log.warning(
+            "loss accepted partition=%s log_end=%d", partition, partition_log.log_end_offset
+        )
         self.accepted_losses.add(partition)
 
     def _known_end(self, partition: TopicPartition) -> int:
-        """Beyond it nothing counts of what was known of the log; of a damaged one all counts."""
+        """Return the offset beyond which checkpoints no longer count; of a damaged log all
+        count."""
         log = self.opened[partition].log
         return sys.maxsize if log.damage is not None else log.log_end_offset
 
@@ -165,7 +171,7 @@ class Opening:
         first: tuple[Opened, LogDirectory],
         second: tuple[Opened, LogDirectory],
     ) -> None:
-        """The broker was killed between the two renames of a move."""
+        """Keep one of two logs: the broker was killed between the two renames of a move."""
         try:
             kept, dropped = prefer(first[0].log, second[0].log, self._disk)
         except CorruptionError as error:
@@ -180,7 +186,7 @@ class Opening:
             self.unfinished_moves[partition] = home.path
         self._set_aside(dropped.topic_partition, dropped.directory, home)
         forget_move(kept, self._disk)
-        _logger.warning(
+        log.warning(
             "interrupted move settled partition=%s kept=%s log_end=%d dropped=%s log_end=%d",
             partition,
             kept.directory,
@@ -190,43 +196,46 @@ class Opening:
         )
 
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
-        """The broker was killed at the moment of a move, and there is one log now. If the other may
-        be in a directory that is gone, nobody knows which has the newer records: this one is not
-        served until that is back or given up."""
+        """Settle moves that a kill interrupted and that left one log. If the other log may be in a
+        directory that is gone, it is unknown which has the newer records: this log is not served
+        until that directory is back or given up."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):
             return
         gone = {*directories.failed, *directories.lost.values()}
         for partition in partitions:
-            log = self.opened[partition].log
-            other = counterpart(log, self._disk)
+            partition_log = self.opened[partition].log
+            other = counterpart(partition_log, self._disk)
             if other is None:
                 continue
             if other in given_up:
-                self._accept_loss(partition, log)
+                self._accept_loss(partition, partition_log)
                 continue
             if other not in gone:
-                forget_move(log, self._disk)
+                forget_move(partition_log, self._disk)
                 continue
             reason = f"it was being moved, and may have newer records in {other}"
-            _logger.error(
-                "log not served partition=%s path=%s: %s", partition, log.directory, reason
+            log.error(
+                "log not served partition=%s path=%s: %s",
+                partition,
+                partition_log.directory,
+                reason,
             )
             try:
-                if log.damage is None:
-                    log.flush()
-                log.close()
+                if partition_log.damage is None:
+                    partition_log.flush()
+                partition_log.close()
             except BrokerError as error:
                 raise StorageError(str(error)) from error
-            log.release(reason)
+            partition_log.release(reason)
 
     def _drop_futures(self, directory: LogDirectory) -> None:
-        """What was copied so far goes; the move begins anew where the partition is opened. A copy
-        whose partition is not to be found may be all there is of it, and stays."""
+        """Remove unfinished copies; the move begins anew once the partition is opened. A copy whose
+        partition is not found may be the only one, and stays."""
         for partition, path in directory.futures():
             if partition not in self.opened:
-                _logger.warning("copy of a partition that is not here left alone path=%s", path)
+                log.warning("copy of a partition that is not here left alone path=%s", path)
                 continue
             self._set_aside(partition, path, directory)
             if self.home[partition] is not directory:
@@ -240,7 +249,7 @@ class Opening:
         self.leftovers.append(f"{directory.path}/{name}")
 
     def _leave(self, directory: LogDirectory) -> None:
-        """The directory has turned out not to be usable: its logs are not opened."""
+        """Take out a directory that has turned out unusable: its logs are not opened."""
         for partition in [key for key, home in self.home.items() if home is directory]:
             self.opened.pop(partition).log.release()
             del self.home[partition]

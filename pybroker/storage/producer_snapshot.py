@@ -57,7 +57,7 @@ def encode(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode(data: bytes, path: str) -> list[ProducerEntry]:
-    """Raises CorruptionError naming `path`."""
+    """Return the producers. Raises CorruptionError naming `path`."""
     if len(data) < _HEAD.size:
         raise CorruptionError(f"{path}: {len(data)} bytes are no snapshot")
     version, crc, count = _HEAD.unpack_from(data)

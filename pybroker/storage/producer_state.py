@@ -1,4 +1,4 @@
-"""What a partition remembers of its idempotent and transactional producers (KIP-98, KIP-360).
+"""The state of a partition's idempotent and transactional producers (KIP-98, KIP-360).
 
 Sans I/O: `check` decides on a batch without changing anything, `apply` replays a batch that was
 written. The leader does both, followers and recovery only the second, so all replicas come to the
@@ -18,7 +18,7 @@ from pybroker.records.control import ControlType, EndTransaction
 from pybroker.storage.txn_index import AbortedTransaction
 
 BATCHES_REMEMBERED: Final = 5
-"""As many as a producer may have in flight (max.in.flight.requests.per.connection of Java's)."""
+"""The batches that a producer may have in flight (Java's max.in.flight.requests.per.connection)."""
 EXPIRATION_MS_DEFAULT: Final = 24 * 3600 * 1000
 """producer.id.expiration.ms"""
 
@@ -77,7 +77,7 @@ class ProducerState:
     open_transactions: dict[int, int] = field(default_factory=dict)
     """First offset -> producer id."""
     undecided: list[CompletedTransaction] = field(default_factory=list)
-    """Ended by a marker that may lie above the high watermark, in order of the markers."""
+    """Transactions whose marker may lie above the high watermark, in order of the markers."""
 
     @classmethod
     def restored(cls, entries: Iterable[ProducerEntry]) -> ProducerState:
@@ -90,27 +90,26 @@ class ProducerState:
         return state
 
     def take_over(self, other: ProducerState) -> None:
-        """Know what `other` knows, which is the state of the same records."""
+        """Take over the state of `other`, which covers the same records."""
         self.entries = other.entries
         self.open_transactions = other.open_transactions
         self.undecided = other.undecided
 
     @property
     def last_seen_ms(self) -> int:
-        """When anybody wrote last, as far as is known; 0 if there is nobody."""
+        """The time of the last append by any producer, as far as known; 0 if there is none."""
         return max((entry.last_seen_ms for entry in self.entries.values()), default=0)
 
     def check(
         self, header: BatchHeader, marker: EndTransaction | None = None
     ) -> RememberedBatch | None:
-        """Whether the producer may append this batch now: None, or the earlier batch if it is one
-        of the last five once more.
+        """Return None if the producer may append this batch now, or the earlier batch if it repeats
+        one of the last five.
 
-        Raises BrokerError: INVALID_PRODUCER_EPOCH for an epoch that was replaced,
-        OUT_OF_ORDER_SEQUENCE_NUMBER for a gap and for a new epoch that does not begin with 0,
-        INVALID_TXN_STATE for a plain batch inside a transaction, TRANSACTION_COORDINATOR_FENCED
-        for a marker of a coordinator that was replaced. A producer that is not known may begin
-        with any sequence: what is known may have expired.
+        Raises BrokerError: INVALID_PRODUCER_EPOCH for an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER
+        for a gap and for a new epoch that does not begin with 0, INVALID_TXN_STATE for a plain
+        batch inside a transaction, TRANSACTION_COORDINATOR_FENCED for a marker of a replaced
+        coordinator. An unknown producer may begin with any sequence: its state may have expired.
         """
         entry = self.entries.get(header.producer_id)
         if entry is None:
@@ -119,7 +118,7 @@ class ProducerState:
             raise BrokerError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id} has epoch {entry.epoch},"
-                f" the batch {header.producer_epoch}",
+                f" the batch has epoch {header.producer_epoch}",
             )
         if marker is not None:
             if marker.coordinator_epoch < entry.coordinator_epoch:
@@ -157,11 +156,11 @@ class ProducerState:
         seen_ms: int,
         marker: EndTransaction | None = None,
     ) -> CompletedTransaction | None:
-        """Take note of a batch that was written at `first_offset`; gives the transaction that it
-        ended, if it did.
+        """Update the state for a batch written at `first_offset`. Return the transaction that it
+        completed, if any.
 
-        `seen_ms` is what the producer's age is counted from: the time of the append, not that of
-        the records, which may be years old.
+        `seen_ms` starts the producer's idle time: it is the time of the append, not that of the
+        records, which may be years old.
         """
         last_offset = first_offset + header.last_offset_delta
         entry = self.entries.get(header.producer_id)
@@ -199,8 +198,8 @@ class ProducerState:
         return completed
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Where the first transaction begins that is open, or whose marker is not yet below the
-        high watermark. None if there is none."""
+        """Return the first offset of the first transaction that is open, or whose marker is not yet
+        below the high watermark; None if there is none."""
         while self.undecided and self.undecided[0].last_offset < high_watermark:
             del self.undecided[0]
         starts = [transaction.first_offset for transaction in self.undecided]
@@ -209,7 +208,7 @@ class ProducerState:
         return min(starts, default=None)
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """The entry of the index for a transaction that the last marker has aborted."""
+        """Return the index entry of a transaction that the last marker aborted."""
         return AbortedTransaction(
             completed.producer_id,
             completed.first_offset,
@@ -218,8 +217,8 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that have written nothing for that long and have no open transaction;
-        gives their number."""
+        """Forget producers without an open transaction that have not appended for `expiration_ms`.
+        Return their number."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()

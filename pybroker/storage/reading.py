@@ -1,7 +1,8 @@
-"""Reading a file either without ever waiting for the disk or with waiting, by one call.
+"""Reading a file with or without waiting for the disk, by one function.
 
-Code that looks something up in several steps would have to ask after each whether its bytes were
-in memory; instead the first miss raises `NotCached` and the whole lookup is done again elsewhere.
+A lookup in several steps would have to check after each step whether its bytes were in memory.
+Instead the first miss raises `NotCached`, and the whole lookup is repeated where waiting is
+allowed.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ _HINTS_MAX: Final = 64
 
 
 class NotCached(PybrokerError):
-    """The lookup would have to wait for the disk; nothing was changed. Do it again where waiting
-    is allowed."""
+    """The lookup would have to wait for the disk; nothing was changed. Repeat it where waiting is
+    allowed."""
 
 
 def fetch(file: File, position: int, length: int, *, cached_only: bool) -> Buffer:
@@ -33,7 +34,7 @@ def fetch(file: File, position: int, length: int, *, cached_only: bool) -> Buffe
 
 
 def hint(hints: dict[int, int], offset: int, position: int) -> None:
-    """Note where the reader that comes back for `offset` has to go on."""
+    """Note the position at which the reader that returns for `offset` continues."""
     if len(hints) >= _HINTS_MAX:
         hints.clear()
     hints[offset] = position

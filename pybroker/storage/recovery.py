@@ -1,10 +1,10 @@
-"""What to believe of a log that was not closed properly.
+"""Recovery of a log that was not closed properly.
 
-From the recovery point on every batch is checked. Where they stop being whole, two things can have
-happened: the last write was cut off, then nothing valid follows and the remains are cut away (while
-the machine is up, a write leaves its beginning, as it was); or bytes that were written well are
-damaged, then the log ends there until somebody mends it, for records behind the hole may have been
-acknowledged. Cut bytes are kept in a file beside the log.
+Recovery checks every batch from the recovery point on. An invalid batch has one of two causes. The
+last write was cut off (a torn tail): nothing valid follows, and recovery cuts it; while the machine
+stays up, such a write leaves a prefix of its bytes. Or bytes that were written are corrupt: the log
+ends there until it is repaired, because records behind the corrupt range may have been
+acknowledged. Bytes that are cut are kept in a file beside the log.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pybroker.storage.filename import corrupt_file
 from pybroker.storage.log_parts import Damage
 from pybroker.storage.segment import Segment
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 CHUNK_BYTES: Final = 4 * 1024**2
 SEARCH_BYTES_MAX: Final = 128 * 1024**2
-"""How far behind a damaged batch a valid one is looked for; longer than any batch can be, since
+"""How far behind a corrupt batch recovery looks for a valid one; longer than any batch, since
 requests are limited to 100 MiB."""
 _BATCH_SEARCHED_MAX: Final = 101 * 1024**2
 _OFFSET_BYTES: Final = 8
@@ -43,8 +43,8 @@ _ENDS_TRIED_MAX: Final = 64
 
 
 class ScanEnd(NamedTuple):
-    """Where the valid batches of a segment end, and why; no reason: at the end of the file.
-    `is_complete`: a batch lies there in its full length, but something of it is wrong."""
+    """The end of the valid batches of a segment, and the reason; no reason at the end of the file.
+    `is_complete`: a batch of full length lies there, but something in it is wrong."""
 
     position: int
     next_offset: int
@@ -54,7 +54,7 @@ class ScanEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What recovery found. `cut_bytes` of `cut_path` were torn and are gone from the log."""
+    """The result of recovery. `cut_bytes` of a torn tail are gone from the log."""
 
     segments: tuple[Segment, ...]
     damage: Damage | None = None
@@ -63,7 +63,7 @@ class Recovered:
 
 
 Visit = Callable[[int, BatchHeader], str | None]
-"""Is given position and header of a valid batch; may say why it is none."""
+"""Called with position and header of a valid batch; may return a reason to reject it."""
 
 
 def scan(
@@ -75,9 +75,9 @@ def scan(
     *,
     may_have_gaps: bool = True,
 ) -> ScanEnd:
-    """Check the batches from `position`: header, length, checksum, offsets that rise from
-    `next_offset`. `visit` is asked about each valid one. Unless they `may_have_gaps`, a last one
-    that leaves one is not what was written."""
+    """Check the batches from `position`: header, length, checksum, and offsets that rise from
+    `next_offset`. `visit` is called for each valid batch. Unless they `may_have_gaps`, a last batch
+    behind a gap has a corrupt offset."""
     chunk = b""
     start = position
     while position < size:
@@ -134,8 +134,8 @@ def _has_successor(file: File, position: int, size: int) -> bool:
 
 
 def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
-    """Whether the batch at `position` leaves a gap behind `expected` that its successor does not:
-    then it is its own base offset that is wrong, which no checksum covers."""
+    """Whether the batch at `position` leaves a gap behind `expected` that its successor does not
+    leave: then its own base offset, which no checksum covers, is wrong."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)
@@ -149,8 +149,8 @@ def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
 
 def _ends_elsewhere(file: File, position: int, size: int) -> bool:
     """Whether a whole batch begins at `position` whose length or magic, which no checksum covers,
-    is not what was written: its checksum fits if it ends with the file, where the next offset
-    stands, or where fewer bytes are left than that has. Blocks; of the last batch only."""
+    is corrupt. Its checksum fits if the batch ends with the file, at the next base offset, or a few
+    bytes before the end of the file (less than an offset has). Slow; only for the last batch."""
     left = size - position
     if left < HEADER_SIZE:
         return False
@@ -167,8 +167,8 @@ def _ends_elsewhere(file: File, position: int, size: int) -> bool:
 
 
 def valid_batch_after(file: File, position: int, size: int, next_offset: int) -> int | None:
-    """Position of a valid batch behind `position` with an offset of at least `next_offset`, found
-    byte by byte; None if there is none within SEARCH_BYTES_MAX."""
+    """Return the position of a valid batch behind `position` with an offset of at least
+    `next_offset`, searched byte by byte; None if there is none within SEARCH_BYTES_MAX."""
     end = min(size, position + SEARCH_BYTES_MAX)
     place = position + 1
     while place + HEADER_SIZE <= end:
@@ -215,21 +215,21 @@ def recover(
     visit: Visit,
     accepts_loss: bool = False,
 ) -> Recovered:
-    """Check the log from its recovery point on, mend its indexes, and cut off a torn tail.
+    """Check the log from its recovery point on, rebuild its indexes, and cut off a torn tail.
 
-    What lies below `floor_offset` is known to have been whole, so a fault there is damage even if
-    nothing follows. `segments` are all of the log in order; those that begin above `gapless_from`
-    begin where the one before them ends: what is missing there did not reach the disk, though the
-    next segment did. `trusts_indexes`: the machine has not gone down since; else the indexes are
-    made again. `visit` is asked about each valid batch that was checked. `accepts_loss`: the
-    operator gives up what lies behind a hole; that is cut, too.
+    All records below `floor_offset` were written, so an invalid batch there is damage even if
+    nothing follows. `segments` are all of the log in order; a segment that begins above
+    `gapless_from` must begin where the previous one ends: otherwise records did not reach the disk
+    although the next segment did. `trusts_indexes`: the machine has not gone down since; otherwise
+    the indexes are rebuilt. `visit` is called for each valid batch that was checked.
+    `accepts_loss`: the operator gives up all records behind a corrupt range, and they are cut, too.
     """
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
         default=0,
     )
     if not trusts_indexes:
-        # The indexes of what had just ended are made durable with the next flush.
+        # The next flush would have made the indexes of the segment that had just ended durable.
         for segment in segments[max(0, first - 1) : first]:
             segment.rebuild_indexes(index_interval_bytes)
     expected = segments[first].base_offset
@@ -253,9 +253,12 @@ def recover(
         if end.reason is None:
             expected = end.next_offset
             continue
-        # Who was only killed leaves the beginning of the last write, and no batch that is bent.
-        is_bent = trusts_indexes and end.is_complete
-        if accepts_loss or (not is_bent and _is_torn(segments, number, end, floor_offset)):
+        # A process that was merely killed leaves a prefix of the last write, never a whole corrupt
+        # batch.
+        is_corrupt_header = trusts_indexes and end.is_complete
+        if accepts_loss or (
+            not is_corrupt_header and _is_torn_tail(segments, number, end, floor_offset)
+        ):
             cut = _cut(segments, number, end, disk)
             return _end_of(segments[: number + 1], floor_offset, cut)
         return _damaged(segments, number, end)
@@ -263,7 +266,8 @@ def recover(
 
 
 def _end_of(segments: Sequence[Segment], floor_offset: int, cut_bytes: int) -> Recovered:
-    """The log is whole as far as it goes; does it go as far as it must?"""
+    """Return the result of a log whose batches are all valid; it is damaged if it ends too
+    early."""
     last = segments[-1]
     for segment in segments[:-1]:
         segment.seal()
@@ -299,14 +303,14 @@ def _recover_segment(
     try:
         segment.transactions.truncate(end.next_offset)
     except CorruptionError:
-        # What the checked batches say of transactions is added again when they are replayed.
+        # Replaying the checked batches adds their aborted transactions again.
         segment.transactions.keep([])
     return end
 
 
 def _end_of_offsets_below(segment: Segment, offset: int) -> tuple[int, int]:
-    """Where the batches below `offset` end, and the offset after them, as far as their headers can
-    be followed. Checksums are not looked at."""
+    """Return the position behind the batches below `offset`, and the next offset, as far as their
+    headers can be followed. Checksums are not checked."""
     position, next_offset = 0, segment.base_offset
     if offset <= segment.base_offset:
         return position, next_offset
@@ -321,13 +325,15 @@ def _end_of_offsets_below(segment: Segment, offset: int) -> tuple[int, int]:
                 break
             position, next_offset = place + header.size, header.next_offset
     except CorruptionError:
-        # Whoever goes on from here comes upon it.
+        # The scan from here reports the damage.
         return position, next_offset
     return position, next_offset
 
 
-def _is_torn(segments: Sequence[Segment], number: int, end: ScanEnd, floor_offset: int) -> bool:
-    """Whether the bytes at `end` are a write that was cut off, not damage."""
+def _is_torn_tail(
+    segments: Sequence[Segment], number: int, end: ScanEnd, floor_offset: int
+) -> bool:
+    """Whether the bytes at `end` are a torn tail, not damage."""
     if end.next_offset < floor_offset:
         return False
     for later in segments[number + 1 :]:
@@ -339,28 +345,28 @@ def _is_torn(segments: Sequence[Segment], number: int, end: ScanEnd, floor_offse
 
 
 def _cut(segments: Sequence[Segment], number: int, end: ScanEnd, disk: Disk) -> int:
-    """Take the torn bytes out of the log; gives how many."""
+    """Cut the torn tail off the log. Return the number of bytes."""
     segment = segments[number]
     file = segment.file
-    torn = file.size() - end.position
+    cut_bytes = file.size() - end.position
     kept_at = ""
     if not _all_zero(file, end.position):
         kept_at = _free_name(segment, end.position, disk)
         copy_from(file, end.position, disk, kept_at)
     file.truncate(end.position)
     for later in segments[number + 1 :]:
-        torn += later.size
+        cut_bytes += later.size
         later.set_aside()
-    _logger.warning(
+    log.warning(
         "torn tail cut path=%s position=%d bytes=%d next_offset=%d reason=%r kept_at=%s",
         segment.path,
         end.position,
-        torn,
+        cut_bytes,
         end.next_offset,
         end.reason,
         kept_at or "- (all zero)",
     )
-    return torn
+    return cut_bytes
 
 
 def _free_name(segment: Segment, position: int, disk: Disk) -> str:
@@ -383,7 +389,7 @@ def _all_zero(file: File, position: int) -> bool:
 
 
 def copy_from(file: File, position: int, disk: Disk, path: str) -> None:
-    """Make a durable file at `path` of what another holds from `position` on."""
+    """Create a durable file at `path` with the bytes of `file` from `position` on."""
     copy = disk.open(path, create=True)
     size = file.size()
     while position < size:
@@ -397,7 +403,7 @@ def copy_from(file: File, position: int, disk: Disk, path: str) -> None:
 def _damaged(segments: Sequence[Segment], number: int, end: ScanEnd) -> Recovered:
     segment = segments[number]
     reason = end.reason or "unknown"
-    _logger.error(
+    log.error(
         "log damaged path=%s position=%d offset=%d reason=%r",
         segment.path,
         end.position,
@@ -405,7 +411,7 @@ def _damaged(segments: Sequence[Segment], number: int, end: ScanEnd) -> Recovere
         reason,
     )
     if segment.base_offset < end.next_offset and not end.position:
-        # The segment overlaps the one before it: none of it counts.
+        # The segment overlaps the previous one: none of it counts.
         kept, unreachable = segments[:number], segments[number:]
     else:
         kept, unreachable = segments[: number + 1], segments[number + 1 :]

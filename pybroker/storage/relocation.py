@@ -1,7 +1,6 @@
-"""The moves of all replicas between the log directories of a broker: which there are, when a copy
-takes the place of a log, and what becomes of both. The steps of one move are `moves.py`'s; who asks
-for moves and takes the steps is replication's.
-"""
+"""The moves of all replicas between the log directories of a broker: which are under way, when a
+copy replaces a log, and what happens to both. `moves.py` has the steps of one move; replication
+requests moves and runs the steps."""
 
 from __future__ import annotations
 
@@ -18,14 +17,15 @@ from pybroker.storage.log_parts import LogOwner
 from pybroker.storage.log_table import LogTable
 from pybroker.storage.moves import ReplicaMove, forget_move
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 WISHES_MAX: Final = 10_000
-"""Anybody may wish for partitions that are never made; the oldest wish goes for a further one."""
+"""A client may request directories for partitions that are never created; a further request drops
+the oldest."""
 
 
 class Relocations:
-    """Invariant: at most one move of a partition."""
+    """Invariant: a partition has at most one move."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Relocations:
         self._moves: dict[TopicPartition, ReplicaMove] = {}
         self._wishes: dict[TopicPartition, LogDirectory] = {}
         self.unfinished: dict[TopicPartition, str] = {}
-        """Where partitions were being moved to when the last broker ended; what had been copied is
+        """The targets of moves that were under way when the last broker ended; their copies are
         dropped."""
 
     @property
@@ -52,7 +52,7 @@ class Relocations:
     # -- where a partition shall be
 
     def wish(self, partition: TopicPartition, path: str) -> None:
-        """If the partition is made later, it shall be in that directory. Raises BrokerError
+        """Create the partition in that directory if it is created later. Raises BrokerError
         LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR if the directory is offline."""
         directory = self._target(path)
         if partition not in self._table.logs:
@@ -62,7 +62,8 @@ class Relocations:
             self._wishes[partition] = directory
 
     def wish_for(self, partition: TopicPartition) -> LogDirectory | None:
-        """Where a partition that is made now shall be; forgotten with this."""
+        """Return the requested directory of a partition that is created now, and forget the
+        request."""
         return self._wishes.pop(partition, None)
 
     def _target(self, path: str) -> LogDirectory:
@@ -76,17 +77,19 @@ class Relocations:
     # -- moving
 
     def begin(self, partition: TopicPartition, path: str) -> ReplicaMove | None:
-        """Begin to copy the partition to that directory; None if it lives there already. There
-        must be a log and no other move of it. Waits for the disk.
+        """Begin to copy the partition to that directory; None if it is there already. The partition
+        must have a log and no other move. Waits for the disk.
 
-        Raises BrokerError as `wish`, KAFKA_STORAGE_ERROR also if the log cannot be used or any
-        directory is not there (then nobody knows whether it holds a copy, too); StorageError.
+        Raises BrokerError as `wish`; KAFKA_STORAGE_ERROR also if the log cannot be used or any
+        directory is missing, because that may hold a copy, too; StorageError.
         """
         table = self._table
         target = self._target(path)
         source = table.logs.get(partition)
         if source is None:
-            raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition} is not here any more")
+            raise BrokerError(
+                ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition} is no longer on this broker"
+            )
         if table.home[partition] is target:
             return None
         absence = table.directories.absence(replaced=True)
@@ -103,12 +106,12 @@ class Relocations:
         except (BrokerError, StorageError):
             self._abandon(move)
             raise
-        _logger.info("move begun partition=%s to=%s", partition, target.path)
+        log.info("move begun partition=%s to=%s", partition, target.path)
         return move
 
     def swap(self, move: ReplicaMove) -> bool:
-        """On the event loop: let the copy take the log's place if nothing is missing in it; whether
-        it did. Never waits."""
+        """On the event loop: let the copy replace the log if it lacks nothing. Return whether it
+        did. Never waits."""
         table, partition = self._table, move.topic_partition
         if not table.lock.acquire(blocking=False):
             return False
@@ -122,9 +125,9 @@ class Relocations:
             table.lock.release()
 
     def finish(self, move: ReplicaMove, origin: str, high_watermark: int) -> None:
-        """After the swap: make the copy durable, then take the old directory in `origin` away.
-        Waits for the disk. Raises BrokerError, StorageError: then the old one is kept under another
-        name, for it is older than the copy and must not be served."""
+        """After the swap: make the copy durable, then remove the old directory in `origin`. Waits
+        for the disk. Raises BrokerError, StorageError: then the old one is kept under another name,
+        because it is older than the copy and must not be served."""
         table, partition, old = self._table, move.topic_partition, move.source
         directory = table.directories.find(origin)
         assert directory is not None
@@ -149,11 +152,11 @@ class Relocations:
                 del self._moves[partition]
             old.release()
         table.deleted.add(self._clock.wall_ms() + old.config.file_delete_delay_ms, path)
-        _logger.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
+        log.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """The partition's log is about to be cut at `offset`. Waits for the disk. Raises
-        BrokerError KAFKA_STORAGE_ERROR: then it must not be cut now."""
+        """Prepare for a truncation of the partition's log at `offset`. Waits for the disk. Raises
+        BrokerError KAFKA_STORAGE_ERROR; then the log must not be truncated now."""
         move = self._moves.get(partition)
         if move is not None:
             move.lower(offset)
@@ -161,18 +164,19 @@ class Relocations:
     # -- giving up
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """The copies of these are given up, or were never there. Waits for the disk."""
+        """Remove the marks of moves whose copies are given up or never existed. Waits for the
+        disk."""
         for partition in partitions:
-            log = self._table.logs.get(partition)
+            partition_log = self._table.logs.get(partition)
             try:
-                if log is not None:
-                    forget_move(log, self._table.disk)
+                if partition_log is not None:
+                    forget_move(partition_log, self._table.disk)
             except StorageError as error:
-                _logger.warning("marks of a move not removed path=%s error=%s", log, error)
+                log.warning("marks of a move not removed partition=%s error=%s", partition, error)
 
     def cancel(self, partition: TopicPartition) -> None:
-        """Give up the partition's move and wish, and drop the copy unless it has taken the log's
-        place. No error if there is none. Waits for the disk."""
+        """Cancel the partition's move and its requested directory, and drop the copy unless it has
+        replaced the log. No error if there is none. Waits for the disk."""
         self._wishes.pop(partition, None)
         self.unfinished.pop(partition, None)
         move = self._moves.get(partition)
@@ -180,8 +184,8 @@ class Relocations:
             self._abandon(move)
 
     def cancel_all(self) -> None:
-        """At the end of the broker: no copy grows any more. The copies stay, as the sign that the
-        next start shall go on."""
+        """At shutdown: stop all moves. The copies stay, as the sign that the next start shall
+        continue."""
         for move in self._moves.values():
             directory = None if move.done else move.abandon()
             if directory is None or directory.endswith(f"-{FUTURE_DIRECTORY}"):
@@ -189,19 +193,20 @@ class Relocations:
             try:
                 self._table.rename_away(move.log, move.target, FUTURE_DIRECTORY)
             except StorageError as error:
-                _logger.warning("copy not renamed path=%s error=%s", directory, error)
+                log.warning("copy not renamed path=%s error=%s", directory, error)
         self._moves.clear()
 
     def directory_failed(
         self, directory: LogDirectory, partitions: Container[TopicPartition]
     ) -> None:
-        """Moves from or to a directory that has failed end; their copies are left as they are."""
+        """End the moves from or to a directory that has failed; their copies are left as they
+        are."""
         for move in list(self._moves.values()):
             if move.target is directory or move.topic_partition in partitions:
                 move.cancel()
 
     def abandon(self, move: ReplicaMove) -> None:
-        """As `cancel`, of this move. Waits for the disk."""
+        """Cancel this move, as `cancel` does. Waits for the disk."""
         if not move.done:
             self._abandon(move)
 
@@ -214,6 +219,6 @@ class Relocations:
         try:
             path = self._table.rename_away(move.log, move.target, DELETED_DIRECTORY)
         except StorageError as error:
-            _logger.warning("copy not removed path=%s error=%s", directory, error)
+            log.warning("copy not removed path=%s error=%s", directory, error)
         else:
             self._table.deleted.add(0, path)

@@ -1,4 +1,4 @@
-"""Which segments of a log may be deleted. Pure: facts in, a count out."""
+"""Decides which segments of a log may be deleted. Pure: facts in, a count out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pybroker.storage.log_config import UNLIMITED, LogConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What retention has to know of a segment. `next_offset` is one past its last offset;
-    `timestamp` is called only where age matters and gives ms since 1970."""
+    """The facts of a segment that retention needs. `next_offset` is one past its last offset;
+    `timestamp` is called only if age matters and returns ms since 1970."""
 
     next_offset: int
     size: int
@@ -27,12 +27,13 @@ def expired(
     high_watermark: int,
     by_age: bool = True,
 ) -> int:
-    """How many segments, from the oldest, may go: they lie below the log start offset, or are too
-    old, or the log is too large without them. The first that must stay ends it, and nothing at or
-    above the high watermark ever goes. An empty last segment stays.
+    """Return how many segments, from the oldest, may be deleted: they lie below the log start
+    offset, are too old, or the log is too large even without them. The first segment that must stay
+    ends the count. Records at or above the high watermark are never deleted. An empty last segment
+    stays.
 
-    A topic that is only compacted loses nothing but what lies below its log start; nor does any
-    other unless it is `by_age` (or size).
+    If the topic is only compacted, or `by_age` is False, only segments below the log start are
+    deleted, whatever their age and size.
     """
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0

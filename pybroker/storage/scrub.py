@@ -1,5 +1,5 @@
-"""Whether batches are still what was written: checksums, and of what lies outside of them as much
-as the neighbours tell. Decides nothing, changes nothing."""
+"""Checks whether batches are still as written: their checksums, and the bytes outside the checksum
+as far as the neighbours tell. Decides nothing, changes nothing."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _OUTLINE: Final = struct.Struct(">qiibI2xi")
 OFFSET_END: Final = 2**63 - 1
 
 EpochOf = Callable[[int], int]
-"""The leader epoch in which the record at an offset was written, -1 if that is unknown."""
+"""Returns the leader epoch of the record at an offset, -1 if it is unknown."""
 
 
 class Whole(NamedTuple):
-    """Up to which position batches are whole, and the offset after them."""
+    """The position up to which batches are valid, and the offset after them."""
 
     position: int
     next_offset: int
@@ -44,9 +44,9 @@ class Whole(NamedTuple):
 def whole(
     data: Buffer, offset: int = 0, end_offset: int = OFFSET_END, epoch_of: EpochOf | None = None
 ) -> Whole:
-    """How far the batches with which `data` begins are whole: checksums are right, offsets rise
-    from `offset` and lie below `end_offset`, and epochs are those that `epoch_of` knows. Cheap
-    enough for every reader."""
+    """Return how far `data` begins with valid batches: checksums are right, offsets rise from
+    `offset` and lie below `end_offset`, and leader epochs match `epoch_of`. Cheap enough for every
+    reader."""
     view = memoryview(data)
     size, position, epoch = len(view), 0, NO_EPOCH
     while position + HEADER_SIZE <= size:
@@ -71,8 +71,8 @@ def whole(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a round through a log goes on: at a position of the segment that begins at
-    `base_offset`, where `offset` or a later one is expected."""
+    """The point where a round through a log continues: a position in the segment that begins at
+    `base_offset`, with an expected offset of `offset` or later."""
 
     base_offset: int
     position: int
@@ -81,8 +81,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was found in `checked_bytes`; `place` None: the round is over. `segment` is where the
-    damage is."""
+    """The result of checking `checked_bytes`; `place` None: the round is over. `segment` holds the
+    damage."""
 
     place: Place | None
     checked_bytes: int
@@ -91,9 +91,9 @@ class Looked:
 
 
 def look(log: Log, place: Place | None, bytes_max: int, epoch_max: int = EPOCH_MAX) -> Looked:
-    """Check about so many bytes from `place` on (None: from the beginning). There has been no
-    leader epoch above `epoch_max`. Waits for the disk. Raises StorageError, also where the files
-    went away meanwhile."""
+    """Check about `bytes_max` bytes from `place` on (None: from the beginning). No leader epoch
+    above `epoch_max` has existed. Waits for the disk. Raises StorageError, also if the files were
+    removed meanwhile."""
     epoch_of = _bounded(log.epoch_of, epoch_max)
     segment = log.segments.first if place is None else _segment_at(log, place)
     if segment is None:
@@ -120,8 +120,8 @@ def look(log: Log, place: Place | None, bytes_max: int, epoch_max: int = EPOCH_M
 
 
 def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
-    """Look once more where damage was found, in the thread that changes the log: what was cut or
-    deleted meanwhile is none."""
+    """Check the damage once more, in the thread that changes the log: if it was truncated or
+    deleted meanwhile, it is none."""
     damage, segment = looked.damage, looked.segment
     if damage is None or segment is None or log.failure is not None or log.damage is not None:
         return False
@@ -132,19 +132,20 @@ def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
 
 
 def _bounded(epoch_of: EpochOf, epoch_max: int) -> EpochOf:
-    """The history may have been taken from the batches themselves."""
+    """Ignore epochs above `epoch_max`: the history may have been taken from the batches
+    themselves."""
     return lambda offset: min(epoch_of(offset), epoch_max)
 
 
 def _segment_at(log: Log, place: Place) -> Segment | None:
-    """The segment of that place, or the next one if it has been deleted."""
+    """Return the segment of that place, or the next one if it has been deleted."""
     return next((s for s in log.segments.all if s.base_offset >= place.base_offset), None)
 
 
 def _check(
     segment: Segment, position: int, offset: int, epoch_of: EpochOf
 ) -> tuple[str | None, int, int]:
-    """What is wrong with the batch at `position`, if anything is; its length, and the offset that
+    """Return the fault of the batch at `position`, if it has one, its length, and the offset that
     is expected after it."""
     size, next_offset = segment.end
     try:
@@ -167,7 +168,7 @@ def _check(
 
 
 def _epoch_fault(base_offset: int, epoch: int, epoch_of: EpochOf) -> str | None:
-    """Batches of the time before there were epochs have none."""
+    """Return the fault of a batch's leader epoch. Batches without one are not checked."""
     known = epoch_of(base_offset)
     if NO_EPOCH in (known, epoch) or known == epoch:
         return None

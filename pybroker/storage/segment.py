@@ -1,7 +1,7 @@
-"""One segment: a stretch of the log in a file of batches, with its indexes.
+"""One segment: a part of the log in a file of batches, with its indexes.
 
-A segment knows where batches are and hands out runs of whole batches. It does not know producers,
-epochs or recovery, and takes no decision about when it ends or is deleted.
+A segment knows the positions of batches and reads runs of whole batches. It knows no producers,
+epochs or recovery, and does not decide when it ends or is deleted.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pybroker.storage.time_index import TimeEntry, TimeIndex
 from pybroker.storage.txn_index import TxnIndex
 
 SCAN_BYTES: Final = 8192
-"""How much is read at once while going from header to header."""
+"""The bytes that are read at once while walking from header to header."""
 SCRUB_BYTES: Final = 1024**2
-"""The same where the whole segment is gone through."""
+"""The same for a walk through the whole segment."""
 _WALKED_BYTES_MAX: Final = 64 * 1024
-"""Up to here going from header to header is quicker than asking the index for the last one."""
+"""Up to here, walking from header to header is faster than asking the index for the last one."""
 
 
 class Appended(NamedTuple):
-    """What a segment has to know of a batch that is written: where it begins in the data, how long
-    it is, its last offset (absolute), and its largest timestamp."""
+    """The facts of a batch that a segment needs for writing: its position in the data, its length,
+    its last offset (absolute), and its largest timestamp."""
 
     position: int
     size: int
@@ -41,9 +41,9 @@ class Segment:
     """Batches with offsets from `base_offset`. Appends and changes come from one thread; reads may
     come from others at the same time.
 
-    Invariants: `size` (bytes) is where the last whole batch ends; `next_offset` is one past the
+    Invariants: `size` (bytes) is the end of the last whole batch; `next_offset` is one past the
     last offset, `base_offset` when empty; of a segment that was closed before the start it may be
-    larger, up to the begin of the next segment.
+    larger, up to the base offset of the next segment.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Segment:
         self.directory = directory
         self.base_offset = base_offset
         self._disk = disk
-        # Size and next offset; one tuple, so that a reader in another thread sees both of the same
-        # moment.
+        # Size and next offset; one tuple, so that a reader in another thread sees a consistent
+        # pair.
         self._end = (size, next_offset)
         self._file: File | None = None
         self.path = self._path(SegmentFile.LOG)
@@ -64,8 +64,8 @@ class Segment:
         self._largest: tuple[int, int] | None = None
         self._first_timestamp: int | None = None
         self._indexes_checked = False
-        # offset -> position where a batch with that base offset begins: readers come back for
-        # what follows. Only a hint, so it may be dropped at any time and is checked when used.
+        # offset -> position of the batch with that base offset: readers return for the next
+        # batches. Only a hint, so it may be dropped at any time and is checked when used.
         self._hints: dict[int, int] = {}
 
     def _path(self, kind: SegmentFile) -> str:
@@ -81,7 +81,7 @@ class Segment:
 
     @property
     def end(self) -> tuple[int, int]:
-        """`size` and `next_offset`, of one moment."""
+        """`size` and `next_offset`, a consistent pair."""
         return self._end
 
     @property
@@ -92,7 +92,7 @@ class Segment:
 
     @classmethod
     def created(cls, directory: str, base_offset: int, disk: Disk) -> Segment:
-        """A new segment with its empty file; the indexes come with their first entries."""
+        """Create a segment with its empty file; the first entries create the indexes."""
         segment = cls(directory, base_offset, disk, size=0, next_offset=base_offset)
         segment._file = disk.open(segment.path, create=True)
         segment._indexes_checked = True
@@ -124,7 +124,7 @@ class Segment:
     def append_batch(
         self, data: Buffer, last_offset: int, max_timestamp: int, index_interval_bytes: int
     ) -> None:
-        """The same for `data` that is one batch; how nearly everything is written."""
+        """The same for `data` of one batch, the most common case."""
         start, size = self._end[0], len(data)
         (self._file or self.file).append(data)
         if self._first_timestamp is None:
@@ -152,8 +152,8 @@ class Segment:
 
     def _spill(self) -> None:
         """Write the indexes' tails. The time index goes first: it may be ahead of the offset index,
-        never behind, or what is between them would be missing from it after a crash. If the disk
-        refuses, the tails stay in memory for the next time: the log itself will report the disk."""
+        never behind, or a crash would leave batches without a time entry. If the disk refuses, the
+        tails stay in memory for the next time: the log itself will report the disk."""
         try:
             self.times.table.spill()
             self.offsets.table.spill()
@@ -161,7 +161,7 @@ class Segment:
             return
 
     def seal(self) -> None:
-        """The segment gets no more records for now: complete its indexes and write them."""
+        """Complete and write the indexes of a segment that gets no more records for now."""
         if not self.size:
             return
         timestamp, offset = self.largest_timestamp()
@@ -173,7 +173,7 @@ class Segment:
     # -- timestamps
 
     def first_timestamp(self) -> int:
-        """Largest timestamp of the first batch, -1 if the segment is empty."""
+        """The largest timestamp of the first batch, -1 if the segment is empty."""
         if self._first_timestamp is None:
             if not self.size:
                 return -1
@@ -181,8 +181,7 @@ class Segment:
         return self._first_timestamp
 
     def largest_timestamp(self) -> tuple[int, int]:
-        """The largest timestamp, and the last offset of the batch that holds it; (-1, base) if
-        there is none."""
+        """The largest timestamp, and the last offset of its batch; (-1, base) if there is none."""
         if self._largest is None:
             last = self.times.last()
             self._largest = (-1, self.base_offset)
@@ -193,8 +192,8 @@ class Segment:
         return self._largest
 
     def _is_true(self, entry: TimeEntry) -> bool:
-        """Whether the batch that the entry names has that timestamp. What is beyond the end is not
-        looked at: it is forgotten soon."""
+        """Whether the batch of the entry has that timestamp. Entries beyond the end are not
+        checked: they are about to be removed."""
         if entry.last_offset >= self.next_offset:
             return True
         position = self.locate(entry.last_offset)
@@ -202,13 +201,13 @@ class Segment:
         return header is not None and header.max_timestamp == entry.timestamp
 
     def retention_timestamp(self) -> int:
-        """What the age of the segment is counted from: its largest timestamp, or where its records
-        have none the last change of the file."""
+        """The timestamp from which the age of the segment counts: its largest one, or, for records
+        without timestamps, the last change of the file."""
         timestamp, _ = self.largest_timestamp()
         return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path)
 
     def position_before_timestamp(self, timestamp_ms: int) -> int:
-        """The begin of a batch before which no record has that timestamp or a later one."""
+        """Return the position of a batch before which every record has an earlier timestamp."""
         self._check_indexes(False)
         entry = self.times.floor(timestamp_ms - 1)
         if entry is not None and not self._is_true(entry):
@@ -223,10 +222,10 @@ class Segment:
     def headers(
         self, position: int, limit: int, *, cached_only: bool = False, scan_bytes: int = SCAN_BYTES
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of the batches from `position`, which must be the begin of one, as
-        far as they end at or before `limit`.
+        """Yield position and header of the batches from `position`, which must be the start of one,
+        as far as they end at or before `limit`.
 
-        Raises CorruptionError at a header that is none, NotCached.
+        Raises CorruptionError at an invalid header, NotCached.
         """
         chunk: Buffer = b""
         start = position
@@ -242,7 +241,7 @@ class Segment:
             position += header.size
 
     def locate(self, offset: int, *, cached_only: bool = False) -> int | None:
-        """Where the batch begins that holds `offset`, or the first one after it where compaction
+        """Return the position of the batch that holds `offset`, or of the next one if compaction
         has removed it; None if there is none."""
         hinted = self._hints.get(offset)
         if hinted is not None and hinted <= self.size:
@@ -263,7 +262,7 @@ class Segment:
         except CorruptionError:
             if entry is None:
                 raise
-        # An entry that leads to no batch is wrong.
+        # An entry that points at no batch is wrong.
         return None if entry is None else self._locate_after_rebuild(offset, cached_only)
 
     def _locate_after_rebuild(self, offset: int, cached_only: bool) -> int | None:
@@ -271,8 +270,8 @@ class Segment:
         return self.locate(offset)
 
     def _check_indexes(self, cached_only: bool) -> None:
-        """Before the first use of the indexes of a segment that was here at the start: make them
-        again if they are missing or cannot be right."""
+        """Before the first use of the indexes of a segment that existed at the start: rebuild them
+        if they are missing or cannot be right."""
         if self._indexes_checked:
             return
         if not (self.offsets.is_plausible(self.size) and self.times.is_plausible()):
@@ -281,11 +280,11 @@ class Segment:
 
     def _rebuild(self, cached_only: bool) -> None:
         if cached_only:
-            raise NotCached(f"{self.path}: the index has to be made again")
+            raise NotCached(f"{self.path}: the index must be rebuilt")
         self.rebuild_indexes()
 
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
-        """Make offset and time index again from the log."""
+        """Rebuild offset and time index from the log."""
         self.clear_indexes()
         self.extend_indexes(0, index_interval_bytes)
         self.seal()
@@ -298,8 +297,8 @@ class Segment:
         self._indexes_checked = True
 
     def extend_indexes(self, position: int, index_interval_bytes: int) -> tuple[int, int]:
-        """Go through the batches from `position` and index them as if they were just appended;
-        gives where the last whole one ends, and the next offset. Others may append meanwhile."""
+        """Index the batches from `position` as if they were just appended. Return the end of the
+        last whole batch, and the next offset. Another thread may append meanwhile."""
         self._indexes_checked = True
         next_offset = self.next_offset
         for place, header in self.headers(position, self.size, scan_bytes=SCRUB_BYTES):
@@ -308,7 +307,7 @@ class Segment:
         return position, next_offset
 
     def load_end(self, index_interval_bytes: int) -> None:
-        """Learn `next_offset` and the largest timestamp of a segment that will be appended to, from
+        """Find `next_offset` and the largest timestamp of a segment that will be appended to, from
         its indexes and the few batches after their last entry.
 
         Raises CorruptionError if the file does not end with a whole batch.
@@ -344,13 +343,13 @@ class Segment:
         at_least_one_batch: bool,
         cached_only: bool,
     ) -> Buffer | None:
-        """Whole batches from the one that holds `offset`, all of them below `upper_offset`.
+        """Return whole batches from the one that holds `offset`, all below `upper_offset`.
 
-        None if the segment has nothing at or after `offset`; b"" if there is something, but above
+        None if the segment has no record at or after `offset`; b"" if it has one, but above
         `upper_offset` or longer than `max_bytes`. Raises NotCached, CorruptionError.
         """
-        # Taken before the end is looked at: if the segment is cut meanwhile, what we learn goes
-        # into hints that nobody uses any more.
+        # Taken before the end is read: if the segment is cut meanwhile, new hints go into a
+        # dictionary that is no longer used.
         hints = self._hints
         limit, next_offset = self._end
         whole = upper_offset >= next_offset
@@ -381,8 +380,8 @@ class Segment:
     def _whole_batches(
         self, data: Buffer, position: int, first: BatchHeader, cached_only: bool
     ) -> tuple[int, int]:
-        """How far the whole batches in `data` reach, which was read at `position`, and the offset
-        that follows them."""
+        """Return the end of the whole batches in `data`, which was read at `position`, and the
+        offset that follows them."""
         end = first.size
         next_offset = first.next_offset
         if len(data) - end > _WALKED_BYTES_MAX:
@@ -391,14 +390,14 @@ class Segment:
             if (
                 entry is not None
                 and end < place <= len(data) - HEADER_SIZE
-                # Who comes for what the entry names wrongly has the index made again.
+                # A read for an offset that an entry names wrongly rebuilds the index.
                 and BatchHeader._make(HEADER.unpack_from(data, place)).last_offset == entry[0]
             ):
                 end = place
         while end + HEADER_SIZE <= len(data):
             header = read_header(data, end)
             if end + header.size > len(data):
-                # This header is where the next read begins.
+                # The next read begins at this header.
                 next_offset = header.base_offset
                 break
             end += header.size
@@ -426,7 +425,7 @@ class Segment:
         self.load_end(index_interval_bytes)
 
     def sync(self, *, indexes: bool) -> None:
-        """Make the log durable, and of a segment that gets no more records also its indexes."""
+        """Make the log durable, and with `indexes` also its indexes."""
         self.file.sync()
         self.transactions.sync()
         if indexes:
@@ -434,7 +433,7 @@ class Segment:
             self.times.table.sync()
 
     def mark_deleted(self) -> list[str]:
-        """Rename the files so that a start removes them; gives their new paths."""
+        """Rename the files so that a start removes them. Return their new paths."""
         renamed = []
         self.close()
         for kind in SegmentFile:
@@ -445,7 +444,7 @@ class Segment:
         return renamed
 
     def batch_of(self, entry: OffsetEntry) -> BatchHeader | None:
-        """The header of the batch that an entry names; None if there is another, or none."""
+        """Return the header of the batch that an entry names; None if there is another, or none."""
         try:
             header = read_header(self.file.pread(max(entry.position, 0), HEADER_SIZE))
         except CorruptionError:
@@ -453,8 +452,8 @@ class Segment:
         return header if header.last_offset == entry.last_offset else None
 
     def resume_at(self, position: int, next_offset: int) -> None:
-        """Forget what the indexes say of `next_offset` and later; what is `note`d afterwards begins
-        at `position`. For recovery, which then goes through the batches from there."""
+        """Remove index entries for `next_offset` and later; the next `note` begins at `position`.
+        For recovery, which then checks the batches from there."""
         if self.offsets.is_plausible(self.size) and self.times.is_plausible():
             self.offsets.truncate(next_offset)
             self.times.truncate(next_offset)
@@ -467,22 +466,22 @@ class Segment:
             self.clear_indexes()
         else:
             self._bytes_since_entry, begin = header.size, last.position + header.size
-        # What is between may be younger than what the time index says.
+        # The batches in between may have later timestamps than the time index.
         for place, header in self.headers(begin, position, scan_bytes=SCRUB_BYTES):
             self.note(place, header, 4096)
 
     def note(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
-        """Index a batch that is in the file already."""
+        """Index a batch that is already in the file."""
         batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
         self._note(position, batch, index_interval_bytes)
 
     def end_at(self, position: int, next_offset: int) -> None:
-        """What is behind `position` does not count; the file stays as it is."""
+        """Let the segment end at `position`; the file stays as it is."""
         self._end = (position, next_offset)
         self._hints = {}
 
     def set_aside(self) -> None:
-        """Rename the log so that it is no longer used, and remove what can be made again."""
+        """Rename the log so that it is no longer used, and remove the files that can be rebuilt."""
         self.close()
         for kind in SegmentFile:
             path = self._path(kind)
@@ -492,7 +491,7 @@ class Segment:
                 self._disk.rename(path, path + CORRUPT_SUFFIX)
 
     def close(self) -> None:
-        """Release the handles. Does not write what the indexes hold in memory."""
+        """Close the files. Does not write index entries that are in memory."""
         if self._file is not None:
             self._file.close()
             self._file = None

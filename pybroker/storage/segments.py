@@ -1,5 +1,5 @@
-"""The segments of one log in order, and what is done to them as files. When they begin and which of
-them go is decided elsewhere."""
+"""The segments of one log in order, and the changes of their files. Other modules decide when
+segments begin and which are deleted."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pybroker.storage.segment import Segment
 class Segments:
     """Sorted by base offset, never empty once the log is open. The last one is the active one.
 
-    Changes come from one thread, `sync` from any. The list is replaced, never changed, so a reader
-    in another thread goes on with the one that it began with. Methods may raise StorageError.
+    Changes come from one thread, `sync` from any. The tuple is replaced, never changed, so a reader
+    in another thread continues with the one that it began with. Methods may raise StorageError.
     """
 
     __slots__ = (
@@ -39,17 +39,17 @@ class Segments:
         is_new: bool = False,
         are_names_durable: bool = True,
     ) -> None:
-        """`is_new`: nor is the directory's own name durable."""
+        """`is_new`: the directory's own name is not durable either."""
         self._directory = directory
         self._disk = disk
         self._state: tuple[Segment, ...] = tuple(
             sorted(segments, key=lambda segment: segment.base_offset)
         )
         self._closed: list[Segment] = []
-        """Those that ended since the last sync: their indexes are not durable yet."""
+        """Segments that were closed since the last sync: their indexes are not durable yet."""
         self._doomed = PendingDeletions(disk.unlink)
-        # How often files were made or renamed, and up to which of these changes the directory is
-        # durable. Counted, not marked: a change must not be lost to a sync that began before it.
+        # The number of files created or renamed, and how many of these changes are durable. A
+        # counter, not a flag: a sync that began before a change must not clear it.
         self._changes = 1 if is_new or not are_names_durable else 0
         self._durable_changes = 0
         self.parent_changed = is_new
@@ -80,11 +80,11 @@ class Segments:
 
     @property
     def directory_changed(self) -> bool:
-        """Whether files, or the directory, were made or renamed since that was made durable."""
+        """Whether files, or the directory, were created or renamed since the last sync."""
         return self.parent_changed or self._changes != self._durable_changes
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
-        """The segments that may hold `offset` or later ones: from the last that begins at or
+        """Return the segments that may hold `offset` or later ones: from the last that begins at or
         before it."""
         segments = self._state
         if segments and segments[-1].base_offset <= offset:
@@ -93,14 +93,14 @@ class Segments:
         return segments[max(0, found - 1) :]
 
     def begin(self, base_offset: int) -> None:
-        """Make a new segment the active one."""
+        """Create a segment and make it the active one."""
         self._closed.append(self.active)
         self._state = (*self._state, Segment.created(self._directory, base_offset, self._disk))
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
-        """Take segments out, oldest first, so that a crash in between leaves no hole. Their files
-        are renamed, and go with `remove_doomed` at `due_ms`."""
+        """Remove segments, oldest first, so that a crash in between leaves no gap. Their files are
+        renamed, and `remove_doomed` removes them at `due_ms`."""
         removed = list(gone)
         self._state = tuple(segment for segment in self._state if segment not in removed)
         self._changes += 1
@@ -109,10 +109,10 @@ class Segments:
                 self._doomed.add(due_ms, path)
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
-        """Remove the batch that holds `offset` and all after it, durably: what came back after a
-        power loss would be taken for records of the leader epoch that is written in its place."""
-        # Newest first: here it is the other order that would leave a hole. And before any is cut,
-        # or what came back of those behind it would leave one.
+        """Remove the batch that holds `offset` and all after it, durably: batches that a power loss
+        brings back would count as records of the leader epoch that is written in their place."""
+        # Newest first: here the other order would leave a gap. The renames are synced before a
+        # segment is cut, because segments that come back behind the cut would leave a gap, too.
         for segment in reversed(self._state):
             if segment.base_offset >= offset:
                 self.remove([segment], 0)
@@ -121,9 +121,9 @@ class Segments:
         self.active.sync(indexes=False)
 
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
-        """One new segment in the place of all, and of `more` that are none of ours; with `aside`
-        their bytes are kept under other names. Who looks meanwhile, from another thread, sees what
-        was."""
+        """Replace all segments, and `more` that are not in the list, by a new one; with `aside`
+        their bytes are kept under other names. Readers in other threads see the old segments
+        meanwhile."""
         for segment in (*self._state, *more):
             if aside:
                 segment.set_aside()
@@ -134,21 +134,22 @@ class Segments:
         self._changes += 1
 
     def remove_doomed(self, now_ms: int) -> None:
-        """Not before the new names are durable: if some of the old ones came back after a power
-        loss, what lay between them would be missing. Raises StorageError."""
+        """Remove deleted files that are due, after the renames are durable: if a power loss brought
+        some of the old names back, the segments between them would be missing. Raises
+        StorageError."""
         if self._doomed.is_due(now_ms):
             self._sync_names(self._changes)
         self._doomed.remove_due(now_ms)
 
     def _sync_names(self, changes: int) -> None:
-        """Up to that change; what was changed since may be durable, or not."""
+        """Make the names durable up to that change; later changes may be durable or not."""
         if changes != self._durable_changes:
             self._disk.sync_dir(self._directory)
             self._durable_changes = changes
 
     def seal_active(self) -> None:
-        """Complete and write the indexes of the active segment. `sync` makes them durable where it
-        is told so, and their names in any case."""
+        """Complete and write the indexes of the active segment. `sync` makes their names durable,
+        and with `indexes` their content."""
         active = self.active
         tables = (active.times.table, active.offsets.table)
         if not all(self._disk.exists(table.path) for table in tables):
@@ -158,8 +159,8 @@ class Segments:
             table.spill()  # an empty segment has index files, too
 
     def sync(self, recovery_point: int, end: int, *, indexes: bool = False) -> None:
-        """Make durable what lies between these offsets, and the names of the files; `indexes`: also
-        those of the active segment."""
+        """Make the records between these offsets, and the names of the files, durable; with
+        `indexes` also the indexes of the active segment."""
         changes = self._changes
         active = self.active
         closed, self._closed = self._closed, []
@@ -179,7 +180,7 @@ class Segments:
         try:
             segment.sync(indexes=indexes)
         except StorageError:
-            # One that was deleted meanwhile need not be durable.
+            # A segment that was deleted meanwhile need not be durable.
             if segment in self._state:
                 raise
 

@@ -1,7 +1,7 @@
-"""The producer snapshots of one log: which are there, writing one, and starting from one.
+"""The producer snapshots of one log: listing, writing and loading them.
 
-They are not made durable: each carries its checksum, and where one is lost or damaged an older one
-and more of the log do.
+Snapshots are not synced: each carries its checksum, and if one is lost or damaged an older one and
+more of the log replace it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pybroker.storage.filename import SegmentFile, segment_file
 from pybroker.storage.producer_snapshot import decode, encode
 from pybroker.storage.producer_state import ProducerState
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _KEPT_MIN: Final = 2
 
 
 class SnapshotFiles:
-    """`offsets` are those of the files in the directory, as the caller has listed them."""
+    """`offsets` are those of the files in the directory, as listed by the caller."""
 
     __slots__ = ("_directory", "_disk", "_offsets")
 
@@ -39,18 +39,19 @@ class SnapshotFiles:
         return self._offsets[-1] if self._offsets else -1
 
     def write(self, offset: int, state: ProducerState) -> None:
-        """Keep `state` as that before `offset`, if there is room."""
+        """Store `state` as the one before `offset`, if there is room."""
         try:
             self._disk.write(self._path(offset), encode(state.entries.values()))
         except DiskFull as error:
-            _logger.warning("producer snapshot not written offset=%d error=%s", offset, error)
-            self._disk.unlink(self._path(offset))  # what there is of it
+            log.warning("producer snapshot not written offset=%d error=%s", offset, error)
+            self._disk.unlink(self._path(offset))  # the partial file
             return
         if offset not in self._offsets:
             self._offsets = sorted([*self._offsets, offset])
 
     def load(self, offset_max: int, offset_min: int) -> tuple[int, ProducerState] | None:
-        """The newest undamaged snapshot from `offset_min` to `offset_max`, and its offset."""
+        """Return the offset and the state of the newest undamaged snapshot from `offset_min` to
+        `offset_max`, None if there is none."""
         for offset in reversed(self._offsets):
             if not offset_min <= offset <= offset_max:
                 continue
@@ -60,11 +61,11 @@ class SnapshotFiles:
             except FileNotFoundError:
                 continue  # it went with its segment
             except CorruptionError as error:
-                _logger.warning("producer snapshot not usable path=%s error=%s", path, error)
+                log.warning("producer snapshot not usable path=%s error=%s", path, error)
         return None
 
     def keep(self, bases: Iterable[int], end_offset: int) -> None:
-        """Remove snapshots beyond `end_offset`, and those that are neither at the begin of a
+        """Remove snapshots beyond `end_offset`, and those that are neither at the start of a
         segment nor among the newest."""
         wanted = {offset for offset in self._offsets if offset <= end_offset}
         newest = sorted(wanted)[-_KEPT_MIN:]
@@ -74,5 +75,5 @@ class SnapshotFiles:
                 try:
                     self._disk.unlink(self._path(offset))
                 except StorageError as error:
-                    _logger.warning("snapshot not removed offset=%d error=%s", offset, error)
+                    log.warning("snapshot not removed offset=%d error=%s", offset, error)
         self._offsets = sorted(kept)

@@ -34,7 +34,8 @@ class TimeIndex:
         self.table = IndexTable(path, ENTRY, disk)
 
     def append(self, timestamp: int, last_offset: int) -> None:
-        """Add an entry if the timestamp is larger than all before; others say nothing new."""
+        """Add an entry if the timestamp is larger than all before; other timestamps need no
+        entry."""
         if self._last_timestamp is None:
             last = self.last()
             self._last_timestamp = -1 if last is None else last.timestamp

@@ -29,7 +29,7 @@ class AbortedTransaction(NamedTuple):
 
 
 def decode(data: bytes, path: str) -> list[AbortedTransaction]:
-    """Raises CorruptionError where the bytes are no such file."""
+    """Return the entries. Raises CorruptionError if the bytes are no such file."""
     if len(data) % ENTRY.size:
         raise CorruptionError(f"{path}: {len(data)} bytes are no multiple of {ENTRY.size}")
     entries = []
@@ -41,8 +41,8 @@ def decode(data: bytes, path: str) -> list[AbortedTransaction]:
 
 
 class TxnIndex:
-    """Read and written as a whole; it is small, and written at once since it is rarely added to.
-    Nearly all have no file: that is remembered, as every fetch of committed records asks."""
+    """Reads and writes the file as a whole, because it is small and rarely changes. Most segments
+    have no file, and every fetch of committed records asks: its absence is remembered."""
 
     __slots__ = ("_disk", "_is_missing", "_is_unsynced", "_lock", "path")
 
@@ -51,7 +51,7 @@ class TxnIndex:
         self._disk = disk
         self._is_missing = False
         self._is_unsynced = False
-        # Readers in other threads may not find the file missing while it is being made.
+        # A reader in another thread must not find the file missing while it is being created.
         self._lock = threading.Lock()
 
     def append(self, entry: AbortedTransaction) -> None:
@@ -64,7 +64,7 @@ class TxnIndex:
                 file.close()
 
     def entries(self) -> list[AbortedTransaction]:
-        """Raises CorruptionError where the file is damaged."""
+        """Return all entries. Raises CorruptionError if the file is damaged."""
         if self._is_missing:
             return []
         with self._lock:
@@ -92,8 +92,8 @@ class TxnIndex:
             self.keep(after)
 
     def sync(self) -> None:
-        """Make the changes and the file's name durable, if there are any: below the recovery point
-        nobody looks for markers again."""
+        """Make the changes and the file's name durable, if there are any: recovery does not look
+        for markers below the recovery point."""
         if not self._is_unsynced:
             return
         self._is_unsynced = False

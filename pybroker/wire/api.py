@@ -1,4 +1,4 @@
-"""The one list of APIs: what is advertised, what dispatch must cover, what the codec decodes.
+"""The one list of APIs, for ApiVersions, the dispatch of handlers and the codec.
 
 The versions form one coherent profile, that of a ZooKeeper-mode Kafka 3.0: clients infer features
 from the set as a whole. DescribeCluster has its version 1, too, because kafka-python cannot read
@@ -97,8 +97,8 @@ class ApiKey(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API: its messages and the versions that we speak. `flexible_since` is the first version
-    with compact types and tagged fields (KIP-482), None if there is none."""
+    """One API: its messages and its versions here. `flexible_since` is the first version with
+    compact types and tagged fields (KIP-482), None if there is none."""
 
     key: ApiKey
     request: type[Message]
@@ -108,7 +108,7 @@ class Api:
     flexible_since: int | None
 
     def supports(self, version: int) -> bool:
-        """Whether we speak that version."""
+        """Whether this code knows that version."""
         return self.min_version <= version <= self.max_version
 
     def is_flexible(self, version: int) -> bool:
@@ -116,12 +116,12 @@ class Api:
         return self.flexible_since is not None and version >= self.flexible_since
 
     def request_header_version(self, version: int) -> int:
-        """1, or 2 (with tagged fields) where the version is flexible."""
+        """Return 1, or 2 (with tagged fields) if the version is flexible."""
         return 2 if self.is_flexible(version) else 1
 
     def response_header_version(self, version: int) -> int:
-        """0, or 1 (with tagged fields) where the version is flexible; ApiVersions stays at 0, since
-        its client does not know yet which version it will get."""
+        """Return 0, or 1 (with tagged fields) if the version is flexible; ApiVersions stays at 0,
+        since its client does not know yet which version it will get."""
         if self.key is ApiKey.API_VERSIONS:
             return 0
         return 1 if self.is_flexible(version) else 0
@@ -233,13 +233,13 @@ BETWEEN_BROKERS: Final = frozenset(
         ApiKey.CONTROLLED_SHUTDOWN,
     }
 )
-"""What only brokers send to each other, in a version that both ends know: not advertised, and
-refused on every listener but the one for brokers."""
+"""Requests between brokers, in a version that both ends know: not advertised, and refused on every
+listener but the one for brokers."""
 
 
 def api_versions_rows() -> tuple[tuple[int, int, int], ...]:
-    """What ApiVersions advertises: (key, lowest, highest version) of every API for clients, by
-    key."""
+    """Return the content of ApiVersions: (key, lowest, highest version) of every API for clients,
+    by key."""
     return tuple(
         (api.key, api.min_version, api.max_version)
         for api in APIS.values()

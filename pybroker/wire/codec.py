@@ -1,6 +1,6 @@
-"""Messages from bytes and to bytes: bodies only, headers are in `headers`, framing in `frame`.
+"""Encoding and decoding of messages: bodies only, `headers` has the headers, `frame` the framing.
 
-Nothing here knows a single API; what exists in which version is declared with the messages.
+This module knows no single API; the messages declare which fields exist in which version.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def decode_message(
     *,
     to_the_end: bool = True,
 ) -> MessageT:
-    """The structure that `body` begins with, and unless not `to_the_end` ends with. Fields of kind
-    `records` are slices of `body`. `elements_max` bounds all arrays together. Raises
+    """Return the structure at the start of `body`; with `to_the_end` no byte may follow it. Fields
+    of kind `records` are slices of `body`. `elements_max` bounds all arrays together. Raises
     MalformedInput."""
     data = body if type(body) is memoryview else memoryview(body)
     try:
@@ -43,14 +43,14 @@ def decode_message(
 
 
 def encode_message(message: Message, version: int, flexible: bool) -> bytes:
-    """The bytes of a structure. Raises ValueError where a value does not fit its field, is null
-    without leave, or cannot be said in that version."""
+    """Return the bytes of a structure. Raises ValueError if a value does not fit its field, is null
+    although that is not allowed, or does not exist in that version."""
     return b"".join(encode_parts(message, version, flexible))
 
 
 def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]:
-    """The bytes of a structure as buffers for a vectored write: large record batches are passed
-    through uncopied. Raises as `encode_message` does."""
+    """Return the bytes of a structure as buffers for a vectored write: large record batches are not
+    copied. Raises the errors of `encode_message`."""
     try:
         return encoder(type(message), version, flexible)(message)
     except struct.error as error:
@@ -58,10 +58,10 @@ def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]
 
 
 def decode_request(api: Api, version: int, body: Buffer) -> Message:
-    """The request in `body`. Bytes that follow it are ignored, as Kafka does: librdkafka writes
-    some behind a Metadata request for all topics. Raises MalformedInput, also for more elements
-    than a request may have; ValueError if the version is not one of ours, which the caller should
-    have asked `api.supports` before."""
+    """Return the request in `body`. Bytes after it are ignored, as in Kafka: librdkafka writes some
+    behind a Metadata request for all topics. Raises MalformedInput, also for more elements than a
+    request may have; ValueError for an unsupported version: the caller checks `api.supports`
+    first."""
     flexible = _is_flexible(api, version)
     return decode_message(
         api.request, version, flexible, body, REQUEST_ELEMENTS_MAX, to_the_end=False
@@ -69,26 +69,26 @@ def decode_request(api: Api, version: int, body: Buffer) -> Message:
 
 
 def encode_request(api: Api, version: int, message: Message) -> bytes:
-    """The body of a request. Raises ValueError; see `encode_message`."""
+    """Return the body of a request. Raises ValueError; see `encode_message`."""
     _expect(message, api.request)
     return encode_message(message, version, _is_flexible(api, version))
 
 
 def decode_response(api: Api, version: int, body: Buffer) -> Message:
-    """The response in `body`, all of it: we asked for it, so it may have any number of elements.
-    Raises as `decode_request` does."""
+    """Return the response in `body`, all of it: the client requested it, so it may have any number
+    of elements. Raises the errors of `decode_request`."""
     return decode_message(api.response, version, _is_flexible(api, version), body)
 
 
 def encode_response(api: Api, version: int, message: Message) -> bytes:
-    """The body of a response. Raises ValueError; see `encode_message`."""
+    """Return the body of a response. Raises ValueError; see `encode_message`."""
     _expect(message, api.response)
     return encode_message(message, version, _is_flexible(api, version))
 
 
 def _is_flexible(api: Api, version: int) -> bool:
     if not api.supports(version):
-        raise ValueError(f"{api.key.name} has no version {version} here")
+        raise ValueError(f"{api.key.name} version {version} is not supported")
     return api.is_flexible(version)
 
 

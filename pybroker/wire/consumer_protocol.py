@@ -1,10 +1,10 @@
-"""What consumers say to each other through the coordinator, which only passes the bytes on: a
-member's Subscription, in the metadata of JoinGroup, and its Assignment, in SyncGroup. Versions 0-3
-of both (Kafka's "consumer" protocol type).
+"""The messages between consumers of a group, which the coordinator only passes on: a member's
+Subscription, in the metadata of JoinGroup, and its Assignment, in SyncGroup. Versions 0-3 of both
+(Kafka's "consumer" protocol type).
 
-The version stands in front as an int16. Subscription: 1 partitions owned so far (KIP-429).
-2 generation in which they were owned (KIP-792). 3 rack (KIP-881). Assignment: the same in all.
-A version above 3 is read as 3, whatever follows is left alone: newer members may be in the group.
+The version comes first, as an int16. Subscription: 1 owned partitions (KIP-429). 2 their generation
+(KIP-792). 3 rack (KIP-881). Assignment: the same in all. A version above 3 is read as 3, and
+further bytes are ignored: newer members may be in the group.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _VERSION = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants: its topics, what its assignor wants to know besides, and what it owned
-    in `generation_id` (-1: unknown)."""
+    """The topics of a member, the user data of its assignor, and the partitions that it owned in
+    `generation_id` (-1: unknown)."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -53,7 +53,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member gets, and what the assignor says to its own kind."""
+    """The partitions of a member, and the user data of the leader's assignor."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes | None = None
@@ -69,17 +69,17 @@ class _Partitions(Message):
 
 @message
 class _Subscription(Message):
-    """As `Subscription`, on the wire."""
+    """`Subscription` on the wire."""
 
     topics: list[str] = string_array("The topics that the member reads.")
     user_data: bytes | None = octets(
-        "What the assignor wants to know.", nullable_since=0, default=None
+        "The user data of the assignor.", nullable_since=0, default=None
     )
     owned_partitions: list[_Partitions] = array(
-        _Partitions, "What the member owned.", since=1, ignorable=True
+        _Partitions, "The partitions that the member owned.", since=1, ignorable=True
     )
     generation_id: int = int32(
-        "In which generation.", since=2, ignorable=True, default=NO_GENERATION
+        "The generation of the owned partitions.", since=2, ignorable=True, default=NO_GENERATION
     )
     rack_id: str | None = string(
         "The member's rack.", since=3, nullable_since=3, ignorable=True, default=None
@@ -88,15 +88,17 @@ class _Subscription(Message):
 
 @message
 class _Assignment(Message):
-    """As `Assignment`, on the wire."""
+    """`Assignment` on the wire."""
 
-    assigned_partitions: list[_Partitions] = array(_Partitions, "What the member gets.")
-    user_data: bytes | None = octets("What the assignor adds.", nullable_since=0, default=None)
+    assigned_partitions: list[_Partitions] = array(_Partitions, "The partitions of the member.")
+    user_data: bytes | None = octets(
+        "The user data of the assignor.", nullable_since=0, default=None
+    )
 
 
 def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) -> bytes:
-    """What the version cannot say is left out. Raises ValueError for text or numbers that do not
-    fit, and for an unknown version."""
+    """Return the bytes; fields that the version lacks are left out. Raises ValueError for text or
+    numbers that do not fit, and for an unknown version."""
     return _encode(
         _Subscription(
             topics=list(subscription.topics),
@@ -110,7 +112,7 @@ def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) 
 
 
 def decode_subscription(data: Buffer) -> Subscription:
-    """Raises MalformedInput."""
+    """Return the subscription. Raises MalformedInput."""
     found = _decode(_Subscription, data)
     return Subscription(
         tuple(found.topics),
@@ -122,12 +124,13 @@ def decode_subscription(data: Buffer) -> Subscription:
 
 
 def plain_subscription(data: Buffer) -> dict[str, Any]:
-    """The fields of the version in which the subscription was sent. Raises MalformedInput."""
+    """Return the fields of the version in which the subscription was sent. Raises
+    MalformedInput."""
     return plain(_decode(_Subscription, data), _known_version(data))
 
 
 def encode_assignment(assignment: Assignment, version: int = VERSION_MAX) -> bytes:
-    """Raises as `encode_subscription` does."""
+    """Return the bytes. Raises the errors of `encode_subscription`."""
     return _encode(
         _Assignment(
             assigned_partitions=_by_topic(assignment.partitions), user_data=assignment.user_data
@@ -137,8 +140,8 @@ def encode_assignment(assignment: Assignment, version: int = VERSION_MAX) -> byt
 
 
 def decode_assignment(data: Buffer) -> Assignment:
-    """Of no bytes at all, which a member has that was given nothing yet, an empty one. Raises
-    MalformedInput."""
+    """Return the assignment; an empty one for no bytes, which a member without an assignment has.
+    Raises MalformedInput."""
     if len(data) == 0:
         return Assignment()
     found = _decode(_Assignment, data)
@@ -146,7 +149,7 @@ def decode_assignment(data: Buffer) -> Assignment:
 
 
 def plain_assignment(data: Buffer) -> dict[str, Any]:
-    """The fields of the assignment. Raises MalformedInput."""
+    """Return the fields of the assignment. Raises MalformedInput."""
     return plain(_decode(_Assignment, data), _known_version(data))
 
 
@@ -168,7 +171,7 @@ def _decode(message_class: type[MessageT], data: Buffer) -> MessageT:
 
 
 def _known_version(data: Buffer) -> int:
-    """The version that the data are read as."""
+    """Return the version as which the data are read."""
     if len(data) < _VERSION.size:
         raise MalformedInput(f"{len(data)} bytes of the consumer protocol, expected 2 or more")
     version: int = _VERSION.unpack_from(data)[0]

@@ -33,8 +33,8 @@ DecodedT = TypeVar("DecodedT", bound=Message, covariant=True)
 
 
 class Decoder(Protocol[DecodedT]):
-    """`elements_max` bounds the elements of all arrays together; what peers send to a broker must
-    be bounded (`primitives.REQUEST_ELEMENTS_MAX`, the default)."""
+    """`elements_max` bounds the elements of all arrays together; messages to a broker must be
+    bounded (`primitives.REQUEST_ELEMENTS_MAX`, the default)."""
 
     def __call__(self, data: memoryview, elements_max: int = ..., /) -> tuple[DecodedT, int]: ...
 
@@ -45,7 +45,8 @@ _LENGTH_LETTER: Final = {Kind.STRING: "h", Kind.BYTES: "i", Kind.RECORDS: "i"}
 
 @memoized
 def decoder(message_class: type[MessageT], version: int, flexible: bool) -> Decoder[MessageT]:
-    """A function that decodes `message_class` at the start of a buffer and tells where it ends."""
+    """Return a function that decodes `message_class` at the start of a buffer and returns its
+    end."""
     compiler = _DecoderCompiler(version, flexible)
     source = compiler.source
     source.line(f"def decode(data, room={primitives.REQUEST_ELEMENTS_MAX}):")
@@ -59,7 +60,8 @@ def decoder(message_class: type[MessageT], version: int, flexible: bool) -> Deco
 
 
 class _DecoderCompiler:
-    """Writes the body. `pending` are fixed-size targets that one `struct` call will fill."""
+    """Writes the function's body. `pending` are fixed-size targets that one `struct` call will
+    fill."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -76,7 +78,7 @@ class _DecoderCompiler:
         self.pending: list[tuple[str, str]] = []
 
     def structure(self, message_class: type[Message]) -> str:
-        """Emits the decoding of one structure; gives the variable that holds it."""
+        """Emits the decoding of one structure; returns the variable that holds it."""
         target = self.source.variable("m")
         self.source.line(f"{target} = new({self.source.constant(message_class)})")
         tagged = []
@@ -133,7 +135,7 @@ class _DecoderCompiler:
             self.flush()
 
     def records_length(self) -> None:
-        """As `length`, with the two or three bytes that batches have read on the spot."""
+        """As `length`, with lengths of two or three bytes, which batches have, read inline."""
         self.flush()
         for line in (
             "n = data[p]",
@@ -156,7 +158,7 @@ class _DecoderCompiler:
         self.source.line("else: p += 1")
 
     def nullable(self, attribute: str, allowed: bool, name: str) -> None:
-        """Deals with n < 0 and opens the branch for the rest."""
+        """Handles n < 0 and opens the branch for the rest."""
         source = self.source
         source.line("if n < 0:")
         source.indent()
@@ -193,7 +195,7 @@ class _DecoderCompiler:
         size = max(1, minimum_element_size(wire, self.version, self.flexible))
         complaint = f"{name}: more elements than the remaining bytes can hold"
         source.line(f"if n * {size} > end - p: raise Malformed({complaint!r})")
-        # Numbers are read by one call, and cost a fraction of what a structure does.
+        # Numbers are read by one call, and cost a fraction of a structure.
         charged = f"n // {_NUMBERS_AS_ONE}" if wire.kind.is_fixed else "n"
         self.charge(charged)
         if wire.kind.is_fixed:
@@ -217,7 +219,7 @@ class _DecoderCompiler:
         source.dedent()
 
     def charge(self, count: str) -> None:
-        """Takes elements out of the room that the whole message has."""
+        """Takes elements out of the message's total."""
         self.source.line(f"room -= {count}")
         self.source.line("if room < 0: raise Malformed('too many elements in all arrays together')")
 
@@ -261,7 +263,7 @@ class _DecoderCompiler:
         source.dedent()
 
     def flush(self) -> None:
-        """Emits the `struct` call for the fixed-size fields gathered so far."""
+        """Emits the `struct` call for the fixed-size fields collected so far."""
         if not self.pending:
             return
         layout = struct.Struct(">" + "".join(letter for _, letter in self.pending))

@@ -3,7 +3,7 @@
 The mirror of `decoder`: neighbouring values of fixed size, and the lengths between them, go through
 one `struct` call; nested structures are written in place.
 
-The generated function raises ValueError where the message cannot be said in that version.
+The generated function raises ValueError if the message cannot be expressed in that version.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pybroker.wire.primitives import Buffer
 from pybroker.wire.schema import Kind, Message, WireField, memoized, wire_fields
 from pybroker.wire.source import Source
 
-# Record batches from this size on are handed through as they are; below it, copying them costs less
-# than one more buffer in the vectored write does.
+# Record batches from this size on are not copied; below it, copying them costs less than one more
+# buffer in the vectored write.
 SCATTER_BYTES_MIN: Final = 4096
 
 Encoder = Callable[[Message], list[Buffer]]
@@ -26,7 +26,7 @@ Encoder = Callable[[Message], list[Buffer]]
 
 @memoized
 def encoder(message_class: type[Message], version: int, flexible: bool) -> Encoder:
-    """A function that encodes a message into buffers, to be sent one after the other."""
+    """Return a function that encodes a message into buffers, to be sent one after the other."""
     compiler = _EncoderCompiler(version, flexible)
     source = compiler.source
     source.line("def encode(m):")
@@ -41,8 +41,8 @@ def encoder(message_class: type[Message], version: int, flexible: bool) -> Encod
 
 
 class _EncoderCompiler:
-    """Writes the body. `pending` are the fixed-size expressions that one `struct` call will pack;
-    `out` names the bytearray that is written at the moment."""
+    """Writes the function's body. `pending` are the fixed-size expressions that one `struct` call
+    will pack; `out` names the bytearray that is being written."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -72,8 +72,8 @@ class _EncoderCompiler:
             self.tagged_section(target, message_class, tagged)
 
     def check_absent(self, attribute: str, field: WireField, name: str) -> None:
-        """The version cannot carry the field: fine if there is nothing to say, or if Kafka allows
-        it to be lost."""
+        """Handles a field that the version lacks: no error if it has its default, or if Kafka
+        allows dropping it."""
         if field.wire.ignorable:
             return
         complaint = f"version {self.version} has no {name}"
@@ -81,7 +81,7 @@ class _EncoderCompiler:
         self.source.line(f"if {is_set}: raise ValueError({complaint!r})")
 
     def differs_from_default(self, attribute: str, field: WireField) -> str:
-        """An expression that tells whether the field has something to say."""
+        """Return an expression that tells whether the field differs from its default."""
         if field.is_fresh_list:
             return attribute
         if field.default is None:
@@ -188,7 +188,8 @@ class _EncoderCompiler:
         source.dedent()
 
     def tagged_section(self, target: str, cls: type[Message], tagged: list[WireField]) -> None:
-        """Tagged fields in ascending order of their tags, each only if it has something to say."""
+        """Emits tagged fields in ascending order of their tags, each only if it differs from its
+        default."""
         source = self.source
         if not tagged:
             source.line(f"{self.out}.append(0)")
@@ -219,7 +220,7 @@ class _EncoderCompiler:
         source.dedent()
 
     def flush(self) -> None:
-        """Emits the `struct` call for the fixed-size values gathered so far."""
+        """Emits the `struct` call for the fixed-size values collected so far."""
         if not self.pending:
             return
         layout = struct.Struct(">" + "".join(letter for _, letter in self.pending))

@@ -1,7 +1,7 @@
-"""Fetch requests and responses: what consumers and followers ask all the time.
+"""Fetch requests and responses, which consumers and followers send all the time.
 
 As in `produce_path`, the compiled functions are bound once. Responses stay a list of buffers, so
-that what was read from the log goes to the socket without another copy.
+that batches read from the log go to the socket without another copy.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ENCODERS: Final = {
 
 
 def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
-    """What `codec.decode_request` gives. `version` must be one that the list of APIs allows.
-    Raises MalformedInput."""
+    """Return the result of `codec.decode_request`. `version` must be in the list of APIs. Raises
+    MalformedInput."""
     decode = _DECODERS[version]
     try:
         request, _ = decode(body)
@@ -38,9 +38,9 @@ def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
 
 
 def encode_fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
-    """The body in buffers; joined they are what `codec.encode_response` gives. Record batches of
-    `encoder.SCATTER_BYTES_MIN` bytes or more are the very objects that the response holds. Raises
-    ValueError where the response cannot be said in that version."""
+    """Return the body in buffers; joined they equal `codec.encode_response`. Record batches of
+    `encoder.SCATTER_BYTES_MIN` bytes or more are the objects in the response themselves. Raises
+    ValueError if the response cannot be expressed in that version."""
     try:
         return _ENCODERS[version](response)
     except struct.error as error:

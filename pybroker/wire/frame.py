@@ -1,6 +1,6 @@
 """The outermost layer of the protocol: a signed 32 bit size, then that many bytes.
 
-Reading from sockets happens elsewhere; this is the arithmetic and its limits.
+Other modules read from sockets; this one has the arithmetic and its limits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SIZE = struct.Struct(">i")
 
 
 def frame_size(prefix: Buffer, limit: int = REQUEST_SIZE_MAX) -> int:
-    """The size that the four bytes of `prefix` announce. Raises MalformedInput when it is negative
-    or above `limit` bytes, before anything is allocated for it."""
+    """Return the size in the four bytes of `prefix`. Raises MalformedInput if it is negative or
+    above `limit` bytes, before anything is allocated for it."""
     if len(prefix) < SIZE_PREFIX_LENGTH:
         raise MalformedInput(f"a size prefix of {len(prefix)} bytes")
     size: int = _SIZE.unpack_from(prefix)[0]
@@ -31,13 +31,13 @@ def frame_size(prefix: Buffer, limit: int = REQUEST_SIZE_MAX) -> int:
 
 
 def size_prefix(size: int) -> bytes:
-    """The four bytes in front of a frame of `size` bytes. Raises ValueError beyond 2 GiB."""
+    """Return the four bytes in front of a frame of `size` bytes. Raises ValueError beyond 2 GiB."""
     if not 0 <= size <= RESPONSE_SIZE_MAX:
         raise ValueError(f"a frame of {size} bytes cannot be sent")
     return _SIZE.pack(size)
 
 
 def framed(parts: Sequence[Buffer]) -> list[Buffer]:
-    """The parts with their size in front, ready for a vectored write; nothing is copied."""
+    """Return the parts with their size in front, ready for a vectored write; nothing is copied."""
     total = sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
     return [size_prefix(total), *parts]

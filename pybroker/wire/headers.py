@@ -1,4 +1,4 @@
-"""What stands in front of every request and response body.
+"""The headers in front of every request and response body.
 
 Request headers: version 1 is key, version, correlation id, client id; version 2 adds a section of
 tagged fields. The client id keeps its 16 bit length in version 2: a broker must be able to read it
@@ -25,7 +25,7 @@ _FIXED = struct.Struct(">hhi")
 _FIXED_AND_LENGTH = struct.Struct(">hhih")
 _CORRELATION_ID = struct.Struct(">i")
 
-# (key, version) -> whether tagged fields follow; what is not in here gets no further than the id.
+# (key, version) -> whether tagged fields follow; of other requests only the client id is read.
 _TAGGED_FIELDS_FOLLOW: Final = {
     (int(key), version): api.is_flexible(version)
     for key, api in APIS.items()
@@ -34,7 +34,8 @@ _TAGGED_FIELDS_FOLLOW: Final = {
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what. `client_id` names the application; it is no identity."""
+    """The API, version, correlation id and client of a request. `client_id` names the application;
+    it is no identity."""
 
     api_key: int
     version: int
@@ -43,10 +44,10 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """The header at the start of a frame (without its size) and where the body begins.
+    """Return the header at the start of a frame (without its size), and the start of the body.
 
-    Of an API or version that we do not speak only the fixed part and the client id are read: the
-    caller decides what to do with it, and must not touch the body. Raises MalformedInput.
+    For an unknown API or version only the fixed part and the client id are read: the caller decides
+    what to do, and must not read the body. Raises MalformedInput.
     """
     try:
         key, version, correlation_id, length = _FIXED_AND_LENGTH.unpack_from(frame)
@@ -69,20 +70,20 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 
 def encode_request_header(header: RequestHeader, header_version: int) -> bytes:
-    """The bytes of a request header of version 1 or 2."""
+    """Return the bytes of a request header of version 1 or 2."""
     fixed = _FIXED.pack(header.api_key, header.version, header.correlation_id)
     tagged = b"\x00" if _has_tagged_fields(header_version, first=2) else b""
     return fixed + encode_nullable_string(header.client_id) + tagged
 
 
 def encode_response_header(correlation_id: int, header_version: int) -> bytes:
-    """The bytes of a response header of version 0 or 1."""
+    """Return the bytes of a response header of version 0 or 1."""
     tagged = b"\x00" if _has_tagged_fields(header_version, first=1) else b""
     return _CORRELATION_ID.pack(correlation_id) + tagged
 
 
 def parse_response_header(frame: memoryview, header_version: int) -> tuple[int, int]:
-    """The correlation id, and where the body begins. Raises MalformedInput."""
+    """Return the correlation id, and the start of the body. Raises MalformedInput."""
     if len(frame) < _CORRELATION_ID.size:
         raise MalformedInput(f"a response of {len(frame)} bytes has no whole header")
     correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]

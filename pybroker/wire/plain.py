@@ -9,8 +9,8 @@ from pybroker.wire.schema import Message, wire_fields
 
 
 def plain(message: Message, version: int) -> dict[str, Any]:
-    """The fields that the version carries, in their order: names in camel case, bytes as base64
-    text, arrays as lists."""
+    """Return the fields of the version, in their order: names in camel case, bytes as base64 text,
+    arrays as lists."""
     return {
         _camel(field.name): _plain_value(getattr(message, field.name), version)
         for field in wire_fields(type(message))

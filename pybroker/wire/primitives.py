@@ -1,7 +1,7 @@
-"""The smallest pieces of the protocol: varints, strings and tagged sections, bounds checked.
+"""The smallest parts of the protocol: varints, strings and tagged sections, bounds checked.
 
-Everything here takes a memoryview and a position and gives a value and the next position, or raises
-MalformedInput. No field of any message is known here.
+Functions take a memoryview and a position and return a value and the next position, or raise
+MalformedInput. They know no fields of messages.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ STRING_LENGTH_MAX: Final = (
     0x7FFF  # bytes of UTF-8; the int16 prefix of old versions sets it for all
 )
 REQUEST_ELEMENTS_MAX: Final = 131_072
-"""Elements of all arrays of a request together. Few bytes may ask for much work, and while a
-request is read nobody else is served; 100,000 partitions, more than a broker should have, fit."""
+"""Elements of all arrays of a request together. A few bytes may cause much work, and the event loop
+handles no other request meanwhile; 100,000 partitions, more than a broker should have, fit."""
 ANY_NUMBER: Final = 1 << 62
 TAGS_MAX: Final = 127
 """Tagged fields in one section; no version of any message has more than a few."""
 UVARINT_LENGTH_MAX: Final = 5  # bytes of an unsigned varint of 32 bits
 
-# What reading beyond the end, or text that is not UTF-8, raises inside the decoders; the codec
-# turns each into MalformedInput at its border instead of paying for a check at every field.
+# The errors of decoders at the end of the data, or for text that is not UTF-8; the codec turns each
+# into MalformedInput instead of paying for a check at every field.
 DECODING_ERRORS: Final = (struct.error, IndexError, UnicodeDecodeError)
 
 _INT16 = struct.Struct(">h")
 
 
 def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits (KIP-482) and the position after it."""
+    """Return an unsigned varint of at most 32 bits (KIP-482) and the position after it."""
     value = shift = 0
     for index in range(position, position + UVARINT_LENGTH_MAX):
         if index >= len(data):
@@ -48,7 +48,7 @@ def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def encode_uvarint(value: int) -> bytes:
-    """The shortest unsigned varint of `value` (0 to 2**32 - 1)."""
+    """Return the shortest unsigned varint of `value` (0 to 2**32 - 1)."""
     if not 0 <= value <= 0xFFFFFFFF:
         raise ValueError(f"{value} does not fit an unsigned varint of 32 bits")
     out = bytearray()
@@ -60,7 +60,7 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def read_nullable_string(data: memoryview, position: int) -> tuple[str | None, int]:
-    """A string with an int16 length, -1 meaning null, and the position after it."""
+    """Return a string with an int16 length, -1 meaning null, and the position after it."""
     start = position + 2
     if start > len(data):
         raise MalformedInput(f"the length of a string at byte {position} is cut off")
@@ -77,7 +77,7 @@ def read_nullable_string(data: memoryview, position: int) -> tuple[str | None, i
 
 
 def encode_nullable_string(value: str | None) -> bytes:
-    """A string with an int16 length; None becomes -1."""
+    """Return a string with an int16 length; None becomes -1."""
     if value is None:
         return b"\xff\xff"
     text = value.encode()
@@ -87,8 +87,8 @@ def encode_nullable_string(value: str | None) -> bytes:
 
 
 def skip_tagged_fields(data: memoryview, position: int) -> int:
-    """The position after a section of tagged fields, none of which is known to us. Unknown tags
-    are no error (KIP-482); a tag given twice, or one that reaches beyond the end, is."""
+    """Return the position after a section of unknown tagged fields. Unknown tags are no error
+    (KIP-482); a tag given twice, or one that reaches beyond the end, is."""
     count, position = read_uvarint(data, position)
     if count > TAGS_MAX:
         raise MalformedInput(f"{count} tagged fields; at most {TAGS_MAX} are allowed")
@@ -105,8 +105,8 @@ def skip_tagged_fields(data: memoryview, position: int) -> int:
 
 
 def read_tag(data: memoryview, position: int) -> tuple[int, int, int]:
-    """The head of one tagged field: tag, size in bytes, and the position of its content, which is
-    known to lie inside `data`."""
+    """Return the head of one tagged field: tag, size in bytes, and the position of its content,
+    which lies inside `data`."""
     tag, position = read_uvarint(data, position)
     size, position = read_uvarint(data, position)
     if size > len(data) - position:

@@ -1,7 +1,7 @@
-"""Produce requests, the hottest thing that a broker decodes.
+"""Produce requests, the most frequent decoding of a broker.
 
-The compiled decoder is within a tenth of one written by hand, so there is only one of them. What is
-left to save is the way to it: the decoders are bound once here.
+The compiled decoder is within a tenth of a hand-written one, so there is only one. The remaining
+cost is finding it: the decoders are bound once here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _DECODERS: Final = {
 
 
 def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
-    """What `codec.decode_request` gives: `records` are slices of `body`. `version` must be one that
-    the list of APIs allows. Raises MalformedInput."""
+    """Return the result of `codec.decode_request`: `records` are slices of `body`. `version` must
+    be in the list of APIs. Raises MalformedInput."""
     decode = _DECODERS[version]
     try:
         request, _ = decode(body)

@@ -11,11 +11,11 @@ A field's specifier names the wire type, the meaning in one sentence, and
 - `nullable_since`: from which version on it may be null (default: never);
 - `tag`: the field travels in the tagged section of flexible versions, and only if it differs from
   its default;
-- `default`: what a decoder puts where the version has no such field;
+- `default`: the value that a decoder sets if the version has no such field;
 - `ignorable`: whether an encoder may drop a value that the version cannot carry. Without it, such a
-  value is a ValueError, because the receiver would act on less than the sender meant.
+  value is a ValueError, because the receiver would not get all that the sender means.
 
-Only the vocabulary lives here; `decoder` and `encoder` compile it.
+This module has the vocabulary only; `decoder` and `encoder` compile it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ class Kind(enum.Enum):
 
 
 class Message:
-    """Base of all declared structures, top level or nested. Equality and text are written once here
-    and not generated for each of some 200 classes, which halves the time to import them."""
+    """Base of all declared structures, top level or nested. It defines equality and text once, so
+    that they are not generated for each of some 200 classes, which halves the time to import
+    them."""
 
     __slots__: ClassVar[tuple[str, ...]] = ()
     __hash__ = None  # type: ignore[assignment]  # values change
@@ -93,15 +94,15 @@ Result = TypeVar("Result")
 
 
 def memoized(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """`functools.cache` with the function's own signature: what is compiled from a declaration
-    depends on nothing else, so it is compiled once."""
+    """`functools.cache` with the function's own signature: the compiled result depends only on the
+    declaration, so it is compiled once."""
     cached: Any = functools.cache(function)
     return cast("Callable[Parameters, Result]", cached)
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What a specifier says of its field; see the module's head."""
+    """The properties of a field from its specifier; see the module's docstring."""
 
     kind: Kind
     meaning: str
@@ -213,13 +214,13 @@ def octets(meaning: str, *, default: bytes | None = b"", **bounds: Unpack[Bounds
 def records(
     meaning: str, *, default: Buffer | None = None, **bounds: Unpack[Bounds]
 ) -> Buffer | None:
-    """Record batches; decoding gives a slice of the input, not a copy. Never tagged."""
+    """Record batches; decoding returns a slice of the input, not a copy. Never tagged."""
     value: Buffer | None = _specifier(Wire(Kind.RECORDS, meaning, **bounds), default)
     return value
 
 
 def optional(element: type[MessageT], meaning: str, **bounds: Unpack[Bounds]) -> MessageT | None:
-    """A nested structure in the tagged section; None where it is not sent."""
+    """A nested structure in the tagged section; None if it is not sent."""
     wire = Wire(Kind.STRUCT, meaning, element=element, **bounds)
     value: MessageT | None = _specifier(wire, None)
     return value
@@ -268,7 +269,7 @@ def string_array(
 
 @memoized
 def wire_fields(message_class: type[Message]) -> tuple[WireField, ...]:
-    """The fields of a declaration in the order in which they travel."""
+    """Return the fields of a declaration in their order on the wire."""
     found = []
     for field in dataclasses.fields(message_class):  # type: ignore[arg-type]
         is_list = field.default_factory is list
@@ -279,8 +280,8 @@ def wire_fields(message_class: type[Message]) -> tuple[WireField, ...]:
 
 @memoized
 def minimum_size(message_class: type[Message], version: int, flexible: bool) -> int:
-    """The fewest bytes that a structure takes in a version: what an array's count is checked
-    against, so that a small frame cannot announce millions of elements."""
+    """Return the minimum size of a structure in a version, in bytes. An array's count is checked
+    against it, so that a small frame cannot announce millions of elements."""
     size = 1 if flexible else 0
     for field in wire_fields(message_class):
         if field.wire.exists_in(version) and field.wire.tag is None:
@@ -289,14 +290,14 @@ def minimum_size(message_class: type[Message], version: int, flexible: bool) -> 
 
 
 def minimum_field_size(wire: Wire, version: int, flexible: bool) -> int:
-    """The fewest bytes of one field; for an array, of its count."""
+    """Return the minimum size of one field, in bytes; for an array, that of its count."""
     if wire.is_array:
         return 1 if flexible else 4
     return minimum_element_size(wire, version, flexible)
 
 
 def minimum_element_size(wire: Wire, version: int, flexible: bool) -> int:
-    """The fewest bytes of one value of the field's type, or of one element of an array."""
+    """Return the minimum size of one value of the field's type, or of one element of an array."""
     if wire.element is not None:
         return minimum_size(wire.element, version, flexible)
     if wire.kind.is_fixed:

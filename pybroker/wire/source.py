@@ -1,4 +1,4 @@
-"""A page on which the compilers write a Python function, and its turning into a callable.
+"""The text of a Python function that the compilers write, and its compilation.
 
 The text comes from declarations in this package only, never from input.
 """
@@ -18,24 +18,24 @@ class Source:
         self._namespace: dict[str, Any] = dict(names)
 
     def line(self, text: str) -> None:
-        """One statement at the present depth."""
+        """Add one statement at the current depth."""
         self._lines.append("    " * self._depth + text)
 
     def indent(self) -> None:
-        """What follows belongs to the statement before."""
+        """Begin a block of the last statement."""
         self._depth += 1
 
     def dedent(self) -> None:
-        """Ends the innermost block."""
+        """End the innermost block."""
         self._depth -= 1
 
     def variable(self, stem: str) -> str:
-        """A name that nothing else uses."""
+        """Return an unused name."""
         self._counter += 1
         return f"{stem}{self._counter}"
 
     def constant(self, value: object) -> str:
-        """An expression for `value`: a literal where there is one, else a name bound to it."""
+        """Return an expression for `value`: a literal if there is one, else a name bound to it."""
         if value is None or isinstance(value, bool | int | float | str | bytes):
             return repr(value)
         name = self.variable("K")
@@ -43,7 +43,7 @@ class Source:
         return name
 
     def function(self, name: str) -> Any:
-        """Compiles the page and gives the function `name` that it defines."""
+        """Compile the text and return the function `name` that it defines."""
         code = compile("\n".join(self._lines), f"<wire {name}>", "exec")
         exec(code, self._namespace)  # noqa: S102  (our own source, made above)
         return self._namespace[name]

@@ -1,4 +1,4 @@
-"""A classic group on a stage: a ZooKeeper in memory, a broker in the same event loop, and members.
+"""A stage for a classic group: a ZooKeeper in memory, a broker in the same event loop, and members.
 
 Each member has a session of its own, with the handles of `MemoryCoord` to break it.
 """
@@ -33,7 +33,7 @@ QUICK: dict[str, Any] = {
 
 
 class Stage:
-    """Use `stage()`. Topics are made before or after members come."""
+    """Created by `stage()`. Topics may be created before or after members start."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
@@ -44,11 +44,11 @@ class Stage:
         self._stack = contextlib.AsyncExitStack()
 
     def apply(self, *ops: CoordOp) -> None:
-        """As somebody from outside."""
+        """Apply operations of another client."""
         self.tree.apply(ops, self._outside)
 
     def make(self, path: str, data: bytes = b"") -> None:
-        """A node, with its parents."""
+        """Create a node, with its parents."""
         parts = path[1:].split("/")
         for count in range(1, len(parts)):
             parent = "/" + "/".join(parts[:count])
@@ -58,7 +58,7 @@ class Stage:
             self.apply(CreateOp(path, data))
 
     def topic(self, name: str, partitions: int) -> None:
-        """Make it, or let it grow."""
+        """Create the topic, or let it grow."""
         self.broker.topics[name] = partitions
         replicas = dict.fromkeys(range(partitions), (1,))
         data = schemas.encode_topic(schemas.TopicAssignment(replicas))
@@ -66,7 +66,7 @@ class Stage:
         self.apply(SetOp(path, data) if self.tree.node(path) else CreateOp(path, data))
 
     def delete_topic(self, name: str) -> None:
-        """As a broker does it: the group's offsets of the topic go, too."""
+        """Delete the topic as a broker does: with the group's offsets of it."""
         del self.broker.topics[name]
         below = [path for path in self.tree.paths() if path.startswith(f"/consumers/{GROUP}/off")]
         gone = [path for path in reversed(below) if f"/offsets/{name}" in path]
@@ -87,7 +87,7 @@ class Stage:
     async def member(
         self, name: str, *, coord: MemoryCoord | None = None, **options: Any
     ) -> ClassicConsumer:
-        """Started, and closed with the stage if not before."""
+        """Return a started member; the stage closes it if the test does not."""
         session = coord or await self.session()
         consumer = ClassicConsumer(coord=session, **{"consumer_id": name, **QUICK, **options})
         return await self._stack.enter_async_context(consumer)
@@ -125,7 +125,7 @@ async def only(consumer: ClassicConsumer, topic: str = "t") -> Stream:
 
 
 async def read(stream: Stream, count: int) -> list[ConsumerRecord]:
-    """The next records."""
+    """Return the next records."""
     async with asyncio.timeout(PATIENCE_S):
         return [await stream.getone() for _ in range(count)]
 

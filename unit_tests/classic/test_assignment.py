@@ -1,4 +1,4 @@
-"""The arithmetic of the assignment, against tables worked out by hand and Kafka's own words."""
+"""The arithmetic of the assignment, against tables computed by hand and Kafka's documentation."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_more_threads_than_partitions_leave_the_last_without() -> None:
     assert shown(found) == {"t-0": "A-0", "t-1": "B-0"}
 
 
-def test_range_goes_topic_by_topic_among_those_who_consume_it() -> None:
+def test_range_divides_each_topic_among_its_consumers() -> None:
     streams = {"A": {"t": 1, "u": 1}, "B": {"t": 1}}
-    found = assign_range(streams, {"t": [0, 1, 2], "u": [0, 1], "nobody": [0]})
+    found = assign_range(streams, {"t": [0, 1, 2], "u": [0, 1], "unread": [0]})
     assert shown(found) == {
         "t-0": "A-0",
         "t-1": "A-0",
@@ -111,7 +111,7 @@ def test_roundrobin_wants_the_same_of_all(streams: dict[str, dict[str, int]]) ->
         assign_roundrobin(streams, {"t": [0], "u": [0]})
 
 
-def test_nobody_gets_nothing() -> None:
+def test_a_group_without_members_has_no_assignment() -> None:
     assert assign_range({}, {"t": [0]}) == {}
     assert assign_roundrobin({}, {}) == {}
 

@@ -1,4 +1,4 @@
-"""Members of a classic group: who gets what, what is stored, and what happens when sessions end."""
+"""Members of a classic group: their partitions, their stored offsets, and expired sessions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_two_members_share_and_the_second_goes_on_where_the_first_was() ->
         assert values(await read(two, 1)) == [b"1-c"]
 
 
-async def test_who_keeps_a_partition_reads_on_without_a_gap_or_a_repetition() -> None:
+async def test_a_kept_partition_is_read_on_without_a_gap_or_a_repetition() -> None:
     async with stage(t=2) as scene:
         scene.append("t", 0, *(b"%d" % number for number in range(50)))
         first = await scene.member("1")
@@ -87,7 +87,7 @@ async def test_who_keeps_a_partition_reads_on_without_a_gap_or_a_repetition() ->
         assert before + values(await read(one, 40)) == [b"%d" % number for number in range(50)]
 
 
-async def test_what_a_member_had_in_hand_when_it_left_is_read_again() -> None:
+async def test_records_in_hand_of_a_leaving_member_are_read_again() -> None:
     async with stage(t=1) as scene:
         scene.append("t", 0, b"a", b"b", b"c")
         first = await scene.member("1")
@@ -136,7 +136,7 @@ async def test_nothing_is_committed_by_itself_when_that_is_off() -> None:
         assert scene.offset("t", 0) == 2
 
 
-async def test_what_was_committed_by_hand_is_not_taken_back_by_itself() -> None:
+async def test_an_automatic_commit_does_not_lower_a_manual_one() -> None:
     async with stage(t=1) as scene:
         member = await scene.member("1")
         scene.broker.without_leader = True
@@ -149,7 +149,7 @@ async def test_what_was_committed_by_hand_is_not_taken_back_by_itself() -> None:
         assert scene.offset("t", 0) == 7
 
 
-async def test_only_what_is_owned_can_be_committed() -> None:
+async def test_only_owned_partitions_can_be_committed() -> None:
     async with stage(t=1) as scene:
         member = await scene.member("1")
         await only(member)
@@ -202,7 +202,7 @@ async def test_a_member_withdraws_when_its_group_becomes_coordinated() -> None:
         assert "/consumers/g/ids/g_1" not in scene.tree.paths()
 
 
-async def test_where_a_member_starts_is_stored_at_once_so_that_nothing_is_skipped() -> None:
+async def test_the_start_offset_of_a_member_is_stored_at_once() -> None:
     async with stage(t=1) as scene:
         scene.append("t", 0, b"old")
         coord = await scene.session()
@@ -257,7 +257,7 @@ async def test_a_deleted_topic_gets_no_offset_back() -> None:
         assert member.owned() == {TopicPartition("u", 0): "g_1-0"}
 
 
-async def test_a_pattern_reads_what_matches_now_and_later_but_no_internal_topics() -> None:
+async def test_a_pattern_reads_matching_topics_now_and_later_but_no_internal_ones() -> None:
     async with stage(orders=1, other=1, __consumer_offsets=1) as scene:
         member = await scene.member("1")
         (stream,) = await member.subscribe_pattern(white_list=" '.*orders, .*offsets'")

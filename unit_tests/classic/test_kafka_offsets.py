@@ -1,4 +1,5 @@
-"""Offsets at the coordinator: where members start, what is written where, and by whom not."""
+"""Offsets at the coordinator: the start of members, the stores that are written, and refused
+commits."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ async def test_without_dual_commits_the_nodes_say_nothing() -> None:
         assert values(await read(await only(member), 1)) == [b"a"]
 
 
-async def test_the_coordinator_is_told_only_what_has_changed() -> None:
+async def test_only_changed_offsets_are_sent_to_the_coordinator() -> None:
     async with stage(t=1) as scene:
         group = FakeGroup(scene.broker).attach()
         scene.append("t", 0, b"a")
@@ -96,7 +97,7 @@ async def test_an_expired_session_commits_nothing_to_the_coordinator() -> None:
         assert group.commits == []
 
 
-async def test_who_lost_its_owner_node_commits_nothing_to_the_coordinator() -> None:
+async def test_a_member_without_its_owner_node_commits_nothing_to_the_coordinator() -> None:
     async with stage(t=1) as scene:
         group = FakeGroup(scene.broker).attach()
         scene.append("t", 0, b"a")
@@ -108,7 +109,7 @@ async def test_who_lost_its_owner_node_commits_nothing_to_the_coordinator() -> N
         assert group.commits == []
 
 
-async def test_a_refusal_is_told_and_cured_by_the_next_commit() -> None:
+async def test_a_refused_commit_is_an_error_and_the_next_one_stores_it() -> None:
     async with stage(t=1) as scene:
         group = FakeGroup(scene.broker).attach()
         scene.append("t", 0, b"a")

@@ -1,4 +1,4 @@
-"""Members that lose their session, a reply, a node or the race for a partition; who is told."""
+"""Members that lose their session, a reply, a node or the race for a partition."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ async def test_any_reply_may_be_lost(request_number: int, applied: bool) -> None
         assert answered > request_number
 
 
-async def test_somebody_elses_partition_is_waited_for_and_nothing_half_claimed() -> None:
+async def test_a_member_waits_for_the_owner_of_a_partition_and_claims_none_before() -> None:
     async with stage(t=2) as scene:
         scene.append("t", 0, b"a")
         scene.make("/consumers/g/owners/t/1", b"g_else-0")
         member = await scene.member("1", rebalance_backoff_ms=5)
-        with pytest.raises(RebalanceFailed, match="/consumers/g/owners/t/1 belongs to somebody"):
+        with pytest.raises(RebalanceFailed, match="/consumers/g/owners/t/1 belongs to another"):
             await member.subscribe(["t"])
         assert scene.owner("t", 0) is None
         assert "/consumers/g/ids/g_1" not in scene.tree.paths()
@@ -126,7 +126,7 @@ async def test_somebody_elses_partition_is_waited_for_and_nothing_half_claimed()
         assert values(await read(stream, 1)) == [b"a"]
 
 
-async def test_a_rebalance_that_fails_later_is_told_to_who_reads_until_it_succeeds() -> None:
+async def test_readers_get_the_error_of_a_later_failed_rebalance_until_one_succeeds() -> None:
     async with stage(t=1) as scene:
         scene.append("t", 0, b"a")
         member = await scene.member("1", rebalance_backoff_ms=5)
@@ -179,7 +179,7 @@ async def test_the_same_id_twice_is_refused() -> None:
 
 
 class Diary:
-    """A listener that commits before it loses anything."""
+    """A listener that commits before it loses partitions."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []
@@ -215,7 +215,7 @@ async def test_a_listener_may_commit_before_a_partition_goes() -> None:
 
 
 class Late(Diary):
-    """One who commits what is not its own any more."""
+    """A listener that commits partitions that the member no longer owns."""
 
     async def before_release(self, partitions: Collection[TopicPartition]) -> None:
         with pytest.raises(NotOwned):
@@ -243,7 +243,7 @@ async def test_a_topic_that_was_made_anew_begins_anew() -> None:
         assert scene.offset("t", 0) is None
 
 
-async def test_a_listener_hears_what_went_with_the_session() -> None:
+async def test_a_listener_is_told_of_partitions_lost_with_the_session() -> None:
     async with stage(t=2) as scene:
         diary = Diary()
         coord = await scene.session()

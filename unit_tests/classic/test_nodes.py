@@ -1,4 +1,4 @@
-"""What a member writes, node by node, when others have been quicker."""
+"""The nodes that a member writes, one by one, when other clients were faster."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from pybroker.classic import nodes as nodes_module
 from pybroker.classic.assignment import ThreadId
-from pybroker.classic.claims import Claim
 from pybroker.classic.commits import Offsets
 from pybroker.classic.nodes import GroupNodes
+from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import MalformedNode
 from pybroker.model import TopicPartition
@@ -43,29 +43,29 @@ def offsets(coord: MemoryCoord) -> Offsets:
     return Offsets(coord, GROUP, era=lambda: 0)
 
 
-async def claim_of(scene: Stage, nodes: GroupNodes, *, era: int = 0) -> Claim:
-    """A claim with five records consumed."""
+async def owned_by(scene: Stage, nodes: GroupNodes, *, era: int = 0) -> OwnedPartition:
+    """Return an owned partition with five consumed records."""
     assert await nodes.claim({T0: ME}) is None
     topic = scene.tree.node(paths.topic("t"))
     assert topic is not None
-    return Claim(T0, ME, era, topic[1].czxid, consumed=5)
+    return OwnedPartition(T0, ME, era, topic[1].czxid, consumed=5)
 
 
-async def test_what_was_claimed_in_an_earlier_session_stores_nothing(
+async def test_a_partition_claimed_in_an_earlier_session_stores_nothing(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
-    claim = await claim_of(scene, nodes, era=-1)
-    assert await offsets.write([claim]) == [claim]
+    owned = await owned_by(scene, nodes, era=-1)
+    assert await offsets.write([owned]) == [owned]
     assert scene.offset("t", 0) is None
 
 
-async def test_what_is_being_released_stores_nothing(
+async def test_a_partition_that_is_being_released_stores_nothing(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
-    """Its owner node may be somebody else's already."""
-    claim = await claim_of(scene, nodes)
-    claim.released = True
-    assert await offsets.write([claim]) == [claim]
+    """Another member may own its owner node already."""
+    owned = await owned_by(scene, nodes)
+    owned.released = True
+    assert await offsets.write([owned]) == [owned]
     assert scene.offset("t", 0) is None
 
 
@@ -73,46 +73,46 @@ async def test_what_is_being_released_stores_nothing(
 async def test_a_topic_that_is_being_deleted_gets_no_offset(
     scene: Stage, nodes: GroupNodes, offsets: Offsets, stored: int | None
 ) -> None:
-    claim = await claim_of(scene, nodes)
-    claim.stored = stored
+    owned = await owned_by(scene, nodes)
+    owned.stored = stored
     scene.make("/consumers/g/offsets/t")
     if stored is not None:
         scene.make("/consumers/g/offsets/t/0", b"3")
     scene.apply(DeleteOp(paths.topic("t")))
-    assert await offsets.write([claim]) == [claim]
+    assert await offsets.write([owned]) == [owned]
     assert scene.offset("t", 0) == stored
 
 
 async def test_a_later_topic_of_the_same_name_gets_no_offset_of_the_first(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
-    claim = await claim_of(scene, nodes)
-    claim.stored = 3
+    owned = await owned_by(scene, nodes)
+    owned.stored = 3
     scene.delete_topic("t")
     scene.topic("t", 4)
-    assert await offsets.write([claim]) == [claim]
+    assert await offsets.write([owned]) == [owned]
     assert scene.offset("t", 0) is None
 
 
 async def test_an_offset_that_was_removed_is_made_again(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
-    claim = await claim_of(scene, nodes)
-    claim.stored = 3
-    assert await offsets.write([claim]) == []
-    assert scene.offset("t", 0) == claim.stored == 5
+    owned = await owned_by(scene, nodes)
+    owned.stored = 3
+    assert await offsets.write([owned]) == []
+    assert scene.offset("t", 0) == owned.stored == 5
 
 
 async def test_an_offset_that_appeared_is_overwritten(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
-    claim = await claim_of(scene, nodes)
+    owned = await owned_by(scene, nodes)
     scene.make("/consumers/g/offsets/t/0", b"3")
-    assert await offsets.write([claim]) == []
+    assert await offsets.write([owned]) == []
     assert scene.offset("t", 0) == 5
 
 
-async def test_what_is_no_offset_is_said(scene: Stage, offsets: Offsets) -> None:
+async def test_a_malformed_offset_is_an_error(scene: Stage, offsets: Offsets) -> None:
     scene.make("/consumers/g/offsets/t/0", b"five")
     with pytest.raises(MalformedNode, match="/consumers/g/offsets/t/0 is malformed"):
         await offsets.read([T0])
@@ -121,7 +121,7 @@ async def test_what_is_no_offset_is_said(scene: Stage, offsets: Offsets) -> None
     assert await offsets.read([key]) == {key: (None, None)}
 
 
-async def test_only_what_is_ours_is_released(scene: Stage, nodes: GroupNodes) -> None:
+async def test_only_own_nodes_are_released(scene: Stage, nodes: GroupNodes) -> None:
     scene.make("/consumers/g/owners/t/1", b"g_else-0")
     assert await nodes.claim({T0: ME}) is None
     await nodes.release([T0, TopicPartition("t", 1), TopicPartition("t", 2)])

@@ -26,7 +26,7 @@ def test_names_are_taken_as_in_kafkas_files_and_as_in_python() -> None:
     assert options.auto_commit_interval_ms == 60_000
 
 
-def test_every_fault_is_told_at_once() -> None:
+def test_all_faults_of_classic_options_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         ClassicConsumer("localhost", auto_offset_reset="earliest", rebalance_max_retrys=1)
     assert caught.value.faults == [
@@ -81,7 +81,7 @@ def test_streams_are_counted_from_one() -> None:
         by_pattern("white_list", "t", 0)
 
 
-def test_what_others_registered_is_read() -> None:
+def test_registrations_of_other_members_are_read() -> None:
     pattern = as_registered(ConsumerRegistration({"a.*": 3}, "white_list", 0))
     assert pattern.streams(["ab", "b"], exclude_internal=True) == {"ab": 3}
     assert as_registered(ConsumerRegistration({"t": 1}, "static", 0)) == by_names({"t": 1})

@@ -1,4 +1,4 @@
-"""What compaction leaves of batches."""
+"""Compaction of batches in a fake log."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from unit_tests.records.vocabulary import record_bytes
 
 
 def compacted(batch: bytes, keeps: Callable[[int], bool], codec: Codec = Codec.NONE) -> bytes:
-    """The batch with those of its records (without headers) whose offsets are kept. It keeps its
-    first and last offset, also when it is empty."""
+    """Return the batch with only the records (without headers) whose offsets are kept. It keeps its
+    first and last offset, even if it is empty."""
     header = read_header(batch)
     payload, count = b"", 0
     for record in decode_records(batch, decompressed_bytes_max=1 << 24):
@@ -34,6 +34,6 @@ def compacted(batch: bytes, keeps: Callable[[int], bool], codec: Codec = Codec.N
 
 
 def compact(log: Partition, keeps: Callable[[int], bool]) -> None:
-    """All batches of a log; those that are empty are gone."""
+    """Compact all batches of a log; empty ones are removed."""
     left = [compacted(batch, keeps) for batch in log.batches]
     log.batches = [batch for batch in left if read_header(batch).record_count]

@@ -10,5 +10,5 @@ from unit_tests.idle_loop import LoopClock
 
 @pytest.fixture(autouse=True)
 def clock_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their time is up by the clock of the loop, which does not count how slow a machine is."""
+    """Deadlines of clients follow the loop's clock, which does not count how slow a machine is."""
     monkeypatch.setattr(defaults, "make_clock", LoopClock)

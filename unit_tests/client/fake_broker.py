@@ -1,8 +1,8 @@
 """A broker in the test's own event loop, at the level of messages: keeps batches in lists, and
-misbehaves as told.
+fails on demand.
 
-`FakeBroker` speaks the real protocol over a real socket with the project's codec. What it shall do
-with the next requests of an API is queued in `faults`; without one it behaves.
+`FakeBroker` speaks the real protocol over a real socket with the project's codec. Faults for the
+next requests of an API are queued in `faults`; without one it behaves.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ Handler = Callable[[Message], Message | Awaitable[Message]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one request: whether it is carried out, the error that is answered instead
-    of success, and whether an answer comes at all ("drop" closes the connection)."""
+    """The fault of one request: whether it is carried out, the error in place of success, and
+    whether an answer is sent at all ("drop" closes the connection)."""
 
     carried_out: bool = False
     code: ErrorCode = ErrorCode.NONE
@@ -87,7 +87,7 @@ BEHAVE = Fault(carried_out=True)
 
 @dataclass(slots=True)
 class Partition:
-    """A log, and what is known of its producers: id -> (epoch, next sequence)."""
+    """A log, and the state of its producers: id -> (epoch, next sequence)."""
 
     batches: list[bytes] = field(default_factory=list)
     start: int = 0
@@ -95,15 +95,15 @@ class Partition:
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
     stored: dict[tuple[int, int, int], int] = field(default_factory=dict)
     stable_end: int | None = None
-    """The last stable offset, where it is not the end."""
+    """The last stable offset, if it is not the log end."""
     epoch_end: int | None = None
-    """Where any leader epoch ends that is asked for, if not at the end."""
+    """The end of any requested leader epoch, if it is not the log end."""
     fetch_limit: int = 1 << 30
-    """Bytes that an answer holds at most, beyond its first batch."""
+    """The limit of an answer in bytes, beyond its first batch."""
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
     def append(self, data: bytes) -> int:
-        """Store without asking questions; the base offset."""
+        """Store without checks. Return the base offset."""
         batch = bytearray(data)
         header = read_header(batch)
         base = self.end
@@ -113,7 +113,7 @@ class Partition:
         return base
 
     def read(self, offset: int) -> bytes:
-        """The batches from that offset on; one at least, if there is any."""
+        """Return the batches from that offset on; at least one, if there is any."""
         data = b""
         for batch in self.batches:
             if read_header(batch).next_offset > offset:
@@ -123,7 +123,7 @@ class Partition:
         return data
 
     def aborted_since(self, offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions whose markers are not before that offset."""
+        """Return the aborted transactions whose markers are not before that offset."""
         headers = [read_header(batch) for batch in self.batches]
         return [
             row
@@ -144,7 +144,7 @@ class Partition:
 
 
 class FakeBroker:
-    """Use as an async context manager. `seen` are the requests, in order of arrival."""
+    """An async context manager. `seen` has the requests, in order of arrival."""
 
     def __init__(self, topics: dict[str, int] | None = None) -> None:
         self.port = 0
@@ -153,13 +153,13 @@ class FakeBroker:
         self.seen: list[Message] = []
         self.faults: dict[ApiKey, deque[Fault]] = defaultdict(deque)
         self.partition_faults: deque[ErrorCode] = deque()
-        """What the next partitions of a Fetch answer."""
+        """The errors of the next partitions of a Fetch."""
         self.topic_errors: dict[str, ErrorCode] = {}
         self.topic_ids: dict[str, uuid.UUID] = {}
         self.leader_epoch = 7
         self.without_leader = False
         self.sessions: dict[int, dict[TopicPartition, int]] | None = None
-        """With a dict, fetches have sessions: id -> the offsets that are asked for."""
+        """With a dict, fetches have sessions: id -> the requested offsets."""
         self.changed = asyncio.Condition()
         self.handlers: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: lambda _: versions(),
@@ -204,7 +204,7 @@ class FakeBroker:
         self.drop_connections()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Returns when the condition holds; looked at after every request."""
+        """Return once the condition holds; it is checked after every request."""
         async with self.changed:
             await self.changed.wait_for(condition)
 
@@ -302,14 +302,14 @@ class FakeBroker:
         )
 
     def _append(self, key: TopicPartition, data: PartitionProduceData) -> PartitionProduceResponse:
-        """As a broker checks an idempotent producer's numbers (KIP-98)."""
+        """Check an idempotent producer's sequences as a broker does (KIP-98)."""
         log = self.partitions[key]
         batch = bytes(data.records or b"")
         header = read_header(batch)
         answer = PartitionProduceResponse(index=key.partition, base_offset=-1)
         if header.has_producer:
             number = (header.producer_id, header.producer_epoch, header.base_sequence)
-            # Any first number of a producer that the broker knows nothing of will do.
+            # A broker accepts any first sequence of a producer that it does not know.
             unknown = (header.producer_epoch, header.base_sequence)
             epoch, due = log.producers.get(header.producer_id, unknown)
             if number in log.stored:
@@ -347,7 +347,7 @@ class FakeBroker:
     async def _fetch_in_session(
         self, request: FetchRequest, sessions: dict[int, dict[TopicPartition, int]]
     ) -> FetchResponse:
-        """Each id is the number of sessions before; epochs are not looked at."""
+        """Each id is the number of earlier sessions; epochs are not checked."""
         full = request.session_epoch <= 0
         session_id = request.session_id
         if full:
@@ -454,7 +454,7 @@ def versions(without: Iterable[ApiKey] = (), error: ErrorCode = ErrorCode.NONE) 
 
 
 def refused(request: ProduceRequest, code: ErrorCode) -> Message:
-    """The same error for everything in the request."""
+    """Return the same error for everything in the request."""
     return ProduceResponse(
         responses=[
             TopicProduceResponse(
@@ -470,7 +470,7 @@ def refused(request: ProduceRequest, code: ErrorCode) -> Message:
 
 
 def first_sequences(requests: Iterable[Message]) -> list[tuple[int, int]]:
-    """(epoch, base sequence) of every batch that was sent, in order."""
+    """Return (epoch, base sequence) of every batch that was sent, in order."""
     return [
         (header.producer_epoch, header.base_sequence)
         for request in requests

@@ -1,7 +1,7 @@
-"""A coordinator for `FakeBroker`: one group as the protocol has it, which refuses as told.
+"""A coordinator for `FakeBroker`: one group, with refusals on demand.
 
-It keeps to the rules that a member can see: a rebalance begins with a JoinGroup or a departure, and
-is complete when every member has joined again; who is in an older generation is told so.
+It keeps the rules that a member can see: a rebalance begins with a JoinGroup or a departure, and is
+complete once every member has joined again; requests of an older generation are refused.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class FakeGroup:
     rebalancing: bool = False
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     commits: list[dict[TopicPartition, int]] = field(default_factory=list)
-    """What was stored, in order."""
+    """The committed offsets, in order."""
     assignment_override: bytes | None = None
     phantoms: list[JoinGroupResponseMember] = field(default_factory=list)
-    """Members that only the leader is told of; they never say anything."""
+    """Members that only the leader sees; they never send a request."""
     _ids: int = 0
     _given: dict[str, bytes] = field(default_factory=dict)
 
@@ -87,12 +87,13 @@ class FakeGroup:
         self.refusals[key].extend(codes)
 
     def expel(self, member_id: str) -> None:
-        """As if the session had run out."""
+        """Remove a member as if its session had expired."""
         del self.members[member_id]
         self._begin()
 
     def subscriptions(self) -> list[Subscription]:
-        """Of all requests to join that named a member, in order of arrival."""
+        """Return the subscriptions of all JoinGroup requests that named a member, in order of
+        arrival."""
         return [
             decode_subscription(request.protocols[0].metadata)
             for request in self.broker.seen
@@ -149,7 +150,7 @@ class FakeGroup:
         return ""
 
     def _begin(self) -> None:
-        """A rebalance; over at once if all are there."""
+        """Begin a rebalance; it ends at once if all members are there."""
         self.rebalancing = True
         for member in self.members.values():
             if member.synced is not None and not member.synced.done():

@@ -1,4 +1,4 @@
-"""Members for the tests of groups, and waiting for what becomes of them."""
+"""Members for the tests of groups, with waits for their state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tp(number: int, topic: str = "t") -> TopicPartition:
 
 @contextlib.asynccontextmanager
 async def a_group(**topics: int) -> AsyncIterator[FakeGroup]:
-    """A broker with these topics (default: `t` with 4 partitions) and a group `g`."""
+    """Yield a broker with these topics (default: `t` with 4 partitions) and a group `g`."""
     async with FakeBroker(topics or {"t": 4}) as broker:
         yield FakeGroup(broker).attach()
 
@@ -94,7 +94,7 @@ class Reader:
         return sorted(item.partition for item in self.consumer.assignment())
 
     async def until(self, *numbers: int) -> None:
-        """Returns when the assignment is that."""
+        """Return once these partitions are assigned."""
         async with asyncio.timeout(PATIENCE_S), self._changed:
             await self._changed.wait_for(lambda: self.numbers == list(numbers))
 
@@ -113,7 +113,7 @@ async def first(consumer: Consumer) -> bytes | None:
 
 
 async def join(consumer: Consumer) -> None:
-    """Returns when the consumer is in a generation and has an assignment."""
+    """Return once the consumer is in a generation and has an assignment."""
     async with asyncio.timeout(PATIENCE_S):
         while not consumer.assignment():
             await consumer.getmany(20)

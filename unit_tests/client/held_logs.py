@@ -32,7 +32,7 @@ def consumer(broker: FakeBroker, **options: Any) -> Consumer:
 
 
 def batch(*values: bytes, producer: int = -1, codec: Codec = Codec.NONE) -> bytes:
-    """A batch; in a transaction if it has a producer. Timestamps count from 1000."""
+    """Return a batch; in a transaction if it has a producer. Timestamps count from 1000."""
     builder = BatchBuilder(codec)
     for index, value in enumerate(values):
         builder.append(1_000 + index, b"k", value, (("h", b"1"),))
@@ -53,7 +53,7 @@ def holding(log: Partition, *batches: bytes) -> None:
 
 
 def holding_transactions(log: Partition) -> None:
-    """One is aborted, two are committed, and some records have none; see `SEEN`."""
+    """One transaction is aborted, two are committed, and some records have none; see `SEEN`."""
     holding(
         log,
         batch(b"p"),
@@ -75,11 +75,11 @@ SEEN = pytest.mark.parametrize(
         ("read_committed", [b"p", b"kept", b"q", b"again"]),
     ],
 )
-"""What a consumer of an isolation level gets of `holding_transactions`."""
+"""The values that a consumer of an isolation level gets of `holding_transactions`."""
 
 
 async def values(target: Consumer, count: int) -> list[bytes | None]:
-    """The next records' values; waits for them."""
+    """Wait for the next records, and return their values."""
     found = []
     for _ in range(count):
         async with asyncio.timeout(PATIENCE_S):

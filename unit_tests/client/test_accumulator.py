@@ -1,4 +1,4 @@
-"""Gathering records into batches, the order of batches, and the memory they take."""
+"""Collecting records into batches, the order of batches, and their memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 50
 
 
 class Gatherer:
-    """An accumulator at a moment that the test sets; records are told apart by their value."""
+    """An accumulator with a settable time; records are identified by their value."""
 
     def __init__(
         self, *, batch_size: int = 10_000, linger_s: float = 0.0, idempotent: bool = True
@@ -42,7 +42,7 @@ class Gatherer:
         return [queue.topic_partition for queue in self.inner.ready(self.now)]
 
     def take(self, key: TopicPartition = T0) -> list[bytes | None]:
-        """Take the first batch; gives it numbers, as sending does."""
+        """Take the first batch and give it sequences, as sending does."""
         queue = self.inner.queues[key]
         batch = self.inner.take(queue)
         if not batch.has_sequence:
@@ -51,7 +51,7 @@ class Gatherer:
         return [record.value for record in batch.records]
 
     def give_back(self, *places: int) -> None:
-        """The batches in flight at these places are to be sent again."""
+        """Return the batches in flight at these places to the queue."""
         queue = self.inner.queues[T0]
         for batch in [queue.in_flight[place] for place in places]:
             queue.put_back(batch)
@@ -94,7 +94,7 @@ async def test_a_batch_lingers_unless_it_is_full_or_flushed() -> None:
 
 
 async def test_the_second_batch_waits_until_the_first_is_confirmed() -> None:
-    """A broker that knows nothing of a producer would take the second without the first."""
+    """A broker that does not know the producer would accept the second without the first."""
     gatherer = Gatherer(batch_size=10)
     gatherer.add(b"a", b"b")
     assert gatherer.take() == [b"a"]
@@ -104,8 +104,8 @@ async def test_the_second_batch_waits_until_the_first_is_confirmed() -> None:
 
 
 async def test_no_batch_goes_that_makes_the_broker_forget_an_unanswered_one() -> None:
-    """The first was sent to a leader that does not answer; the next one knows it again, but
-    only as one of the last five."""
+    """The first was sent to a leader that does not answer; the next leader recognises it, but only
+    as one of the last five."""
     gatherer = Gatherer(batch_size=10)
     gatherer.add(*(b"%d" % number for number in range(7)))
     queue = gatherer.inner.queues[T0]
@@ -169,7 +169,7 @@ async def test_batches_in_flight_are_limited(idempotent: bool, limit: int) -> No
     assert taken == limit
 
 
-async def test_behind_a_hole_only_numbered_batches_go_on() -> None:
+async def test_behind_a_gap_only_batches_with_sequences_are_sent() -> None:
     gatherer = Gatherer(batch_size=0)
     gatherer.add(b"a", b"b")
     gatherer.take()
@@ -206,7 +206,7 @@ def test_sequences_go_on_with_0_after_the_last_number() -> None:
     assert not state.has_hole()
 
 
-def test_numbers_that_were_never_confirmed_are_a_hole() -> None:
+def test_sequences_that_were_never_acknowledged_are_a_gap() -> None:
     state = SequenceState()
     assert not state.has_hole()
     state.assign(2)
@@ -231,14 +231,14 @@ async def test_memory_is_given_in_order_of_asking() -> None:
 
     waiting = [asyncio.ensure_future(take(size)) for size in (60, 10)]
     await idle()
-    assert not budget.try_take(10), "nobody overtakes those who wait"
+    assert not budget.try_take(10), "no request overtakes an earlier one"
     budget.give_back(80)
     await asyncio.gather(*waiting)
     assert order == [60, 10]
     assert budget.used == 70
 
 
-async def test_who_gives_up_waiting_takes_nothing_and_blocks_nobody() -> None:
+async def test_a_cancelled_wait_for_memory_takes_nothing_and_blocks_no_other() -> None:
     budget = MemoryBudget(100)
     assert budget.try_take(90)
     with pytest.raises(TimeoutError):
@@ -248,8 +248,10 @@ async def test_who_gives_up_waiting_takes_nothing_and_blocks_nobody() -> None:
 
 
 @pytest.mark.parametrize("base", [0, SEQUENCE_COUNT - 3])
-def test_what_was_confirmed_stays_so_when_an_older_answer_comes_late(base: int) -> None:
-    """As from an earlier leader, after the next one has taken what follows."""
+def test_an_older_answer_that_comes_late_does_not_lower_the_acknowledged_sequence(
+    base: int,
+) -> None:
+    """As from an earlier leader, after the next one has accepted later batches."""
     state = SequenceState()
     state.start(9, 0)
     state.next_sequence = base

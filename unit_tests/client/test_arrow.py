@@ -1,4 +1,4 @@
-"""Record batches of Arrow: what Spark takes, and what the records say."""
+"""Arrow's record batches: types that Spark takes, and the values of the records."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whom a client asks about the cluster: not the same broker again and again, which may know no
-better."""
+"""The broker for a client's metadata requests: not always the same one, which may be out of
+date."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T0 = TopicPartition("t", 0)
 
 
 def tells(brokers: Sequence[FakeBroker], leader: int, epoch: int) -> Any:
-    """Metadata of brokers 1, 2, ... that says who leads the one partition."""
+    """Return metadata of brokers 1, 2, ... with the leader of the one partition."""
 
     def answer(_: Message) -> Message:
         return MetadataResponse(
@@ -84,7 +84,7 @@ async def three_brokers() -> AsyncIterator[list[FakeBroker]]:
 
 
 async def test_a_broker_that_is_cut_off_is_not_believed_for_ever() -> None:
-    """It led the partition, refuses to be read, and goes on naming itself."""
+    """The broker led the partition, refuses fetches, and still names itself."""
     async with three_brokers() as brokers:
         cut_off, successor, _ = brokers
         async with Consumer(cut_off.address, **QUICK, auto_offset_reset="earliest") as consumer:
@@ -120,7 +120,7 @@ async def test_all_brokers_are_asked_in_turn(is_connected: bool) -> None:
 
 
 async def test_a_broker_that_cannot_be_reached_is_not_tried_with_every_refresh() -> None:
-    """To a machine without power each attempt takes long."""
+    """Each attempt to reach a machine without power takes long."""
     async with FakeBroker() as gone:
         pass
     attempts: list[int] = []
@@ -144,8 +144,9 @@ async def test_a_broker_that_cannot_be_reached_is_not_tried_with_every_refresh()
         assert attempts.count(gone.port) == 1
 
 
-async def test_who_waits_for_metadata_is_told_that_the_client_has_been_closed() -> None:
-    """Whether it was asked for already or not; nor is a task cancelled that nobody cancelled."""
+async def test_closing_ends_a_wait_for_metadata() -> None:
+    """Whether a request was sent already or not; and a task that was not cancelled is not
+    cancelled."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = Cluster(options_for(broker), clock=LoopClock(), rng=random.Random(0))
         await cluster.start()
@@ -172,8 +173,8 @@ async def test_who_waits_for_metadata_is_told_that_the_client_has_been_closed() 
                     await each
 
 
-async def test_who_waits_for_a_leader_is_told_that_the_client_has_been_closed() -> None:
-    """Not when its own time is over: nobody looks for a leader any more."""
+async def test_closing_ends_a_wait_for_a_leader() -> None:
+    """At once, not at the call's own time limit: no request for a leader is sent any more."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = Cluster(options_for(broker), clock=LoopClock(), rng=random.Random(0))
         await cluster.start()
@@ -193,7 +194,7 @@ async def test_who_waits_for_a_leader_is_told_that_the_client_has_been_closed() 
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
-async def test_who_waits_for_metadata_is_told_also_if_closing_is_cancelled(turns: int) -> None:
+async def test_a_cancelled_close_ends_a_wait_for_metadata(turns: int) -> None:
     async with FakeBroker({"t": 1}) as broker:
         cluster = Cluster(options_for(broker), clock=LoopClock(), rng=random.Random(0))
         await cluster.start()

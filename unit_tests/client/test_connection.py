@@ -1,4 +1,4 @@
-"""A connection against a server that answers byte by byte, wrongly, or not at all."""
+"""A connection against a server that answers in pieces, wrongly, or not at all."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from unit_tests.patience import PATIENCE_S
 
 Peer = Callable[["Wire"], Awaitable[None]]
 AT_ONCE_S = 0.2
-"""How long somebody is waited for who says nothing."""
+"""How long to wait for a silent server."""
 SOON_S = 1.0
-"""How long somebody is waited for who answers."""
+"""How long to wait for a server that answers."""
 
 
 class Wire:
-    """The server's end: requests come as (api key, version, correlation id)."""
+    """The server's end: requests arrive as (api key, version, correlation id)."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -80,7 +80,7 @@ def metadata(correlation_id: int, version: int) -> bytes:
 
 @asynccontextmanager
 async def serving(peer: Peer) -> AsyncIterator[int]:
-    """The port of a server that treats each connection as `peer` says."""
+    """Yield the port of a server that runs `peer` for each connection."""
     writers = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -112,7 +112,7 @@ async def ask(connection: Connection, timeout_s: float = PATIENCE_S) -> Metadata
 async def hear_after_handshake(
     peer: Peer, timeout_s: float = PATIENCE_S, **limits: int
 ) -> BaseException | None:
-    """What becomes of one request to such a server."""
+    """Return the error of one request to such a server."""
 
     async def whole(wire: Wire) -> None:
         await wire.handshake()
@@ -220,7 +220,7 @@ async def test_a_bad_answer_ends_the_connection(
     assert not error.definite
 
 
-async def test_whoever_waits_behind_a_late_answer_is_told() -> None:
+async def test_requests_behind_a_late_answer_fail() -> None:
     async def peer(wire: Wire) -> None:
         await wire.handshake()
         await asyncio.Event().wait()
@@ -258,7 +258,7 @@ def test_no_request_waits_for_the_acknowledgement_of_an_earlier_one(
 def test_nothing_is_written_to_a_connection_that_broke_a_moment_ago(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """The transport knows it, who reads does not yet; the broker's loop refuses to write then."""
+    """The transport knows that the connection broke, the reading task does not yet."""
 
     async def peer(wire: Wire) -> None:
         await wire.handshake()
@@ -280,11 +280,11 @@ def test_nothing_is_written_to_a_connection_that_broke_a_moment_ago(
 
 @pytest.mark.parametrize("times_out", [True, False])
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, _LOOP_FACTORY])
-def test_what_was_given_up_does_not_arrive_later(
+def test_an_abandoned_request_does_not_arrive_later(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], times_out: bool
 ) -> None:
-    """The system would go on delivering it by itself, and a command of the controller, or a batch,
-    would come after what was sent in its place."""
+    """The system would deliver the bytes later by itself, and a command of the controller, or a
+    batch, would arrive after its replacement."""
 
     async def play() -> str:
         given_up = asyncio.Event()
@@ -326,7 +326,7 @@ def test_what_was_given_up_does_not_arrive_later(
         assert runner.run(play()) == "a reset"
 
 
-async def test_an_answer_that_nobody_awaits_any_more_is_skipped() -> None:
+async def test_an_answer_to_a_cancelled_request_is_skipped() -> None:
     async def peer(wire: Wire) -> None:
         await wire.handshake()
         first, second = await wire.request(), await wire.request()
@@ -342,8 +342,8 @@ async def test_an_answer_that_nobody_awaits_any_more_is_skipped() -> None:
         await connection.close()
 
 
-async def test_a_dead_connection_is_noticed_also_by_who_does_not_wait_that_long() -> None:
-    """Else whoever gives up sooner than a request would is given the same connection for ever."""
+async def test_a_dead_connection_ends_although_its_callers_give_up_early() -> None:
+    """Otherwise a caller that gives up early gets the same dead connection for ever."""
 
     async def peer(wire: Wire) -> None:
         await wire.handshake()
@@ -361,7 +361,7 @@ async def test_a_dead_connection_is_noticed_also_by_who_does_not_wait_that_long(
         await connection.close()
 
 
-async def test_who_gives_up_does_not_end_a_connection_that_answers() -> None:
+async def test_a_cancelled_request_does_not_end_a_connection_that_answers() -> None:
     async def peer(wire: Wire) -> None:
         await wire.handshake()
         while True:
@@ -494,7 +494,7 @@ async def web_server(wire: Wire) -> None:
         (silent, "no Kafka broker answered"),
     ],
 )
-async def test_what_is_no_broker_is_called_so(peer: Peer, text: str) -> None:
+async def test_a_peer_that_is_no_broker_is_named_in_the_error(peer: Peer, text: str) -> None:
     async with serving(peer) as port:
         with pytest.raises(ConnectFailed, match=text):
             await connect(port, AT_ONCE_S if peer is silent else PATIENCE_S)

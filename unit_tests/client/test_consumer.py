@@ -1,4 +1,4 @@
-"""The consumer: positions, resets, transactions, damage, and brokers that stumble."""
+"""The consumer: positions, resets, transactions, damage, and temporary errors of brokers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_without_a_position_reading_starts_as_the_policy_says(
         assert await values(target, len(expected)) == expected
 
 
-async def test_what_a_broker_refuses_is_told_with_its_reason_and_its_place() -> None:
+async def test_an_error_of_a_broker_is_raised_with_its_sentence_and_place() -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         holding(broker.partition(), batch(b"a", b"b"))
         target.assign([T0])
@@ -133,7 +133,7 @@ async def test_an_offset_out_of_range_goes_to_where_the_policy_says() -> None:
         assert await values(target, 1) == [b"a"]
 
 
-async def test_seeking_throws_away_what_was_fetched_before() -> None:
+async def test_seeking_drops_fetched_records() -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         holding(broker.partition(), batch(b"a", b"b", b"c"))
         target.assign([T0])
@@ -223,7 +223,7 @@ async def test_reading_without_anything_to_read_is_an_error(name: str, group: st
             await READING[name](target)
 
 
-async def test_a_task_that_reads_is_told_that_nothing_is_assigned_any_more() -> None:
+async def test_reading_fails_once_nothing_is_assigned_any_more() -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         target.assign([T0])
         reading = asyncio.ensure_future(target.getone())
@@ -262,7 +262,7 @@ async def test_aborted_records_and_markers_are_left_out(level: str, expected: li
         ErrorCode.KAFKA_STORAGE_ERROR,
     ],
 )
-async def test_what_passes_is_waited_out(code: ErrorCode) -> None:
+async def test_a_temporary_error_is_waited_out(code: ErrorCode) -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         holding(broker.partition(), batch(b"a"))
         broker.partition_faults.extend([code, code])
@@ -279,7 +279,7 @@ async def test_a_lost_connection_is_made_again() -> None:
         assert await values(target, 1) == [b"a"]
 
 
-async def test_an_answer_above_the_limit_is_told_and_not_asked_for_again_and_again() -> None:
+async def test_an_answer_above_the_limit_is_an_error_and_not_requested_again() -> None:
     async with (
         FakeBroker({"t": 1}) as broker,
         consumer(broker, receive_message_max_bytes=10_000) as target,
@@ -291,7 +291,7 @@ async def test_an_answer_above_the_limit_is_told_and_not_asked_for_again_and_aga
                 await target.getone()
 
 
-async def test_what_does_not_pass_is_raised_and_the_rest_can_be_read_on() -> None:
+async def test_a_permanent_error_is_raised_and_other_partitions_can_be_read() -> None:
     async with FakeBroker({"t": 2}) as broker, consumer(broker) as target:
         holding(broker.partition("t", 1), batch(b"a"))
         broker.partition_faults.append(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -305,7 +305,7 @@ async def test_what_does_not_pass_is_raised_and_the_rest_can_be_read_on() -> Non
         assert await values(target, 1) == [b"a"]
 
 
-async def test_damage_is_told_with_its_place_after_what_was_whole() -> None:
+async def test_damage_is_reported_with_its_offset_after_the_valid_records() -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         log = broker.partition()
         holding(log, batch(b"a"), batch(b"bbbb"), batch(b"c"))
@@ -347,7 +347,7 @@ async def test_no_more_is_fetched_ahead_than_fits() -> None:
         await broker.until(lambda: bool(broker.requests(FetchRequest)))
         holding(log, batch(b"y"))
         assert await target.getmany(30, max_records=0) == {}
-        assert len(broker.requests(FetchRequest)) == 1, "what is there fills the room"
+        assert len(broker.requests(FetchRequest)) == 1, "the fetched records fill the buffer"
         assert await values(target, 2) == [b"x" * 200, b"y"]
 
 
@@ -367,7 +367,7 @@ async def test_offsets_are_looked_up_by_time_and_at_both_ends() -> None:
         assert found[T1] is None
 
 
-async def test_a_topic_that_does_not_exist_is_told_in_time() -> None:
+async def test_a_topic_that_does_not_exist_is_an_error_in_time() -> None:
     async with FakeBroker({}) as broker, consumer(broker, default_api_timeout_ms=500) as target:
         with pytest.raises(TopicUnavailable):
             await target.partitions_for("nosuch")

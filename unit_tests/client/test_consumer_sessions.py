@@ -1,4 +1,4 @@
-"""The consumer in a fetch session: what it names, what it forgets, and how it begins anew."""
+"""The consumer in a fetch session: the partitions that it names and forgets, and new sessions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def named(request: FetchRequest) -> list[int]:
 
 
 async def incremental(broker: FakeBroker, since: int = 0) -> None:
-    """Until a request that names nothing has come."""
+    """Return after a request that names no partition."""
     await broker.until(
         lambda: any(
             request.session_epoch > 0 and not named(request) for request in fetches(broker)[since:]
@@ -63,7 +63,7 @@ async def incremental(broker: FakeBroker, since: int = 0) -> None:
     )
 
 
-async def test_only_what_changed_is_named_and_everything_is_read() -> None:
+async def test_only_changes_are_requested_and_everything_is_read() -> None:
     async with with_sessions() as broker, consumer(broker) as target:
         target.assign(PARTITIONS)
         await incremental(broker)
@@ -149,8 +149,8 @@ async def test_a_consumer_that_is_closed_ends_its_session() -> None:
         assert broker.sessions == {}
 
 
-async def test_who_does_not_wait_for_a_broker_at_the_end_has_closed_nevertheless() -> None:
-    """And so have all others who wait for the same."""
+async def test_a_cancelled_close_that_waits_for_a_broker_has_closed() -> None:
+    """So have all other tasks that wait for the same end."""
     async with with_sessions() as broker:
         tasks, is_asked = asyncio.all_tasks(), asyncio.Event()
         target = consumer(broker)

@@ -1,4 +1,4 @@
-"""What travels in a fetch session, and when it begins anew."""
+"""The requests of a fetch session, and when a new session begins."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def answer(*keys: TopicPartition, session_id: int = 7, error: int = 0) -> FetchR
 
 
 def said(request: SessionRequest) -> tuple[tuple[int, int], list[object], list[object]]:
-    """Session id and epoch, what is asked for, what is forgotten."""
+    """Return session id and epoch, the requested and the forgotten partitions."""
     return (
         (request.session_id, request.session_epoch),
         [
@@ -54,7 +54,7 @@ def said(request: SessionRequest) -> tuple[tuple[int, int], list[object], list[o
 
 
 def begun(*keys: TopicPartition) -> FetchSession[int]:
-    """A session that holds these partitions at offset 0."""
+    """Return a session that holds these partitions at offset 0."""
     one = session()
     one.next(dict.fromkeys(keys, 0))
     assert one.handle(answer(*keys))

@@ -1,4 +1,4 @@
-"""Committed offsets: what is stored, in which order, and what a refusal means."""
+"""Committed offsets: which are stored, in which order, and the effect of a refusal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MANUAL: dict[str, Any] = {"enable_auto_commit": False}
 
 
 async def a_member_with_records(group: FakeGroup, consumer: Consumer) -> None:
-    """It has read `a` of `a`, `b`, `c`."""
+    """The member has read `a` of `a`, `b`, `c`."""
     holding(group.broker.partition(), batch(b"a", b"b", b"c"))
     consumer.subscribe(["t"])
     assert await first(consumer) == b"a"
@@ -108,7 +108,7 @@ async def test_a_commit_that_waits_for_an_earlier_one_ends_with_its_time_limit()
         assert group.commits == [{tp(0): 1}]
 
 
-async def test_what_a_coordinator_says_nothing_of_is_not_taken_for_done() -> None:
+async def test_a_partition_missing_in_the_coordinators_answer_is_not_committed() -> None:
     async with a_group(t=1) as group, member(group, **MANUAL) as consumer:
         group.broker.handlers |= {
             ApiKey.OFFSET_COMMIT: lambda _: OffsetCommitResponse(),
@@ -133,7 +133,7 @@ async def test_what_a_coordinator_says_nothing_of_is_not_taken_for_done() -> Non
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ResponseError, "Not authorized"),
     ],
 )
-async def test_what_a_refused_commit_means(
+async def test_a_refused_commit_raises_its_error(
     code: ErrorCode, kind: type[ClientError], words: str
 ) -> None:
     async with a_group(t=1) as group, member(group, **MANUAL) as consumer:
@@ -180,7 +180,7 @@ async def test_an_older_commit_does_not_overtake_a_newer_one() -> None:
         await older
 
 
-async def test_turns_are_taken_in_order_also_when_somebody_gives_up() -> None:
+async def test_a_cancelled_turn_does_not_change_the_order_of_the_others() -> None:
     turnstile = Turnstile()
     first_one, second, third = (turnstile.ticket() for _ in range(3))
     second.cancel()
@@ -259,7 +259,7 @@ async def test_a_late_answer_does_not_hold_up_the_next_commit() -> None:
 
 
 @pytest.mark.parametrize("one_by_one", [True, False])
-async def test_what_was_not_handled_because_of_an_exception_is_not_committed(
+async def test_an_exception_leaves_records_in_hand_uncommitted(
     one_by_one: bool,
 ) -> None:
     async with a_group(t=1) as group:
@@ -277,7 +277,7 @@ async def test_what_was_not_handled_because_of_an_exception_is_not_committed(
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_what_the_user_has_committed_is_not_taken_back_because_of_an_exception(
+async def test_an_exception_does_not_take_back_a_commit_of_the_user(
     is_async: bool,
 ) -> None:
     async with a_group(t=1) as group:
@@ -292,8 +292,8 @@ async def test_what_the_user_has_committed_is_not_taken_back_because_of_an_excep
         assert group.commits == [{tp(0): 1}]
 
 
-async def test_what_is_read_again_after_a_commit_is_not_handled_because_of_it() -> None:
-    """The position is where it was at the commit, but those records were given after that."""
+async def test_records_returned_again_after_a_commit_count_as_not_handled() -> None:
+    """The position is the same as at the commit, but those records were returned after it."""
     async with a_group(t=1) as group:
         with pytest.raises(LookupError):
             async with member(group) as consumer:
@@ -316,7 +316,7 @@ async def test_automatic_commits_survive_refusals() -> None:
 
 
 async def test_a_partition_that_is_gone_holds_up_no_rebalance() -> None:
-    """Its offset cannot be committed any more; the others' can."""
+    """Its offset cannot be committed any more; those of other partitions can."""
     async with a_group(t=1) as group, member(group) as consumer:
         await a_member_with_records(group, consumer)
         del group.broker.topics["t"]
@@ -371,7 +371,7 @@ async def test_read_committed_waits_for_offsets_in_open_transactions() -> None:
         assert all(request.require_stable for request in group.seen(OffsetFetchRequest))
 
 
-async def test_who_may_not_see_offsets_is_told() -> None:
+async def test_reading_offsets_without_authorization_is_an_error() -> None:
     async with a_group(t=1) as group, member(group) as consumer:
         group.will(ApiKey.OFFSET_FETCH, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         consumer.assign([tp(0)])

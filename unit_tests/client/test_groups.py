@@ -1,4 +1,4 @@
-"""Consumers in a group: joining, staying, leaving, and what the coordinator may say meanwhile."""
+"""Consumers in a group: joining, staying, leaving, and the coordinator's answers meanwhile."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_member_starts_where_the_group_is_commits_at_the_end_and_leaves(
         assert ids == ["", "m1"], "the second request carries the id that the first was given"
 
 
-async def test_members_share_the_partitions_and_take_over_from_who_leaves() -> None:
+async def test_members_share_the_partitions_and_take_over_those_of_a_leaving_one() -> None:
     async with a_group() as group, Reader(group) as one:
         await one.until(0, 1, 2, 3)
         async with Reader(group) as two:
@@ -69,7 +69,7 @@ async def test_members_share_the_partitions_and_take_over_from_who_leaves() -> N
         assert two.calls == [("assigned", [2, 3]), ("revoked", [2, 3])]
 
 
-async def test_cooperative_members_keep_what_does_not_move() -> None:
+async def test_cooperative_members_keep_partitions_that_do_not_move() -> None:
     options = {"partition_assignment_strategy": "cooperative-sticky"}
     async with a_group() as group, Reader(group, **options) as one:
         await one.until(0, 1, 2, 3)
@@ -120,7 +120,7 @@ async def test_heartbeats_go_on_while_a_handler_is_slow() -> None:
         await group.until(lambda: len(group.seen(HeartbeatRequest)) >= count + 5)
 
 
-async def test_who_does_not_read_leaves_and_comes_back() -> None:
+async def test_a_consumer_that_does_not_read_leaves_and_comes_back() -> None:
     async with a_group(t=1) as group, member(group, max_poll_interval_ms=60) as consumer:
         holding(group.broker.partition(), batch(b"a"))
         lost: list[TopicPartition] = []
@@ -134,7 +134,7 @@ async def test_who_does_not_read_leaves_and_comes_back() -> None:
         assert lost == [tp(0)]
 
 
-async def test_who_waits_for_records_is_not_silent() -> None:
+async def test_waiting_for_records_counts_as_reading() -> None:
     async with a_group(t=1) as group, member(group, max_poll_interval_ms=50) as consumer:
         consumer.subscribe(["t"])
         waiting = asyncio.ensure_future(first(consumer))
@@ -170,7 +170,7 @@ async def test_a_member_that_is_not_counted_in_any_more_joins_anew(
         ErrorCode.NOT_COORDINATOR,
     ],
 )
-async def test_what_passes_is_tried_again(key: ApiKey, code: ErrorCode) -> None:
+async def test_a_temporary_refusal_is_retried(key: ApiKey, code: ErrorCode) -> None:
     async with a_group(t=1) as group:
         group.will(key, code, code)
         async with Reader(group) as one:
@@ -190,10 +190,10 @@ async def test_what_passes_is_tried_again(key: ApiKey, code: ErrorCode) -> None:
     ],
 )
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_a_member_survives_whatever_happens_while_it_joins(
+async def test_a_member_survives_any_failure_while_it_joins(
     key: ApiKey, code: ErrorCode, strategy: str
 ) -> None:
-    """Also the second time, when it has something to lose."""
+    """Also at the second join, when the member has partitions to lose."""
     async with a_group(t=1) as group, Reader(group, partition_assignment_strategy=strategy) as one:
         group.will(key, code)
         await one.until(0)
@@ -216,9 +216,7 @@ async def test_a_coordinator_that_moves_is_found_again() -> None:
         assert one.calls == [("assigned", [0])], "the member stays in its generation"
 
 
-async def test_a_coordinator_that_was_lost_is_not_asked_who_it_is_if_another_broker_is_there() -> (
-    None
-):
+async def test_a_lost_coordinator_is_not_asked_for_its_successor() -> None:
     """Cut off from the cluster it would name itself for ever."""
     async with a_group(t=1) as group, FakeBroker({"t": 1}) as other:
         other.handlers[ApiKey.FIND_COORDINATOR] = group.broker.handlers[ApiKey.FIND_COORDINATOR]
@@ -252,7 +250,7 @@ async def test_a_broken_connection_is_no_reason_to_rebalance() -> None:
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, ResponseError, "Not authorized"),
     ],
 )
-async def test_what_is_final_is_said_and_stays(
+async def test_a_final_error_is_raised_again_and_again(
     code: ErrorCode, kind: type[Exception], words: str
 ) -> None:
     async with a_group(t=1) as group, member(group) as consumer:
@@ -308,8 +306,8 @@ async def test_new_partitions_make_the_leader_divide_anew() -> None:
         await one.until(0, 1, 2)
 
 
-async def test_a_broker_that_has_not_heard_of_new_partitions_disturbs_nobody() -> None:
-    """Its answer would cost the group the new partitions until the next look at all."""
+async def test_a_broker_that_does_not_know_new_partitions_causes_no_rebalance() -> None:
+    """Its answer would hide the new partitions from the group until the next full refresh."""
     async with a_group(t=3) as group:
         group.broker.topic_ids["t"] = uuid.UUID(int=1)
         async with Reader(group, metadata_max_age_ms=1) as one:
@@ -323,7 +321,9 @@ async def test_a_broker_that_has_not_heard_of_new_partitions_disturbs_nobody() -
 
 
 @pytest.mark.parametrize("pattern", [None, "t"])
-async def test_brokers_that_know_no_topics_for_a_moment_disturb_nobody(pattern: str | None) -> None:
+async def test_brokers_that_know_no_topics_for_a_moment_cause_no_rebalance(
+    pattern: str | None,
+) -> None:
     async with a_group(t=1) as group:
         options = {"metadata_max_age_ms": 1, "retry_backoff_max_ms": 1_000}
         async with Reader(group, pattern=pattern, **options) as one:
@@ -338,8 +338,8 @@ async def test_brokers_that_know_no_topics_for_a_moment_disturb_nobody(pattern: 
             assert one.calls == [("assigned", [0])]
 
 
-async def test_what_a_vanished_owner_did_not_give_back_is_divided_again() -> None:
-    """As when a static member dies before it joins again, and its successor takes its place."""
+async def test_partitions_of_a_vanished_owner_are_assigned_again() -> None:
+    """As when a static member dies before it joins again, and its successor replaces it."""
     async with a_group() as group:
         told = Subscription(("t",), owned_partitions=tuple(map(tp, range(4))), generation_id=1)
         group.phantoms.append(
@@ -376,7 +376,7 @@ async def test_a_topic_that_was_not_there_is_waited_for_again_after_unsubscribin
             await join(consumer)
 
 
-async def test_all_who_close_wait_for_the_last_commit() -> None:
+async def test_concurrent_closes_wait_for_the_last_commit() -> None:
     async with a_group(t=1) as group, member(group) as consumer:
         holding(group.broker.partition(), batch(b"a"))
 
@@ -422,7 +422,7 @@ async def test_unsubscribing_gives_back_commits_and_leaves() -> None:
         assert await first(consumer) == b"b"
 
 
-async def test_callbacks_may_seek_and_what_they_raise_comes_out() -> None:
+async def test_callbacks_may_seek_and_their_errors_are_raised() -> None:
     async with a_group(t=1) as group, member(group) as consumer:
         holding(group.broker.partition(), batch(b"a", b"b", b"c"))
         group.committed[tp(0)] = 1
@@ -451,7 +451,7 @@ async def test_a_callback_may_leave_the_group() -> None:
 
 
 async def test_a_call_that_is_given_up_leaves_the_group_whole() -> None:
-    """Whatever the moment at which a reading task is cancelled."""
+    """At whatever moment a reading task is cancelled."""
     async with a_group(t=1) as group, member(group) as consumer:
         holding(group.broker.partition(), batch(b"a"))
         consumer.subscribe(["t"])
@@ -468,7 +468,7 @@ async def test_a_call_that_is_given_up_leaves_the_group_whole() -> None:
         assert len(group.seen(JoinGroupRequest)) == 2
 
 
-async def test_what_the_leader_assigned_must_be_readable() -> None:
+async def test_an_unreadable_assignment_is_refused() -> None:
     async with a_group(t=1) as group, member(group) as consumer:
         group.assignment_override = b"\x00\x01\xff"
         consumer.subscribe(["t"])
@@ -483,7 +483,7 @@ async def test_topics_partitions_and_groups_exclude_each_other() -> None:
             consumer.assign([tp(0)])
         await consumer.unsubscribe()
         consumer.assign([tp(0)])
-        with pytest.raises(SubscriptionConflict, match="assigned by hand"):
+        with pytest.raises(SubscriptionConflict, match="assigned manually"):
             consumer.subscribe(pattern=re.compile("t"))
         for wrong in ((), ["t"]):
             with pytest.raises(ValueError, match="either topics or a pattern"):

@@ -1,4 +1,4 @@
-"""Commits that wait for earlier ones when the membership in which they were asked for ends."""
+"""Commits that wait for earlier ones when their membership ends."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from unit_tests.patience import PATIENCE_S
 
 @dataclass(slots=True)
 class Stage:
-    """A member in its first generation, that has asked for two commits. The coordinator answers the
-    first when `go_on` is set, so the second is not sent yet."""
+    """A member in its first generation with two commits. The coordinator answers the first once
+    `go_on` is set, so the second is not sent yet."""
 
     group: FakeGroup
     consumer: Consumer
@@ -31,7 +31,7 @@ class Stage:
     errors: asyncio.Queue[ClientError | None]
 
     async def outcomes(self) -> list[ClientError | None]:
-        """What became of both."""
+        """Return the outcomes of both commits."""
         async with asyncio.timeout(PATIENCE_S):
             return [await self.errors.get(), await self.errors.get()]
 
@@ -68,8 +68,8 @@ async def test_a_member_leaves_when_its_commits_have_arrived() -> None:
         assert asked == [OffsetCommitRequest, OffsetCommitRequest, LeaveGroupRequest]
 
 
-async def test_nobody_commits_for_a_member_that_is_not_counted_in_any_more() -> None:
-    """A group that has lost all its members would take a commit of somebody who is none."""
+async def test_a_commit_of_a_member_outside_the_generation_is_not_sent() -> None:
+    """A group that has lost all its members would accept a commit of a non-member."""
     async with a_stage() as stage:
         (member_id,) = stage.group.members
         stage.group.expel(member_id)
@@ -82,7 +82,7 @@ async def test_nobody_commits_for_a_member_that_is_not_counted_in_any_more() -> 
 
 
 async def test_a_commit_of_one_generation_is_not_sent_in_the_next() -> None:
-    """Somebody else may hold the partition by then, and have committed more."""
+    """Another member may hold the partition by then, and have committed a later offset."""
     async with a_stage() as stage:
         async with Reader(stage.group, enable_auto_commit=False) as other:
             async with asyncio.timeout(PATIENCE_S):
@@ -95,7 +95,8 @@ async def test_a_commit_of_one_generation_is_not_sent_in_the_next() -> None:
 
 
 async def test_a_call_that_is_given_up_while_partitions_move_gives_them_back() -> None:
-    """Or nobody would read them: they are assigned to nobody, and their owner has let them go."""
+    """Otherwise no member reads them: they are assigned to none, and their owner has released
+    them."""
     options: dict[str, Any] = {
         "partition_assignment_strategy": "cooperative-sticky",
         "session_timeout_ms": 60_000,
@@ -123,8 +124,8 @@ async def test_a_call_that_is_given_up_while_partitions_move_gives_them_back() -
             assert ("revoked", [1]) in one.calls
 
 
-async def test_who_does_not_wait_for_unsubscribing_is_a_whole_member_the_next_time() -> None:
-    """Whatever the moment at which that is cancelled: it has heartbeats, above all."""
+async def test_a_cancelled_unsubscribe_leaves_a_member_that_can_join_again() -> None:
+    """At whatever moment that is cancelled: above all, the member sends heartbeats."""
     async with a_group(t=1) as group, member(group, enable_auto_commit=False) as consumer:
         for turns in range(1, 7):
             consumer.subscribe(["t"])

@@ -1,4 +1,5 @@
-"""A partition without a leader: told soon where that is asked for, and waited for where not."""
+"""A partition without a leader: an early error if leaderless.timeout.ms is set, otherwise a
+wait."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_time_and_answers_tell_a_missing_leader_from_an_election() -> None:
 
 @asynccontextmanager
 async def leaderless(clock: ManualClock) -> AsyncIterator[FakeBroker]:
-    """A broker that knows no leaders. The clock moves on for good when it has said so often."""
+    """Yield a broker that knows no leaders. The clock moves on once it has answered often
+    enough."""
     async with FakeBroker({"t": 1}) as broker:
         broker.without_leader = True
 
@@ -78,7 +80,7 @@ async def test_a_look_up_fails_soon_where_that_is_asked_for() -> None:
         error = answers[T0].error
         assert isinstance(error, ResponseError)
         assert error.code is ErrorCode.LEADER_NOT_AVAILABLE
-        assert clock.monotonic() == 4.0  # of the 60 s that it may take
+        assert clock.monotonic() == 4.0  # of its limit of 60 s
 
 
 async def test_a_look_up_waits_otherwise() -> None:
@@ -117,8 +119,8 @@ async def test_a_consumer_warns_once_and_reads_on_when_the_leader_is_back(
             await broker.until(lambda: len(broker.requests(MetadataRequest)) > asked + 3)
             broker.without_leader = False
             assert await in_time(reading) == [b"a"]
-    assert warnings(caplog) == ["t-0 has no leader; the consumer waits until it has one"]
+    assert warnings(caplog) == ["no leader partition=t-0: the consumer waits until it has one"]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [message for message in caplog.messages if "has no leader" in message]
+    return [message for message in caplog.messages if "no leader" in message]

@@ -1,4 +1,4 @@
-"""Partitions without a leader: whoever waits for one is told so, and which."""
+"""A wait for a partition without a leader ends with an error that names the partition."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_problem_names_the_partition_and_its_replicas() -> None:
     assert view(-1).leader_problem(TopicPartition("t", 1)) == ""
 
 
-async def test_a_record_for_a_partition_without_leader_says_so_when_its_time_is_over() -> None:
+async def test_an_expired_record_names_its_partition_without_a_leader() -> None:
     async with FakeBroker({"t": 1}) as broker:
         broker.without_leader = True
         async with producer(broker, **SHORT) as target:
@@ -49,7 +49,7 @@ async def test_a_record_for_a_partition_without_leader_says_so_when_its_time_is_
                 await in_time(delivery)
 
 
-async def test_memory_that_stays_full_for_want_of_a_leader_says_so() -> None:
+async def test_full_memory_names_the_partition_without_a_leader() -> None:
     async with FakeBroker({"t": 2}) as broker:
         broker.without_leader = True
         options = {"buffer_memory": 600, "max_request_size": 500, "max_block_ms": 50}
@@ -71,7 +71,7 @@ ASKING: dict[str, Callable[[Consumer], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("name", ASKING)
-async def test_a_look_up_in_a_partition_without_leader_says_so(name: str) -> None:
+async def test_a_failed_look_up_names_the_partition_without_a_leader(name: str) -> None:
     async with FakeBroker({"t": 1}) as broker:
         broker.without_leader = True
         async with consumer(broker, default_api_timeout_ms=150) as target:
@@ -80,7 +80,7 @@ async def test_a_look_up_in_a_partition_without_leader_says_so(name: str) -> Non
                 await in_time(ASKING[name](target))
 
 
-async def test_a_position_that_needs_a_leader_says_so() -> None:
+async def test_an_unknown_position_names_the_partition_without_a_leader() -> None:
     async with FakeBroker({"t": 1}) as broker:
         broker.without_leader = True
         async with consumer(broker, default_api_timeout_ms=150) as target:

@@ -1,5 +1,5 @@
-"""Reading as Arrow's record batches: the same records as `getmany` gives, and the same positions,
-commits and errors."""
+"""Reading as Arrow's record batches: the same records, positions, commits and errors as with
+`getmany`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Found = list[tuple[int, bytes]]
 
 
 async def rows(target: Consumer, count: int, max_bytes: int | None = None) -> Found:
-    """Partition and value of the next records; waits for so many, and fails for more."""
+    """Return partition and value of the next `count` records; fail if more come."""
     found: Found = []
     async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
@@ -153,8 +153,8 @@ async def test_aborted_records_and_markers_are_left_out(level: str, expected: li
 
 
 @pytest.mark.parametrize("checked", [True, False])
-async def test_damage_is_told_with_its_place_after_what_was_whole(checked: bool) -> None:
-    """A wrong checksum, or records that contradict themselves where nobody checks."""
+async def test_damage_is_reported_with_its_offset_after_the_valid_records(checked: bool) -> None:
+    """A wrong checksum, or invalid records if checksums are not checked."""
     options = {"check_crcs": checked}
     async with FakeBroker({"t": 1}) as broker, consumer(broker, **options) as target:
         log = broker.partition()
@@ -195,7 +195,7 @@ async def test_positions_are_committed() -> None:
         assert group.commits == [{tp(0): 3}]
 
 
-async def test_what_was_not_handled_because_of_an_exception_is_not_committed() -> None:
+async def test_an_exception_leaves_records_in_hand_uncommitted() -> None:
     async with a_group(t=1) as group:
         holding(group.broker.partition(), batch(b"a", b"b"), batch(b"c"))
         with pytest.raises(ZeroDivisionError):
@@ -207,7 +207,7 @@ async def test_what_was_not_handled_because_of_an_exception_is_not_committed() -
         assert group.committed == {TopicPartition("t", 0): 2}
 
 
-async def test_what_was_handled_is_committed_when_the_next_is_asked_for() -> None:
+async def test_handled_batches_are_committed_by_the_next_poll() -> None:
     async with a_group(t=1) as group, member(group, auto_commit_interval_ms=0) as target:
         holding(group.broker.partition(), batch(b"a"))
         target.subscribe(["t"])

@@ -1,5 +1,5 @@
-"""What a consumer does when another leader has taken over: it asks where the epochs that it has
-read end there, and goes back to where the log is not what it was (KIP-320)."""
+"""After a leader change the consumer asks for the end of its epochs, and returns to the offset
+where the log differs from the records it read (KIP-320)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def batch(value: bytes, *, epoch: int = 7, base: int = 0) -> bytes:
 
 
 def is_led_anew(broker: FakeBroker, *answers: tuple[int, int] | ErrorCode) -> None:
-    """In leader epoch 9; it answers these one after the other, the last one again and again."""
+    """Let the leader epoch be 9; the broker gives these answers one after the other, and repeats
+    the last one."""
     broker.leader_epoch = 9
     rest = list(answers)
 
@@ -65,7 +66,7 @@ def is_led_anew(broker: FakeBroker, *answers: tuple[int, int] | ErrorCode) -> No
 
 
 def cut(broker: FakeBroker, offset: int, *values: bytes) -> None:
-    """Leave so many records of one batch each, and add others."""
+    """Keep that many records of one batch each, and append others."""
     log = broker.partition()
     log.batches, log.end = log.batches[:offset], offset
     for value in values:
@@ -73,7 +74,7 @@ def cut(broker: FakeBroker, offset: int, *values: bytes) -> None:
 
 
 def questions(broker: FakeBroker) -> list[int]:
-    """The epochs that were asked for."""
+    """Return the epochs that were requested."""
     return [
         row.leader_epoch
         for request in broker.requests(OffsetForLeaderEpochRequest)
@@ -92,8 +93,8 @@ async def having_read(broker: FakeBroker, target: Consumer) -> None:
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
-async def test_what_took_the_place_of_lost_records_is_read(policy: str) -> None:
-    """The policy says only that it may."""
+async def test_records_that_replace_lost_ones_are_read(policy: str) -> None:
+    """The policy only decides whether an error is raised."""
     async with FakeBroker({"t": 1}) as broker, consumer(broker, auto_offset_reset=policy) as target:
         await having_read(broker, target)
         is_led_anew(broker, (7, 4))
@@ -125,7 +126,7 @@ async def test_nothing_is_lost_and_every_leader_is_asked_once() -> None:
         assert questions(broker) == [7]
 
 
-async def test_what_was_fetched_ahead_and_is_gone_is_not_given() -> None:
+async def test_prefetched_records_that_are_gone_are_not_returned() -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         for value in READ:
             broker.partition().append(batch(value))
@@ -180,7 +181,8 @@ async def test_a_broker_that_refuses_the_question_is_read_on_from() -> None:
 
 
 def reader_of(*epochs: int) -> PartitionReader:
-    """Has fetched a record of each of these leader epochs, from offset 0 on."""
+    """Return a reader that has fetched a record of each of these leader epochs, from offset 0
+    on."""
     reader = PartitionReader(TopicPartition("t", 0))
     reader.jump(0)
     for offset, epoch in enumerate(epochs):
@@ -197,7 +199,7 @@ def reader_of(*epochs: int) -> PartitionReader:
         ((5, 5, 6, 6), EpochEnd(6, 9), None),
         ((5, 5, 6, 6), EpochEnd(6, 3), 3),
         ((5, 5, 6, 6), EpochEnd(5, 2), 2),
-        # There epoch 5 went on where epoch 6 began here: all of the latter is gone.
+        # There epoch 5 goes on where epoch 6 began here: all records of epoch 6 are gone.
         ((5, 5, 6, 6), EpochEnd(5, 3), 2),
         ((5, 5, 6, 6), EpochEnd(5, 9), 2),
         ((4, 5, 6, 6), EpochEnd(4, 3), 1),
@@ -205,7 +207,7 @@ def reader_of(*epochs: int) -> PartitionReader:
         ((6, 6), EpochEnd(5, 1), 0),
     ],
 )
-def test_where_the_log_is_not_what_was_read(
+def test_divergence_is_found_by_the_end_of_the_epoch(
     read: tuple[int, ...], end: EpochEnd, expected: int | None
 ) -> None:
     assert divergence(reader_of(*read), end) == expected

@@ -1,4 +1,4 @@
-"""The producer against a broker that loses, refuses and forgets."""
+"""The producer against a broker that loses requests, refuses them and forgets producers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ QUICK: dict[str, Any] = {
 }
 ONE_RECORD_A_BATCH = {"batch_size": 0}
 LARGER_THAN_SOCKETS = 15 * 2**20
-"""Bytes that the buffers of the system do not hold for a peer that does not read."""
+"""More bytes than the system's buffers hold for a peer that does not read."""
 
 
 def producer(broker: FakeBroker, **options: Any) -> Producer:
@@ -54,7 +54,7 @@ def producer(broker: FakeBroker, **options: Any) -> Producer:
 
 
 async def send_all(target: Producer, values: list[bytes], **where: Any) -> list[int]:
-    """The offsets."""
+    """Send all values and return their offsets."""
     deliveries = [await target.send("t", value, **where) for value in values]
     return [(await delivery).offset for delivery in deliveries]
 
@@ -72,7 +72,7 @@ async def test_records_arrive_in_order_with_their_offsets(codec: str) -> None:
         assert len(broker.partition().batches) < 50
 
 
-async def test_what_a_user_gives_is_what_is_stored() -> None:
+async def test_a_record_is_stored_as_given() -> None:
     async with FakeBroker({"t": 3}) as broker, producer(broker) as target:
         delivery = await target.send(
             "t", None, key=b"k", headers={"h": b"1", "n": None}, partition=2, timestamp_ms=5
@@ -95,7 +95,7 @@ async def test_what_a_user_gives_is_what_is_stored() -> None:
     ],
     ids=["before 1970", "beyond 64 bits", "no integer", "no text", "no name", "no bytes"],
 )
-async def test_what_no_record_can_hold_is_refused_and_harms_no_other(
+async def test_an_invalid_record_is_refused_and_harms_no_other(
     given: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
     async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=5) as target:
@@ -146,7 +146,7 @@ async def test_numbers_start_anew_under_a_higher_epoch_when_the_broker_lost_them
         assert first_sequences(broker.seen)[-2:] == [(1, 0), (1, 1)]
 
 
-async def test_after_a_hole_the_records_behind_it_are_still_delivered_in_order() -> None:
+async def test_after_a_gap_later_records_are_still_delivered_in_order() -> None:
     async with FakeBroker({"t": 1}) as broker, producer(broker, **ONE_RECORD_A_BATCH) as target:
         broker.will(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_TIMESTAMP))
         deliveries = [await target.send("t", value) for value in numbered(6)]
@@ -176,7 +176,8 @@ async def test_a_batch_that_is_too_large_is_split() -> None:
 async def test_a_batch_that_is_too_large_stays_behind_one_that_is_sent_again(
     first: Fault, times: int
 ) -> None:
-    """Both were under way; and the first keeps its numbers, by which it is known again."""
+    """Both batches were in flight, and the first keeps its sequence, by which the broker recognises
+    it."""
     options = {"retry_backoff_ms": 50, "retry_backoff_max_ms": 50}
     async with FakeBroker({"t": 1}) as broker:
         async with producer(broker, **{**options, "batch_size": 250}) as target:
@@ -189,7 +190,7 @@ async def test_a_batch_that_is_too_large_stays_behind_one_that_is_sent_again(
 
 
 async def test_a_batch_that_may_be_stored_is_not_split() -> None:
-    """Its halves have other numbers, so that the broker would not know their records again."""
+    """Its halves would have other sequences, so the broker would not recognise their records."""
     async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=20) as target:
         broker.will(ApiKey.PRODUCE, LOSE_ANSWER, refuse(ErrorCode.MESSAGE_TOO_LARGE))
         for delivery in [await target.send("t", value) for value in numbered(2)]:
@@ -232,7 +233,7 @@ async def test_acks_0_is_not_answered() -> None:
 
 @pytest.mark.parametrize("breaks", [False, True])
 async def test_acks_0_counts_when_the_system_has_taken_the_record(breaks: bool) -> None:
-    """As in Apache's client. Until then a connection that breaks takes nothing along."""
+    """As in Apache's client. A connection that breaks before loses no record."""
     large = bytes(LARGER_THAN_SOCKETS)
     limits = {"max_request_size": 2 * len(large), "buffer_memory": 2 * len(large)}
     async with FakeBroker({"t": 1}) as broker, producer(broker, acks=0, **limits) as target:
@@ -300,7 +301,7 @@ async def test_a_record_in_flight_at_its_deadline_is_in_doubt() -> None:
             assert not caught.value.definite
 
 
-async def test_flush_sends_what_lingers() -> None:
+async def test_flush_sends_lingering_batches() -> None:
     async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=60_000) as target:
         deliveries = [await target.send("t", value) for value in numbered(3)]
         assert not any(delivery.done() for delivery in deliveries)
@@ -309,8 +310,8 @@ async def test_flush_sends_what_lingers() -> None:
         assert len(broker.requests(ProduceRequest)) == 1
 
 
-async def test_a_record_that_waits_for_memory_is_not_taken_by_who_cannot_go_on() -> None:
-    """Nobody would look at it ever again, not even `close`."""
+async def test_a_broken_producer_does_not_accept_a_record_that_waits_for_memory() -> None:
+    """Otherwise the record would never get an outcome, not even from `close`."""
     async with FakeBroker({"t": 1}) as broker:
         go_on = asyncio.Event()
 
@@ -330,7 +331,7 @@ async def test_a_record_that_waits_for_memory_is_not_taken_by_who_cannot_go_on()
                 await (await waiting)
 
 
-async def test_an_id_that_nobody_gives_does_not_hold_up_the_deadline() -> None:
+async def test_a_missing_producer_id_does_not_delay_the_deadline() -> None:
     async with FakeBroker({"t": 1}) as broker:
         options = {"delivery_timeout_ms": 30_000, "request_timeout_ms": 30_000, "linger_ms": 0}
         clock = ManualClock()
@@ -360,7 +361,7 @@ async def test_send_waits_for_memory() -> None:
             assert await send_all(target, [b"free again"])
 
 
-async def test_what_can_never_be_sent_is_refused_at_once() -> None:
+async def test_an_oversized_record_or_unknown_partition_is_refused_at_once() -> None:
     async with FakeBroker({"t": 1}) as broker, producer(broker, max_block_ms=1_000) as target:
         with pytest.raises(RecordTooLarge):
             await target.send("t", b"x" * 2_000_000)
@@ -397,7 +398,7 @@ async def test_a_leader_that_moves_is_found_again() -> None:
 
 
 async def test_a_topic_that_is_not_written_to_is_let_go_in_time() -> None:
-    """Brokers make what is asked for: one that was deleted would come back."""
+    """Brokers create requested topics: a deleted one would come back."""
     async with FakeBroker({"t": 1, "u": 1}) as broker:
         clock = ManualClock()
         target = Producer(broker.address, clock=clock, **QUICK, metadata_max_age_ms=5)
@@ -422,7 +423,7 @@ async def test_a_topic_that_is_not_written_to_is_let_go_in_time() -> None:
 
 
 async def test_a_topic_is_not_let_go_while_a_record_waits_for_its_leader() -> None:
-    """Nobody would ask for the leader any more."""
+    """Otherwise no request would find the leader."""
     async with FakeBroker({"t": 1}) as broker:
         clock = ManualClock()
         options = {**QUICK, "delivery_timeout_ms": 600_000, "metadata_max_age_ms": 5}
@@ -447,7 +448,7 @@ async def test_a_topic_is_not_let_go_while_a_record_waits_for_its_leader() -> No
         await target.close()
 
 
-async def test_no_broker_is_told_with_each_address_and_its_reason() -> None:
+async def test_unreachable_brokers_are_reported_with_address_and_reason() -> None:
     target = Producer("127.0.0.1:1,nosuch.invalid:9", bootstrap_timeout_ms=0)
     with pytest.raises(NoBrokers) as caught:
         await target.start()

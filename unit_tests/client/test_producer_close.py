@@ -1,4 +1,4 @@
-"""The end of a producer: what was taken has its outcome, whoever calls `close` and gives it up."""
+"""The end of a producer: every accepted record gets an outcome, even if `close` is cancelled."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from unit_tests.patience import MOMENT_S, PATIENCE_S
 
 
 async def refused(broker: FakeBroker) -> tuple[Producer, asyncio.Future[RecordMetadata]]:
-    """A producer, and a record that it sends again and again."""
+    """Return a producer, and a record that it sends again and again."""
     target = producer(broker)
     await target.start()
     broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
     return target, await target.send("t", b"x")
 
 
-async def test_close_delivers_what_was_taken_and_takes_no_more() -> None:
+async def test_close_delivers_accepted_records_and_accepts_no_more() -> None:
     async with FakeBroker({"t": 1}) as broker:
         target = producer(broker, linger_ms=60_000)
         await target.start()
@@ -40,7 +40,7 @@ async def test_close_delivers_what_was_taken_and_takes_no_more() -> None:
         await target.close()
 
 
-async def test_a_record_that_waits_for_its_topic_is_not_taken_any_more_by_who_closes() -> None:
+async def test_a_closing_producer_does_not_accept_a_record_that_waits_for_its_topic() -> None:
     async with FakeBroker({"t": 1}) as broker:
         target, delivery = await refused(broker)
         waiting = asyncio.ensure_future(target.send("u", b"y"))
@@ -57,7 +57,7 @@ async def test_a_record_that_waits_for_its_topic_is_not_taken_any_more_by_who_cl
         assert delivery.result().offset == 0
 
 
-async def test_close_with_a_limit_fails_what_is_left() -> None:
+async def test_close_with_a_limit_fails_the_remaining_records() -> None:
     async with FakeBroker({"t": 1}) as broker:
         target = producer(broker)
         await target.start()
@@ -67,7 +67,7 @@ async def test_close_with_a_limit_fails_what_is_left() -> None:
         assert isinstance(delivery.exception(), DeliveryFailed)
 
 
-async def test_who_does_not_wait_for_close_has_closed_nevertheless() -> None:
+async def test_a_cancelled_close_has_closed() -> None:
     async with FakeBroker({"t": 1}) as broker:
         tasks = asyncio.all_tasks()
         target, delivery = await refused(broker)
@@ -111,7 +111,7 @@ async def test_every_record_has_its_outcome_whenever_close_is_cancelled() -> Non
 async def test_an_exception_leaves_at_once_although_the_broker_is_silent(
     kind: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its limits are a fortnight, so a producer that waited for one would not come to an end."""
+    """Its limits are a fortnight, so a producer that waited for one would never end."""
     unheard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
     limits = {"request_timeout_ms": 1 << 30, "delivery_timeout_ms": (1 << 31) - 1}
@@ -128,7 +128,7 @@ async def test_an_exception_leaves_at_once_although_the_broker_is_silent(
         definite = [isinstance(error, DeliveryFailed) and error.definite for error in errors]
         assert not definite[0], "it was sent"
         assert definite[-1], "it never was: five requests are under way at most"
-        assert caplog.text.count("event=producer-aborted undelivered=20") == 1
+        assert caplog.text.count("producer aborted undelivered=20") == 1
         with pytest.raises(Closed):
             await target.send("t", b"y")
         del deliveries, errors
@@ -136,14 +136,14 @@ async def test_an_exception_leaves_at_once_although_the_broker_is_silent(
     assert not unheard
 
 
-async def test_leaving_without_an_exception_delivers_what_was_taken() -> None:
+async def test_leaving_without_an_exception_delivers_accepted_records() -> None:
     async with FakeBroker({"t": 1}) as broker:
         async with producer(broker, linger_ms=60_000) as target:
             await target.send("t", b"x")
         assert broker.partition().values() == [b"x"]
 
 
-async def test_flush_before_an_exception_delivers_what_was_taken() -> None:
+async def test_flush_before_an_exception_delivers_accepted_records() -> None:
     async with FakeBroker({"t": 1}) as broker:
         with pytest.raises(ValueError, match="oops"):
             async with producer(broker, linger_ms=60_000) as target:

@@ -1,4 +1,4 @@
-"""How a producer shares the event loop: `send` gives way to others, and loses no record by it."""
+"""`send` gives way to other tasks of the event loop, and loses no record by it."""
 
 from __future__ import annotations
 

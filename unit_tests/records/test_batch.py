@@ -37,7 +37,7 @@ PLAIN = BatchHeader(
 
 
 def batch(payload: bytes = b"12345", **changes: int) -> bytearray:
-    """A sealed batch whose records are `payload`, with these header fields changed."""
+    """Return a sealed batch whose records are `payload`, with these header fields changed."""
     header = PLAIN._replace(batch_length=49 + len(payload))._replace(**changes)
     data = bytearray(HEADER.pack(*header) + payload)
     seal(data, 0, len(data))

@@ -1,5 +1,4 @@
-"""Records as columns, in both implementations: the same records as `decode_records` gives, and the
-same errors."""
+"""Records as columns, in both implementations: the same records and errors as `decode_records`."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ MakeBuilder = Callable[..., ColumnBuilder]
 
 
 def made_by(form: str) -> MakeBuilder:
-    """Builders of that form; skips the test where it was not compiled."""
+    """Return a factory of builders of that form; skips the test if it was not compiled."""
     name, _, few = form.partition(", ")
     try:
         module = importlib.import_module(f"pybroker.records.{name}")
@@ -113,12 +112,12 @@ def test_the_compiled_form_is_chosen_first() -> None:
 def test_numpy_is_chosen_where_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, missing: ModuleType | None
 ) -> None:
-    """The empty module is one that was compiled before there were columns."""
+    """The empty module is one that was compiled before columns existed."""
     monkeypatch.setitem(sys.modules, "pybroker.records._speedups", missing)
     assert type(ColumnBuilder()._store).__module__ == "pybroker.records._numpy_columns"
 
 
-def test_without_both_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_both_the_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_speedups", "_numpy_columns"):
         monkeypatch.setitem(sys.modules, f"pybroker.records.{name}", None)
     with pytest.raises(ImportError, match=r"pip install 'pybroker\[arrow\]'"):
@@ -126,7 +125,7 @@ def test_without_both_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_columns_hold_what_records_hold(make: MakeBuilder, codec: Codec) -> None:
+def test_columns_hold_the_values_of_the_records(make: MakeBuilder, codec: Codec) -> None:
     batch = batch_of(*TRICKY, codec=codec)
     stamp(batch, 0, 1_000_000, 5)
     rows = read(make, batch)
@@ -293,7 +292,8 @@ def test_the_good_records_of_a_damaged_batch_are_not_kept(
 
 
 def assert_refused(make: MakeBuilder, batch: Buffer, *, headers: bool = True) -> None:
-    """As `decode_records` refuses it, wherever the wanted offsets are; what is held stays whole."""
+    """Check that the batch is refused as by `decode_records`, whatever the wanted offsets, and that
+    earlier rows stay."""
     with pytest.raises((CorruptionError, BrokerError)) as wanted:
         decode_records(batch, decompressed_bytes_max=LIMIT)
     builder = make(headers=headers)
@@ -341,7 +341,7 @@ def assert_refused_as_too_large(builder: ColumnBuilder, batch: Buffer, limit: in
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_what_arrow_cannot_count_is_not_held(
+def test_more_than_arrow_can_count_is_refused(
     make: MakeBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Limits are made small; each batch is 2,009 bytes, and may grow by its headers."""
@@ -374,7 +374,7 @@ def test_a_batch_that_arrow_cannot_count_is_refused(
 
 
 def outcome(make: MakeBuilder, batch: Buffer, offsets: tuple[int, int]) -> object:
-    """The rows, or the kind of the error."""
+    """Return the rows, or the kind of the error."""
     try:
         return read(make, batch, offsets)
     except (CorruptionError, BrokerError) as error:
@@ -410,7 +410,7 @@ def test_any_records_are_those_that_decode_records_gives(
     offsets=ranges,
 )
 @settings(max_examples=400, deadline=None)
-def test_any_bytes_give_what_decode_records_gives(
+def test_any_bytes_give_the_result_of_decode_records(
     form: str, payload: bytes, count: int, base: int, attributes: int, offsets: tuple[int, int]
 ) -> None:
     batch = around(payload, count, base_timestamp=base, attributes=attributes, last_offset_delta=9)

@@ -1,4 +1,4 @@
-"""Compression: every framing that clients write is read, and nothing hostile costs memory."""
+"""Compression: every framing that clients write is read, and hostile input takes no memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def raw_snappy(data: bytes) -> bytes:
 
 
 def streamed_zstd(data: bytes, **options: int | bool) -> bytes:
-    """As the Java client writes it: without the size of the content."""
+    """Compress as the Java client does: without the size of the content."""
     stream = zstandard.ZstdCompressor(**options).compressobj()  # type: ignore[arg-type]
     return stream.compress(data) + stream.flush()
 
@@ -140,7 +140,7 @@ def test_one_byte_over_the_limit_is_too_much(codec: Codec) -> None:
 
 
 def zstd_rle_bomb(blocks: int) -> bytes:
-    """128 KiB of zeros from every four bytes: a frame without size and checksum."""
+    """Return 128 KiB of zeros for every four bytes: a frame without size and checksum."""
     block = struct.pack("<I", (128 * 1024) << 3 | 1 << 1)[:3] + b"\0"
     last = struct.pack("<I", 1 << 3 | 1 << 1 | 1)[:3] + b"\0"
     return b"\x28\xb5\x2f\xfd\x00\x60" + block * blocks + last
@@ -169,7 +169,7 @@ def test_a_bomb_hits_the_limit_before_it_costs_memory(bomb: str) -> None:
 
 
 def lying_zstd(size: int) -> bytes:
-    """A frame that declares `size` bytes of content and has one."""
+    """Return a frame that declares `size` bytes of content and has one."""
     return b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", size) + b"\x09\x00\x00x"
 
 
@@ -238,14 +238,14 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_damage_is_told(case: str) -> None:
+def test_damaged_data_is_refused(case: str) -> None:
     codec, data = DAMAGED[case]
     with pytest.raises(CorruptionError, match=f"{codec.name.lower()} data: "):
         decompress(codec, data, LIMIT)
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7, -1])
-def test_a_codec_that_nobody_knows(codec: int) -> None:
+def test_an_unknown_codec_is_refused(codec: int) -> None:
     code, text = refusal(decompress, codec, b"data", LIMIT)
     assert code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert f"codec {codec}" in text
@@ -253,7 +253,7 @@ def test_a_codec_that_nobody_knows(codec: int) -> None:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> tuple[Codec, bytes]:
-    """Random bytes, or compressed text with a few bytes changed: the latter get deeper."""
+    """Random bytes, or compressed text with a few changed bytes: the latter reach deeper code."""
     codec = draw(st.sampled_from(COMPRESSED))
     if draw(st.booleans()):
         return codec, draw(st.binary(max_size=60))

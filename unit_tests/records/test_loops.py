@@ -1,4 +1,5 @@
-"""Records in a batch, on both implementations: what goes in comes out, and damage is told."""
+"""Records in a batch, on both implementations: they are decoded as built, and damage is
+reported."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def test_without_the_compiled_loops_the_pure_ones_are_chosen(
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_what_is_built_is_decoded(loops: ModuleType, codec: Codec) -> None:
+def test_built_records_are_decoded(loops: ModuleType, codec: Codec) -> None:
     batch = batch_of(*TRICKY, codec=codec)
     assert fields_of(decoded(batch)) == list(TRICKY)
     assert [item.offset for item in decoded(batch)] == list(range(len(TRICKY)))
@@ -246,7 +247,7 @@ def test_malformed_records(loops: ModuleType, case: str) -> None:
     assert code is None
 
 
-def test_a_time_too_large_is_told_where_it_is_not_used(loops: ModuleType) -> None:
+def test_a_time_too_large_is_refused_although_it_is_not_used(loops: ModuleType) -> None:
     payload, count = MALFORMED["a time of 65 bits"]
     _, text = refusal(decoded, around(payload, count, attributes=0x08))
     assert "larger than 64 bits" in text
@@ -285,7 +286,7 @@ def test_headers_that_do_not_fit_the_records(
     assert words in text
 
 
-def test_a_batch_cut_off_anywhere_is_told(loops: ModuleType) -> None:
+def test_a_batch_cut_off_anywhere_is_refused(loops: ModuleType) -> None:
     batch = batch_of(*TRICKY[:3])
     for length in range(len(batch)):
         with pytest.raises(CorruptionError):
@@ -293,7 +294,7 @@ def test_a_batch_cut_off_anywhere_is_told(loops: ModuleType) -> None:
 
 
 def outcome(call: Callable[..., object], *args: object) -> object:
-    """What a call gives, or which of the two errors that it may raise."""
+    """Return the result of a call, or which of its two errors it raises."""
     try:
         return call(*args)
     except (CorruptionError, BrokerError) as error:
@@ -302,7 +303,7 @@ def outcome(call: Callable[..., object], *args: object) -> object:
 
 @st.composite
 def damaged_payloads(draw: st.DrawFn) -> bytes:
-    """Random bytes, or real records with a few bytes changed: the latter get deeper."""
+    """Random bytes, or real records with a few changed bytes: the latter reach deeper code."""
     if draw(st.booleans()):
         return draw(st.binary(max_size=80))
     batch = batch_of(*draw(st.lists(st.sampled_from(TRICKY[:6]), min_size=1, max_size=3)))

@@ -70,7 +70,7 @@ class OtherRecord(Protocol):
 
 
 class Other:
-    """Another implementation: how it writes a batch, and what it reads in one."""
+    """Another implementation: how it writes a batch, and what it reads."""
 
     def __init__(self, builder: Any, batch: Any) -> None:
         self._builder = builder
@@ -125,7 +125,7 @@ def test_known_bytes(loops: ModuleType) -> None:
 @others
 @codecs
 @contents
-def test_we_read_what_others_write(
+def test_batches_of_other_implementations_are_read(
     loops: ModuleType, other: str, codec: Codec, content: str
 ) -> None:
     data = OTHERS[other].write(CONTENTS[content], codec, (7, 1, 99))
@@ -141,7 +141,7 @@ def test_we_read_what_others_write(
 @others
 @codecs
 @contents
-def test_others_read_what_we_write(
+def test_other_implementations_read_our_batches(
     loops: ModuleType, other: str, codec: Codec, content: str
 ) -> None:
     data = batch_of(*CONTENTS[content], codec=codec)

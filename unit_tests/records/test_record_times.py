@@ -1,4 +1,4 @@
-"""Times are found without keeping records, and are those that decoding would show."""
+"""Times are read without keeping records, and equal those of decoded records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records of a refused batch are named, and in which words."""
+"""The records named in a refused batch, and Kafka's words for them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_header_that_lies_about_the_latest_time_names_no_record() -> None:
 
 
 def test_damaged_records_are_not_named() -> None:
-    """The batch is refused for what its header says, before anything is decompressed."""
+    """The batch is refused for its header, before anything is decompressed."""
     data = around(b"no gzip", 1, attributes=Codec.GZIP, max_timestamp=NOW_MS + 9000)
     assert refused(data, BOUNDED).records == ()
 
@@ -97,7 +97,7 @@ def test_a_small_batch_of_many_records_is_answered_with_a_limited_number(
     assert "due to at least 3 record errors in total" in error.detail
 
 
-def test_what_is_found_by_others_is_told_where_the_walk_ends_before(
+def test_a_fault_beyond_the_checked_records_keeps_its_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(refusals, "WALKED_MAX", 3)

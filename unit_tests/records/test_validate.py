@@ -1,4 +1,4 @@
-"""What a leader accepts of a producer, and the code with which it refuses the rest."""
+"""The batches that a leader accepts of a producer, and the error codes for the others."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ ACCEPTED: dict[str, tuple[bytearray, BatchRules]] = {
             timestamp_after_max_ms=1,
         ),
     ),
-    "damaged records, which nobody looks at": (around(b"not a record"), RULES),
+    "damaged records, which are not checked": (around(b"not a record"), RULES),
 }
 
 

@@ -1,4 +1,4 @@
-"""Words for the tests of records: batches with anything in them, whole or damaged."""
+"""The vocabulary of the tests of records: batches with any content, whole or damaged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRICKY: tuple[Fields, ...] = (
 
 
 def implementation(name: str) -> ModuleType:
-    """The loops of that name; skips the test where they were not compiled."""
+    """Return the loops of that name; skips the test if they were not compiled."""
     try:
         return importlib.import_module(f"pybroker.records.{name}")
     except ImportError:
@@ -43,7 +43,7 @@ def implementation(name: str) -> ModuleType:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, loops: ModuleType) -> None:
-    """Let all of the package run on these loops."""
+    """Let the whole package use these loops."""
     for module in (builder, control):
         monkeypatch.setattr(module, "append_record", loops.append_record)
     monkeypatch.setattr(record, "read_records", loops.read_records)
@@ -51,7 +51,7 @@ def use(monkeypatch: pytest.MonkeyPatch, loops: ModuleType) -> None:
 
 
 def batch_of(*fields: Fields, codec: Codec = Codec.NONE, **build: Any) -> bytearray:
-    """A batch as our builder makes it."""
+    """Return a batch as our builder makes it."""
     collected = BatchBuilder(codec)
     for timestamp, key, value, headers in fields:
         collected.append(timestamp, key, value, headers)
@@ -59,7 +59,8 @@ def batch_of(*fields: Fields, codec: Codec = Codec.NONE, **build: Any) -> bytear
 
 
 def around(payload: bytes, record_count: int = 1, **changes: int) -> bytearray:
-    """A sealed batch with this payload and, where `changes` say nothing else, a fitting header."""
+    """Return a sealed batch with this payload and, unless `changes` say otherwise, a fitting
+    header."""
     header = BatchHeader(
         0,
         49 + len(payload),
@@ -81,7 +82,7 @@ def around(payload: bytes, record_count: int = 1, **changes: int) -> bytearray:
 
 
 def changed(batch: Buffer, **changes: int) -> bytearray:
-    """The batch with other values in its header, sealed again."""
+    """Return the batch with other values in its header, sealed again."""
     data = bytearray(batch)
     data[:HEADER_SIZE] = HEADER.pack(*read_header(batch)._replace(**changes))
     seal(data, 0, len(data))
@@ -97,7 +98,7 @@ def fields_of(records: list[Record]) -> list[Fields]:
 
 
 def varint(value: int) -> bytes:
-    """Zig-zag, of any size."""
+    """Return a zig-zag number of any size."""
     raw = value << 1 if value >= 0 else (-value << 1) - 1
     output = bytearray()
     while raw > 0x7F:
@@ -108,13 +109,15 @@ def varint(value: int) -> bytes:
 
 
 def record_bytes(*parts: bytes | int, length: int | None = None) -> bytes:
-    """A record of attributes 0 and these parts (numbers become varints); `length` may lie."""
+    """Return a record of attributes 0 and these parts (numbers become varints); `length` may be
+    wrong."""
     body = b"\0" + b"".join(varint(part) if isinstance(part, int) else part for part in parts)
     return varint(len(body) if length is None else length) + body
 
 
 def refusal(action: Any, *args: Any) -> tuple[ErrorCode | None, str]:
-    """The code (None: damage) and the text of the project's error that the call must raise."""
+    """Return the code (None: damage) and the text of the project's error that the call must
+    raise."""
     with pytest.raises((BrokerError, CorruptionError)) as caught:
         action(*args)
     return getattr(caught.value, "code", None), str(caught.value)

@@ -1,4 +1,4 @@
-"""What a connection promises its peer: order, one request at a time, and a close for garbage."""
+"""The promises of a connection: order, one request at a time, and a close after garbage."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 def reset_on_close(writer: asyncio.StreamWriter) -> None:
-    """Closing says RST, as when the peer's process is killed with bytes unread."""
+    """Let closing send RST, as when the peer's process is killed with unread bytes."""
     writer.get_extra_info("socket").setsockopt(
         socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
     )
@@ -144,7 +144,7 @@ async def test_a_request_that_cannot_be_answered_closes_the_connection(
 async def test_a_fault_of_a_handler_closes_that_connection_only(
     first: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also when the request was read while another one was in flight."""
+    """Even if the request was read while another one was in flight."""
 
     async def later(payload: bytes) -> Answer:
         await asyncio.sleep(0)
@@ -230,7 +230,7 @@ async def test_connection_limits() -> None:
 
 @pytest.mark.parametrize("how", ["closed", "lost"])
 async def test_a_peer_that_leaves_cancels_its_request(how: str) -> None:
-    """One that has only closed its direction may still read, so that takes a moment."""
+    """A peer that closed only its sending side may still read, so that takes a moment."""
     started = asyncio.Event()
     cancelled = asyncio.Event()
 
@@ -254,7 +254,7 @@ async def test_a_peer_that_leaves_cancels_its_request(how: str) -> None:
         await in_time(cancelled.wait())
 
 
-async def test_a_request_that_is_refused_when_its_peer_has_left_is_nobodys_fault(
+async def test_a_refusal_after_the_peer_left_is_not_logged_as_a_fault(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     started = asyncio.Event()
@@ -371,7 +371,7 @@ async def test_a_peer_that_does_not_read_is_not_served_further() -> None:
         other.close()
 
 
-async def test_what_peers_leave_unread_is_counted_until_they_read_it_or_go() -> None:
+async def test_unread_answers_are_counted_until_peers_read_them_or_leave() -> None:
     size = 10_000_000
 
     def handle(frame: memoryview, peer: Peer) -> Answer:
@@ -436,7 +436,7 @@ async def test_one_connection_with_many_requests_does_not_keep_the_others_waitin
 
 
 async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
-    """Its peer would wait for the answer for ever."""
+    """Otherwise its peer would wait for the answer for ever."""
 
     async def cancelled() -> Answer:
         raise asyncio.CancelledError
@@ -456,7 +456,7 @@ async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
 def test_no_answer_waits_for_the_acknowledgement_of_an_earlier_one(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """The system would hold it back for 40 ms where a client has asked for two things at once."""
+    """The system would delay it by 40 ms if a client has sent two requests at once."""
 
     async def connected() -> None:
         async with serving(echo) as (server, port):

@@ -1,4 +1,4 @@
-"""Who is idle (connections.max.idle.ms): not a peer whose bytes are still on their way."""
+"""Idle connections (connections.max.idle.ms): a peer whose bytes are still arriving is not idle."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ STEPS = 12
 
 
 def much(frame: memoryview, peer: Peer) -> Answer:
-    """More than a peer takes in all steps."""
+    """Return more bytes than a peer reads in all steps."""
     return [framed(bytes(2 * STEPS * STEP_BYTES) if bytes(frame) == b"much" else b"?")]
 
 
 def slow_reader() -> socket.socket:
-    """The system takes next to nothing for it."""
+    """Return a socket for which the system buffers almost nothing."""
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BYTES)
     slow.setblocking(False)
@@ -34,7 +34,7 @@ def slow_reader() -> socket.socket:
 
 
 async def only(witness: Streams, server: Server) -> None:
-    """Until nobody else is connected."""
+    """Wait until no other peer is connected."""
     while server.connection_count > 1:
         assert await asked(*witness) == b"?"
 
@@ -88,7 +88,7 @@ async def test_a_peer_that_takes_its_answer_slowly_is_not_idle_until_it_stops() 
 
 
 async def test_a_peer_that_takes_a_byte_now_and_then_is_idle() -> None:
-    """Else it could hold an answer in our memory for ever."""
+    """Otherwise it could hold an answer in the broker's memory for ever."""
     clock = ManualClock()
     config = replace(
         BrokerConfig.parse({"socket.send.buffer.bytes": str(SMALL_BYTES)}),
@@ -113,7 +113,7 @@ async def test_a_peer_that_takes_a_byte_now_and_then_is_idle() -> None:
 
 
 async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> None:
-    """While it leaves an answer unread, nobody waits for the rest of its request."""
+    """While it leaves an answer unread, its next request is not read."""
     clock = ManualClock()
     config = BrokerConfig(connections_max_idle_ms=IDLE_S * 1000)
 
@@ -131,7 +131,7 @@ async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> Non
 
 
 async def test_a_large_request_of_which_nothing_comes_any_more_is_idle() -> None:
-    """Long before it would be too slow: most of it is there, and takes our memory."""
+    """Long before it is too slow: most of it has arrived, and takes memory."""
     clock = ManualClock()
     config = BrokerConfig(connections_max_idle_ms=IDLE_S * 1000)
     async with serving(echo, config, clock) as (server, port):

@@ -1,4 +1,4 @@
-"""What peers can make the server hold: connections, memory, files, lines of the log."""
+"""The limits on what peers make the server hold: connections, memory, files, log lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """The answer to one request."""
+    """Return the answer to one request."""
     writer.write(framed(b"?"))
     return await in_time(read_frame(reader))
 
@@ -65,7 +65,7 @@ async def test_beyond_max_connections_the_next_waits_until_one_closes() -> None:
         third[1].close()
 
 
-async def test_who_waits_for_a_place_comes_in_when_the_limit_is_raised() -> None:
+async def test_a_waiting_connection_is_accepted_when_the_limit_is_raised() -> None:
     async with serving(echo, BrokerConfig(max_connections=1)) as (server, port):
         first, second = [await connect(port) for _ in range(2)]
         assert await asked(*first) == b"?"
@@ -78,7 +78,7 @@ async def test_who_waits_for_a_place_comes_in_when_the_limit_is_raised() -> None
         second[1].close()
 
 
-async def test_brokers_come_in_beyond_max_connections_and_the_most_silent_client_goes() -> None:
+async def test_a_broker_above_max_connections_replaces_the_most_idle_client() -> None:
     names = "CLIENTS://:0,BROKERS://:1"
     config = BrokerConfig(max_connections=2, listeners=names, inter_broker_listener_name="BROKERS")
     clock = ManualClock()
@@ -119,7 +119,7 @@ def test_connections_are_created_at_the_allowed_rate() -> None:
     assert rate.delay_s() > 0, "unused seconds are not saved up"
 
 
-async def test_who_connects_too_fast_is_served_later_and_not_refused() -> None:
+async def test_connections_above_the_creation_rate_wait_and_are_not_refused() -> None:
     async with serving(echo, BrokerConfig(max_connection_creation_rate=20)) as (_, port):
         begin = asyncio.get_running_loop().time()
         peers = [await connect(port) for _ in range(26)]
@@ -130,7 +130,7 @@ async def test_who_connects_too_fast_is_served_later_and_not_refused() -> None:
 
 
 class FailingSocket:
-    """A listening socket that has no descriptor left for the next `failures` connections."""
+    """A listening socket that has no descriptor for the next `failures` connections."""
 
     def __init__(self, real: socket.socket, number: int, failures: int) -> None:
         self._real = real
@@ -200,7 +200,7 @@ async def test_connections_do_not_get_the_last_descriptors(
             stack.enter_context(socket.create_connection(listening.getsockname()))
         await in_time(changed.wait())
         changed.clear()
-        with pytest.raises(TimeoutError):  # but for the one that showed how few are left
+        with pytest.raises(TimeoutError):  # except for the one that showed how few are left
             await asyncio.wait_for(changed.wait(), 3 * RETRY_S)
         limit = 1_000_000
         while len(came) < 3:
@@ -232,7 +232,7 @@ def partial_frame(arrived: int, size: int = 1_000_000) -> bytes:
 
 
 async def test_a_request_that_does_not_arrive_closes_its_connection() -> None:
-    """Also when a byte comes now and then."""
+    """Even if a byte comes now and then."""
     clock = ManualClock()
     async with serving(echo, clock=clock) as (server, port):
         slow, fine = await connect(port), await connect(port)
@@ -256,7 +256,7 @@ async def test_a_request_that_does_not_arrive_closes_its_connection() -> None:
 async def ask_slowly(
     writer: asyncio.StreamWriter, witness: Streams, server: Server, clock: ManualClock
 ) -> None:
-    """1 MB by 5 kB a second; the witness shows that what was written has been received."""
+    """Send 1 MB at 5 kB a second; the witness shows that the written bytes have been received."""
     writer.write(struct.pack(">i", 1_000_000))
     for _ in range(20):
         writer.write(bytes(50_000))
@@ -361,7 +361,7 @@ LARGE = 10 * SMALL_REQUEST_BYTES
 
 
 class Gate:
-    """A handler whose requests wait until they are let through."""
+    """A handler whose requests wait until they are released."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -414,7 +414,7 @@ async def test_one_request_above_the_whole_limit_is_served_alone() -> None:
         writer.close()
 
 
-async def test_who_goes_while_it_waits_or_holds_memory_leaves_it_to_the_others() -> None:
+async def test_a_peer_that_leaves_frees_its_request_memory() -> None:
     async with serving(echo, BrokerConfig(queued_max_request_bytes=LARGE)) as (_, port):
         holder, waiting, last = [await connect(port) for _ in range(3)]
         witness = await connect(port)
@@ -463,7 +463,7 @@ SPOKEN = {
 
 
 @pytest.mark.parametrize("protocol", SPOKEN)
-async def test_who_speaks_another_protocol_is_told_of_in_words(
+async def test_a_peer_with_another_protocol_is_named_in_the_log(
     protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(echo) as (_, port):

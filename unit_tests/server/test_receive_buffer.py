@@ -1,4 +1,4 @@
-"""Frames come out of the receive buffer as they went in, however the bytes were cut."""
+"""Frames leave the receive buffer as they were sent, however the bytes were cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def framed(payload: bytes) -> bytes:
 
 
 def receive(buffer: ReceiveBuffer, data: bytes) -> int:
-    """Let one read of the transport deliver as much of `data` as there is room for."""
+    """Let one read of the transport deliver as much of `data` as the buffer has room for."""
     room = buffer.writable()
     count = min(len(room), len(data))
     room[:count] = data[:count]
@@ -45,7 +45,7 @@ def test_frames_survive_any_cutting(payloads: list[bytes], cuts: list[int]) -> N
     assert seen == payloads
 
 
-def test_a_buffer_grows_until_what_comes_together_fits() -> None:
+def test_a_buffer_grows_until_pipelined_frames_fit() -> None:
     buffer = ReceiveBuffer(1 << 20)
     burst = framed(bytes(11_000)) * 4
 
@@ -103,7 +103,7 @@ def test_a_size_outside_the_limit_is_refused_before_memory_is_taken(size: int) -
         buffer.next_frame()
 
 
-def test_memory_grows_with_what_arrives_not_with_what_is_claimed() -> None:
+def test_memory_grows_with_received_bytes_not_with_claimed_sizes() -> None:
     buffer = ReceiveBuffer(1 << 30)
     receive(buffer, struct.pack(">i", 1 << 30) + b"z" * 100)
     assert buffer.next_frame() is None

@@ -1,1 +1,1 @@
-"""Tests of the log: see `bench.py` for the words in which they are written."""
+"""Tests of the log; `bench.py` has their vocabulary."""

@@ -49,7 +49,7 @@ def marker(
 def header(
     producer: int, sequence: int, count: int = 1, *, epoch: int = 0, transactional: bool = False
 ) -> BatchHeader:
-    """Only the header of such a batch."""
+    """Return only the header of such a batch."""
     data = batch(
         count,
         producer=producer,
@@ -61,6 +61,6 @@ def header(
 
 
 def stamped(data: bytearray, offset: int, epoch: int = 0) -> bytes:
-    """As a leader stores it."""
+    """Return the batch as a leader stores it."""
     stamp(data, 0, offset, epoch)
     return bytes(data)

@@ -1,4 +1,4 @@
-"""A log on a workbench: write to it, maltreat its files, open it again, see what is left."""
+"""A test bench for a log: append, damage its files, open it again, read it back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVERYTHING = 2**62
 
 @contextlib.contextmanager
 def refused(code: ErrorCode) -> Iterator[None]:
-    """What is done inside is refused with that code."""
+    """Expect that the block is refused with that code."""
     with pytest.raises(BrokerError) as caught:
         yield
     assert caught.value.code is code
@@ -41,7 +41,7 @@ def storage_error() -> contextlib.AbstractContextManager[None]:
 
 
 class Bench:
-    """Owns a log in `home`. `known` of a start is what its checkpoints would say."""
+    """Owns a log in `home`. `known` of a start are the values of its checkpoints."""
 
     def __init__(self, home: Path, config: LogConfig | None = None, disk: Disk | None = None):
         self.path = home / str(PARTITION)
@@ -65,7 +65,8 @@ class Bench:
         return self.log.append(data, read_header(data), leader_epoch=epoch, now_ms=self.now_ms)
 
     def append(self, *counts: int, value: bytes = b"value", epoch: int = 0) -> None:
-        """One batch of each count; every record is a millisecond younger than the one before."""
+        """Append one batch of each count; every record is a millisecond later than the one
+        before."""
         for count in counts or (1,):
             start = FIRST_TIMESTAMP + self.log.log_end_offset
             self.put(batch(count, value=value, timestamp=start), epoch=epoch)
@@ -76,7 +77,7 @@ class Bench:
         return sorted(self.path.glob(f"*.{kind}"))[number]
 
     def tear(self, bytes_off: int, number: int = -1) -> None:
-        """The last write did not reach the disk as a whole."""
+        """Cut bytes off a file: the last write did not reach the disk entirely."""
         path = self.segment(number)
         data = path.read_bytes()
         path.write_bytes(data[: len(data) - bytes_off])
@@ -86,7 +87,7 @@ class Bench:
             stream.write(data)
 
     def flip_bit(self, offset: int, at: int = 70, mask: int = 1) -> None:
-        """In the batch that holds `offset`, `at` bytes behind its begin."""
+        """Flip bits in the batch that holds `offset`, `at` bytes behind its start."""
         for path in sorted(self.path.glob("*.log")):
             data = bytearray(path.read_bytes())
             for position, header in iter_headers(bytes(data)):
@@ -142,7 +143,7 @@ class Bench:
         self.log, self.cut_bytes, self.recovered = opened.log, opened.cut_bytes, opened.recovered
 
     def reopen(self) -> None:
-        """Properly closed and opened."""
+        """Close the log properly and open it."""
         end = self.log.log_end_offset
         self.close()
         self.open(clean=True, recovery_point=end, log_start=self.log.log_start_offset)
@@ -150,7 +151,7 @@ class Bench:
     def crash(
         self, recovery_point: int | None = 0, floor: int = 0, *, same_boot: bool = False
     ) -> None:
-        """The process is killed and comes back; what was written is in the files."""
+        """Kill the process and start again; all written bytes are in the files."""
         start = self.log.log_start_offset
         self.open(recovery_point=recovery_point, log_start=start, floor=floor, same_boot=same_boot)
 
@@ -174,7 +175,7 @@ class Bench:
         return None if data is None else bytes(data)
 
     def records(self, start: int | None = None, max_bytes: int = 300) -> list[Record]:
-        """All records from `start` on, by reads of about `max_bytes`."""
+        """Return all records from `start` on, by reads of about `max_bytes`."""
         offset = self.log.log_start_offset if start is None else start
         found: list[Record] = []
         while data := self.read(offset, max_bytes):
@@ -193,7 +194,7 @@ class Bench:
     def kept_aside(self) -> list[str]:
         return sorted(path.name for path in self.path.glob("*.corrupt"))
 
-    def offsets_before_the_hole(self) -> list[int]:
+    def offsets_before_the_damage(self) -> list[int]:
         assert self.log.damage is not None
         found: list[int] = []
         offset = self.log.log_start_offset
@@ -207,7 +208,7 @@ class Bench:
 
 
 def on_simulated_disk(config: LogConfig, seed: int) -> tuple[SimDisk, Bench]:
-    """A log of 60 records in many segments, all of it durable."""
+    """Return a log of 60 records in many segments, all of it durable."""
     disk = SimDisk(World(str(seed)), "m")
     bench = Bench(Path("/logs"), config, DiskView(disk))
     for folder in ("/", "/logs"):

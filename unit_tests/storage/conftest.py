@@ -1,4 +1,4 @@
-"""What tests of several rooms of the storage begin with."""
+"""Shared fixtures of the tests of logs and their directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `Disk` that fails when it is told to, in front of the real one."""
+"""A `Disk` in front of the real one that fails on demand."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pybroker.storage.files import SystemDisk
 
 
 class Faults:
-    """What goes wrong. `room_bytes`: how much can still be appended, None for no limit;
-    `short_writes`: what does not fit is written in part and cannot be cut back; `sync_fails`: the
-    next syncs report an error; `writes_fail`: appends do, as on a disk that is broken or read-only;
-    `cached`: whether reads find their bytes in memory; `full_path`: below it is no room."""
+    """The faults. `room_bytes`: how many bytes can still be appended, None for no limit;
+    `short_writes`: a write that does not fit is written in part and cannot be undone; `sync_fails`:
+    the number of next syncs that fail; `writes_fail`: appends fail, as on a broken or read-only
+    disk; `cached`: whether reads find their bytes in memory; `full_path`: no room below this
+    path."""
 
     def __init__(self) -> None:
         self.room_bytes: int | None = None
@@ -24,7 +25,7 @@ class Faults:
         self.full_path: str | None = None
         self.syncs: list[str] = []
         self.during_sync: Callable[[], None] = lambda: None
-        """What happens while the next syncs are under way."""
+        """Called during the next syncs."""
 
 
 class FaultyFile:
@@ -74,7 +75,7 @@ class FaultyFile:
 
 
 class FaultyDisk:
-    """Behaves as the real disk until `faults` says otherwise."""
+    """Behaves as the real disk, except for `faults`."""
 
     def __init__(self) -> None:
         self._disk: Disk = SystemDisk()

@@ -1,4 +1,4 @@
-"""Buffers are used again, but never while somebody still looks at one."""
+"""Buffers are reused, but never while a view of one exists."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pybroker.storage.buffers import BUFFER_BYTES, BUFFERS_MAX, ReadBuffers
 
 
 def owner(view: memoryview) -> int:
-    """Which buffer a view belongs to."""
+    """Return the id of the buffer of a view."""
     return id(view.obj)
 
 
-def test_a_buffer_that_nobody_holds_is_used_again() -> None:
+def test_a_buffer_without_views_is_reused() -> None:
     buffers = ReadBuffers()
     first = owner(buffers.take(100))
     assert owner(buffers.take(BUFFER_BYTES)) == first
@@ -39,7 +39,7 @@ def test_no_more_than_a_few_are_kept() -> None:
     assert {owner(view) for view in again} == kept
 
 
-def test_what_is_larger_is_made_for_one_use() -> None:
+def test_a_larger_buffer_is_used_once() -> None:
     buffers = ReadBuffers()
     assert len(buffers.take(BUFFER_BYTES + 1)) == BUFFER_BYTES + 1
     assert owner(buffers.take(10)) != owner(buffers.take(BUFFER_BYTES + 1))

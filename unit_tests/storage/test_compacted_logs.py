@@ -1,4 +1,4 @@
-"""Gaps in a log that compaction may have left, and gaps that it has not."""
+"""Gaps in a log that compaction may have left, and gaps that are damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unit_tests.storage.bench import Bench
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
 
-def test_in_a_compacted_log_a_gap_between_segments_is_no_hole(tmp_path: Path) -> None:
+def test_in_a_compacted_log_a_gap_between_segments_is_no_damage(tmp_path: Path) -> None:
     bench = Bench(tmp_path, replace(SMALL, cleanup_policy=("compact",)))
     bench.append(*[1] * 30)
     first = bench.segment(0)
@@ -25,10 +25,10 @@ def test_in_a_compacted_log_a_gap_between_segments_is_no_hole(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
-def test_in_a_compacted_log_what_a_power_loss_took_is_missed(
+def test_in_a_compacted_log_records_lost_with_the_power_are_damage(
     tmp_path: Path, is_durable: bool
 ) -> None:
-    """Whole batches from the end of a segment, of which the next one was on the disk already."""
+    """Whole batches from the end of a segment, although the next segment was on the disk."""
     bench = Bench(tmp_path, replace(SMALL, cleanup_policy=("compact",)))
     bench.append(*[1] * 30)
     first, second = bench.segment(0), int(bench.segment(1).stem)

@@ -1,4 +1,4 @@
-"""Several log directories: those that cannot be used, those that fail, and those that are lost."""
+"""Several log directories: unusable ones, failing ones, and lost ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lock_out(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [replace_by_a_file, garble, lock_out])
-def test_what_cannot_be_used_is_offline_and_the_rest_goes_on(
+def test_an_unusable_directory_is_offline_and_the_others_are_used(
     host: Host, spoil: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     spread(host).shutdown({})
@@ -240,7 +240,7 @@ def test_a_failure_takes_the_logs_of_its_directory_along(host: Host) -> None:
 
 
 def test_a_partition_that_found_no_room_is_made_where_it_was_begun(host: Host) -> None:
-    """Or the next start finds it in two directories."""
+    """Otherwise the next start finds it in two directories."""
     disk = FaultyDisk()
     host.disk = disk
     manager = host.start()

@@ -1,5 +1,5 @@
-"""What every `Disk` does: run on the real one, on the faulty twin while it has no faults, and on
-the simulated one."""
+"""The behaviour of every `Disk`: the real one, the faulty twin while it has no faults, and the
+simulated one."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_closed_file_is_not_used(disk: Disk, path: str) -> None:
         file.append(b"x")
 
 
-def test_a_name_is_taken_over_by_what_is_renamed_to_it(disk: Disk, path: str) -> None:
+def test_a_rename_replaces_an_existing_file(disk: Disk, path: str) -> None:
     disk.write(path, b"old")
     before = disk.open(path)
     assert before.pread(0, 9) == b"old"
@@ -160,7 +160,7 @@ def test_a_name_is_taken_over_by_what_is_renamed_to_it(disk: Disk, path: str) ->
     assert disk.read(path) == b"new"
 
 
-def test_what_cannot_be_renamed(disk: Disk, tmp_path: Path) -> None:
+def test_impossible_renames_are_errors(disk: Disk, tmp_path: Path) -> None:
     disk.make_dirs(f"{tmp_path}/full/inner")
     disk.make_dirs(f"{tmp_path}/empty")
     disk.write(f"{tmp_path}/file", b"")
@@ -212,7 +212,7 @@ def open_handles() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_handles_are_bounded_but_for_what_is_not_durable(tmp_path: Path) -> None:
+def test_handles_are_bounded_except_for_unsynced_files(tmp_path: Path) -> None:
     disk = SystemDisk(handles_max=4)
     before = open_handles()
     files = [disk.open(f"{tmp_path}/{number}", create=True) for number in range(20)]
@@ -251,7 +251,7 @@ def test_a_write_error_is_reported(path: str, monkeypatch: pytest.MonkeyPatch) -
         file.append(b"x")
 
 
-def test_where_the_file_system_cannot_say_cached_reads_give_none(
+def test_cached_reads_give_none_if_the_file_system_cannot_tell(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -270,7 +270,7 @@ def test_where_the_file_system_cannot_say_cached_reads_give_none(
 
 
 @pytest.mark.parametrize(("kind", "found"), [("tmpfs", b"x"), ("nfs4", None)])
-def test_what_has_no_disk_behind_it_is_read_at_once(
+def test_a_file_system_in_memory_is_read_at_once(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, found: bytes | None
 ) -> None:
     def unsupported(*args: object) -> int:
@@ -291,7 +291,7 @@ def test_what_has_no_disk_behind_it_is_read_at_once(
     assert file.pread_cached(0, 1) == found
 
 
-def test_a_file_system_that_cannot_say_does_not_slow_down_others(
+def test_a_file_system_that_cannot_tell_does_not_slow_down_others(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unsupported(*args: object) -> int:

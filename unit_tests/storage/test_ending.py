@@ -1,4 +1,4 @@
-"""How all logs of a broker end: what is synced, how often, and what comes last."""
+"""The shutdown of all logs of a broker: which files are synced, how often, and in which order."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SYNCS_PER_LOG = 3
 
 
 class WatchedDisk(FaultyDisk):
-    """Notes in order which directories were synced and which files replaced; files that are synced
-    are in `faults.syncs`."""
+    """Records in order which directories were synced and which files replaced; synced files are in
+    `faults.syncs`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def with_logs(host: Host, count: int) -> tuple[LogManager, WatchedDisk]:
 
 
 def end(manager: LogManager) -> None:
-    """As a broker stops."""
+    """Stop all logs as a broker does."""
     shares = manager.ending.shares()
     with ThreadPoolExecutor(len(shares)) as threads:
         assert list(threads.map(manager.ending.end, shares)) == [None] * len(shares)
@@ -100,7 +100,7 @@ def test_a_file_without_changes_since_a_clean_stop_is_not_synced(host: Host) -> 
 
 
 def test_indexes_that_a_killed_broker_has_written_are_synced(host: Host) -> None:
-    """The system has them in memory, and nobody knows what is on the disk."""
+    """The kernel has them in memory, and it is unknown which are on the disk."""
     manager, disk = with_logs(host, 0)
     log = manager.create(ORDERS, replace(SMALL, index_interval_bytes=0), TOPIC_ID)
     fill(log, 3)

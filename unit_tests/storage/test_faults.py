@@ -1,4 +1,4 @@
-"""What a log does when its disk does not do what it should."""
+"""The behaviour of a log whose disk fails."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def test_a_refused_batch_leaves_no_trace_in_the_producers_state(
     assert not bench.put(batch(5, producer=9, sequence=0)).duplicate
 
 
-def test_what_cannot_be_cut_back_ends_the_use_of_the_log(bench: Bench, faults: Faults) -> None:
+def test_a_partial_write_that_cannot_be_undone_ends_the_use_of_the_log(
+    bench: Bench, faults: Faults
+) -> None:
     bench.append(1, 1)
     faults.room_bytes, faults.short_writes = 30, True
     with storage_error():

@@ -108,7 +108,7 @@ def test_below_the_log_start_there_is_an_error(bench: Bench) -> None:
     assert bench.offsets() == [3, 4, 5]
 
 
-def test_a_read_that_would_wait_says_so(tmp_path: Path) -> None:
+def test_a_cached_read_that_would_wait_gives_none(tmp_path: Path) -> None:
     disk = FaultyDisk()
     bench = Bench(tmp_path, disk=disk)
     bench.append(3)
@@ -202,7 +202,8 @@ def test_a_replica_holds_the_same_bytes(tmp_path: Path) -> None:
 def test_a_replica_that_had_no_room_for_two_epochs_takes_them_one_by_one_later(
     tmp_path: Path,
 ) -> None:
-    """The second epoch was known to begin beyond the log end, and the first one was refused."""
+    """The start of the second epoch was recorded beyond the log end, and the first one was
+    refused."""
     disk = FaultyDisk()
     leader, follower = Bench(tmp_path / "leader"), Bench(tmp_path / "follower", disk=disk)
     leader.append(1, epoch=1)
@@ -217,7 +218,7 @@ def test_a_replica_that_had_no_room_for_two_epochs_takes_them_one_by_one_later(
     assert follower.log.epoch_end_offset(1) == leader.log.epoch_end_offset(1) == (1, 1)
 
 
-def test_a_replica_refuses_what_does_not_follow(tmp_path: Path) -> None:
+def test_a_replica_refuses_batches_that_do_not_follow(tmp_path: Path) -> None:
     leader, follower = Bench(tmp_path / "leader"), Bench(tmp_path / "follower")
     leader.append(1, 1)
     data = leader.read(0)
@@ -317,7 +318,7 @@ def test_truncation(segmented: Bench, end: int) -> None:
     assert segmented.offsets() == list(range(min(end, 40) + 1))
 
 
-def test_truncation_says_so_before_bytes_go_and_when_they_are_gone(segmented: Bench) -> None:
+def test_truncation_tells_the_owner_before_and_after_bytes_are_removed(segmented: Bench) -> None:
     segmented.log.flush()
     segmented.log.truncate_to(5)
     assert segmented.lowered == [5, 5]
@@ -399,7 +400,7 @@ def test_retention(
     assert bench.log.log_end_offset == 40
 
 
-def test_a_compacted_topic_loses_only_what_was_deleted_by_request(segmented: Bench) -> None:
+def test_a_compacted_topic_loses_only_records_deleted_by_request(segmented: Bench) -> None:
     segmented.log.set_config(LogConfig(cleanup_policy=("compact",), retention_ms=1))
     segmented.log.advance_log_start(20)
     assert segmented.log.delete_expired(FIRST_TIMESTAMP * 2, 40) > 0
@@ -459,7 +460,7 @@ def test_an_open_transaction_survives_a_restart(bench: Bench) -> None:
     assert bench.log.last_stable_offset(3) == 3
 
 
-def test_the_first_aborted_transaction_of_a_segment_is_found_by_who_looked_before(
+def test_a_reader_that_found_no_aborted_transaction_finds_a_later_one(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -470,7 +471,7 @@ def test_the_first_aborted_transaction_of_a_segment_is_found_by_who_looked_befor
     assert [found.producer_id for found in bench.log.aborted_transactions(0, EVERYTHING)] == [1]
 
 
-def test_who_has_no_room_for_a_byte_does_not_read(
+def test_a_read_of_at_most_0_bytes_reads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path)

@@ -111,7 +111,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.started()
 
     def started(self) -> None:
-        """What else a broker does when it starts."""
+        """Do the other steps of a broker's start."""
 
     @rule(torn=st.integers(1, 60))
     def tear(self, torn: int) -> None:
@@ -164,7 +164,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
 
 class LogOnSimulatedDisk(LogAgainstList):
-    """The same on a disk that loses power: what was flushed stays."""
+    """The same on a disk that loses power: flushed bytes survive."""
 
     @initialize(interval=st.sampled_from([0, 150, 4096]))
     def create(self, interval: int) -> None:
@@ -183,7 +183,7 @@ class LogOnSimulatedDisk(LogAgainstList):
 
     @rule(torn=st.integers(1, 60))
     def tear(self, torn: int) -> None:
-        """How a disk tears is its own affair here."""
+        """Nothing: the simulated disk tears writes by itself."""
 
     @precondition(lambda self: bool(self.bench.log.log_end_offset))
     @rule()
@@ -206,7 +206,7 @@ TestLogOnSimulatedDisk.settings = TestLogAgainstList.settings = settings(
 
 
 def test_a_segment_that_was_new_when_its_broker_was_killed_outlives_a_power_loss() -> None:
-    """Its file was synced by the next broker, but nobody had made its name durable."""
+    """The next broker synced its file, but its name was not durable."""
     life = LogOnSimulatedDisk()
     life.create(interval=0)
     life.append(count=1, late=0, length=0)
@@ -219,7 +219,7 @@ def test_a_segment_that_was_new_when_its_broker_was_killed_outlives_a_power_loss
 
 
 def test_the_directory_of_a_log_that_was_emptied_and_closed_outlives_a_power_loss() -> None:
-    """The names in it were durable, and its own was taken for so."""
+    """The names in it were durable; its own name was assumed to be."""
     life = LogOnSimulatedDisk()
     life.create(interval=0)
     life.append(count=1, late=0, length=0)

@@ -1,4 +1,4 @@
-"""The manager of all logs: how a directory is taken over, used and left."""
+"""The manager of all logs: start, use and shutdown of a directory."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ class Host:
         return manager
 
     def restart(self) -> LogManager:
-        """After a proper end."""
+        """Restart after a clean shutdown."""
         self.managers[-1].shutdown({})
         return self.start()
 
     def kill(self) -> LogManager:
-        """The process dies and comes back."""
+        """Kill the process and start again."""
         self.managers[-1].unlock()
         return self.start()
 
     def lose_power(self) -> LogManager:
-        """The machine boots again; here all bytes happen to be there still."""
+        """Boot the machine again; here all bytes happen to survive."""
         self.boot += "x"
         return self.kill()
 
@@ -114,8 +114,8 @@ def existing(manager: LogManager, partition: TopicPartition = A) -> Log:
     return log
 
 
-def test_who_asks_for_all_logs_does_not_wait_for_the_disk(host: Host) -> None:
-    """The lock is held in a thread while checkpoints are made durable."""
+def test_listing_all_logs_does_not_wait_for_the_disk(host: Host) -> None:
+    """A thread holds the lock while it makes checkpoints durable."""
     manager = host.start()
     make(manager)
     held, done = threading.Event(), threading.Event()
@@ -185,7 +185,7 @@ def test_anothers_directory_is_refused_and_not_touched(
     assert {path.name for path in host.data.iterdir()} == {"meta.properties"}
 
 
-def test_a_locked_directory_is_refused_and_names_who_has_it(host: Host) -> None:
+def test_a_locked_directory_is_refused_and_its_holder_named(host: Host) -> None:
     host.start()
     with pytest.raises(StartupError, match="in use by process 101"):
         host.start()
@@ -257,7 +257,7 @@ def test_every_log_is_suspect_after_another_boot(host: Host) -> None:
     existing(manager, B).flush()
     manager.write_checkpoints({})
     assert host.kill().suspects == set()
-    # Of what was appended after the flush of B nothing need be left in the file.
+    # Records that were appended after the flush of B may be missing from the file.
     assert host.lose_power().suspects == {A, B}
 
 
@@ -412,7 +412,7 @@ def test_strange_entries_are_left_alone(host: Host, caplog: pytest.LogCaptureFix
     assert sum("left alone" in message for message in caplog.messages) == 2
 
 
-def test_what_was_set_aside_is_named_at_the_next_start(
+def test_a_start_logs_each_partition_that_was_set_aside(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = host.start()

@@ -1,4 +1,4 @@
-"""What the manager of the logs does on a full disk, and what it remembers of damage."""
+"""The manager of the logs on a full disk, and its memory of damage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_damaged_log_stays_damaged_after_another_start(host: Host) -> None:
         assert damage is not None and damage.offset == 39
 
 
-def test_what_is_before_a_hole_at_an_index_entry_can_be_read(host: Host) -> None:
+def test_records_before_damage_at_an_index_entry_can_be_read(host: Host) -> None:
     manager = host.start()
     log = make(manager, A, 7)
     entry = log.segments.active.offsets.last()
@@ -84,8 +84,8 @@ def test_a_broker_that_registers_again_needs_no_room(host: Host) -> None:
     assert "incarnation=9\n" in (host.data / "pybroker.boot").read_text()
 
 
-def test_what_is_settled_on_a_full_disk_is_noted_when_there_is_room(host: Host) -> None:
-    """Until then the next start finds what this one has found."""
+def test_settled_suspects_are_recorded_once_a_full_disk_has_room(host: Host) -> None:
+    """Until then the next start finds the same suspects as this one."""
     disk = host.disk = FaultyDisk()
     make(host.start(), A, 5)
     host.boot = "boot-2"
@@ -117,7 +117,8 @@ def test_deleting_makes_room_on_a_full_disk(host: Host) -> None:
 
 
 def lose(host: Host) -> str:
-    """Two partitions with records; the directory of the first is moved away while nobody runs."""
+    """Two partitions with records; the directory of the first is moved away while no broker
+    runs."""
     manager = host.start()
     gone = make(manager, A).directory
     make(manager, B)
@@ -178,9 +179,9 @@ def test_a_deletion_cut_off_by_a_kill_leaves_nothing_missing(
     assert host.kill().create(A, SMALL, TOPIC_ID).log_end_offset == 0
 
 
-def test_what_a_failed_sync_left_in_memory_is_written_anew(host: Host) -> None:
-    """Another sync of that file would succeed without doing anything: the system takes its pages
-    for written. And what is there may be less than there was."""
+def test_segments_are_written_anew_after_a_failed_sync(host: Host) -> None:
+    """Another sync of that file would succeed without doing anything: the kernel counts its pages
+    as written. The file may also hold less than before."""
     disk = host.disk = FaultyDisk()
     manager = host.start()
     log = make(manager, A, 40)
@@ -208,8 +209,8 @@ def test_what_a_failed_sync_left_in_memory_is_written_anew(host: Host) -> None:
 def test_a_young_log_of_which_only_the_directory_is_left_is_opened_after_a_failed_sync(
     host: Host,
 ) -> None:
-    """A power loss may take the names of files that were never synced. The broker did not start any
-    more: there was nothing to write anew."""
+    """A power loss may take the names of files that were never synced. The broker could not start:
+    there was no segment to write anew."""
     disk = host.disk = FaultyDisk()
     manager = host.start()
     log = make(manager, A, 3)

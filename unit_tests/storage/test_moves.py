@@ -1,4 +1,4 @@
-"""Moving a partition between log directories: the copy is the log, whatever happens meanwhile."""
+"""Moving a partition between log directories: no event during the move loses a record."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def finish(manager: LogManager, move: ReplicaMove) -> None:
 
 
 def moved(host: Host, manager: LogManager) -> Log:
-    """A, after a whole move."""
+    """Partition A, after a whole move."""
     move = begin(host, manager)
     copy_all(move)
     move.rename()
@@ -146,7 +146,7 @@ def test_the_copy_has_everything_and_takes_the_place(host: Host) -> None:
     assert content(existing(host.restart()))[: len(before)] == before
 
 
-def test_what_is_written_meanwhile_is_copied_too(host: Host) -> None:
+def test_records_written_during_a_move_are_copied(host: Host) -> None:
     manager = host.start()
     log = make(manager, count=10)
     move = begin(host, manager)
@@ -288,7 +288,7 @@ def test_a_kill_in_any_phase_loses_nothing(
 
 
 @pytest.mark.parametrize("phase", [just_begun, half_copied, renamed])
-def test_a_proper_stop_leaves_one_log_and_the_wish(
+def test_a_clean_stop_leaves_one_log_and_the_requested_directory(
     host: Host, phase: Callable[[LogManager, ReplicaMove], None]
 ) -> None:
     manager = host.start()
@@ -467,7 +467,7 @@ def test_a_full_target_is_no_failed_one(host: Host) -> None:
         ("failed", ErrorCode.KAFKA_STORAGE_ERROR),
     ],
 )
-def test_where_nothing_can_move(host: Host, path: str, code: ErrorCode) -> None:
+def test_a_move_that_is_not_possible_is_refused(host: Host, path: str, code: ErrorCode) -> None:
     manager = host.start()
     make(manager, A)
     make(manager, B).fail(StorageError("broken"))
@@ -477,7 +477,7 @@ def test_where_nothing_can_move(host: Host, path: str, code: ErrorCode) -> None:
         manager.moves.wish(A, target(host) if path == "failed" else path)
 
 
-def test_a_wish_is_kept_for_the_partition_that_is_made_later(host: Host) -> None:
+def test_a_requested_directory_is_kept_for_a_partition_that_is_created_later(host: Host) -> None:
     manager = host.start()
     manager.moves.wish(A, f"{target(host)}/")
     assert make(manager, A).directory.startswith(target(host))

@@ -1,4 +1,4 @@
-"""Moves between log directories that something comes in the way of: a cut, or a full disk."""
+"""Moves between log directories that a truncation or a full disk interrupts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def test_a_log_that_is_cut_while_its_copy_gets_its_name_moves(
     host: Host, goes_on: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The copy then has batches that are gone in the log, and no damage is told of."""
+    """The copy then has batches that are gone from the log, and no damage is reported."""
     manager = host.start()
     log = make(manager, count=0)
 
@@ -63,8 +63,8 @@ def test_a_log_that_is_cut_while_its_copy_gets_its_name_moves(
 def test_a_copy_that_is_the_only_log_is_marked_no_more(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its disk was full in the moment in which it took the log's place. Else it would not be served
-    where the directory that it came from is away at the next start."""
+    """The disk was full at the moment of the swap. Otherwise the log would not be served if the
+    directory of its origin is away at the next start."""
     manager = host.start()
     make(manager, count=3)
     move = begin(host, manager)

@@ -1,4 +1,4 @@
-"""A log directory that the broker makes itself outlives a power loss, as what is in it does."""
+"""A log directory that the broker creates survives a power loss, like the files in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage that an opening log comes upon where nothing is checked."""
+"""Damage that opening a log finds where recovery checks nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from unit_tests.storage.bench import Bench
 def test_a_damaged_header_below_the_recovery_point_stops_no_start(
     tmp_path: Path, how: str, number: int
 ) -> None:
-    """Recovery does not look there, but who has to walk from header to header comes upon it: to
-    make indexes again, or the leader epochs."""
+    """Recovery does not look there, but rebuilding indexes or leader epochs walks over it."""
     bench = Bench(tmp_path, LogConfig(segment_bytes=1000, index_interval_bytes=200))
     bench.append(*[1] * 30)
     if how == "closed":
@@ -34,10 +33,10 @@ def test_a_damaged_header_below_the_recovery_point_stops_no_start(
 
 
 @pytest.mark.parametrize("same_boot", (False, True))
-def test_a_bent_offset_of_the_last_batch_of_a_closed_log_is_damage(
+def test_a_corrupt_offset_of_the_last_batch_of_a_closed_log_is_damage(
     tmp_path: Path, same_boot: bool
 ) -> None:
-    """Where it ended when it was closed is known."""
+    """The log end at the close is known."""
     bench = Bench(tmp_path)
     bench.append(1, 1, 1)
     bench.close()
@@ -49,7 +48,7 @@ def test_a_bent_offset_of_the_last_batch_of_a_closed_log_is_damage(
     assert bench.segment().read_bytes() == before
 
 
-def test_a_bent_offset_of_the_last_batch_of_a_segment_is_damage_there(tmp_path: Path) -> None:
+def test_a_corrupt_offset_of_the_last_batch_of_a_segment_is_damage_there(tmp_path: Path) -> None:
     bench = Bench(tmp_path, LogConfig(segment_bytes=200))
     bench.append(*[1] * 5)
     bench.flip_bit(1, at=6)

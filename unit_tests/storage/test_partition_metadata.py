@@ -1,5 +1,5 @@
-"""Which topic a log belongs to is known whenever there are records in it: the log of an older topic
-of the name must not be taken for that of a newer one."""
+"""The topic id of a log is durable before its records: the log of an older topic of the same name
+must not be taken for that of a newer one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER_ID = uuid.UUID(int=7)
 
 
 class SimulatedHost(Host):
-    """Of which nothing comes to the disk but what is made durable."""
+    """A host that keeps only durable bytes."""
 
     def __init__(self) -> None:
         super().__init__(Path("/"))
@@ -32,7 +32,7 @@ class SimulatedHost(Host):
         self.disk = self.view = DiskView(self.simulated)
 
     def die(self) -> LogManager:
-        """Of a kill, and come back."""
+        """Kill the host and start it again."""
         self.view.end()
         self.disk = self.view = DiskView(self.simulated)
         return self.start()

@@ -20,7 +20,7 @@ COMMIT = EndTransaction(ControlType.COMMIT, 3)
 
 
 def state_after(*batches: tuple[int, int, int]) -> ProducerState:
-    """Of producer 9 after batches of (epoch, first sequence, records)."""
+    """Return the state of producer 9 after batches of (epoch, first sequence, records)."""
     state = ProducerState()
     offset = 0
     for epoch, sequence, count in batches:
@@ -30,7 +30,7 @@ def state_after(*batches: tuple[int, int, int]) -> ProducerState:
 
 
 def answer(state: ProducerState, epoch: int, sequence: int, count: int) -> ErrorCode | int:
-    """The code, or the first offset of the batch that it repeats."""
+    """Return the code, or the first offset of the batch that is repeated."""
     try:
         duplicate = state.check(header(9, sequence, count, epoch=epoch))
     except BrokerError as error:

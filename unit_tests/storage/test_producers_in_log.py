@@ -56,7 +56,7 @@ def test_an_old_epoch_is_refused(bench: Bench, how: str) -> None:
 
 
 @pytest.mark.parametrize("lost", ["one", "all"])
-def test_without_a_snapshot_the_log_says_it(bench: Bench, lost: str) -> None:
+def test_without_a_snapshot_producers_are_read_from_the_log(bench: Bench, lost: str) -> None:
     for sequence in range(30):
         bench.put(batch(producer=9, sequence=sequence))
     bench.close()
@@ -94,8 +94,8 @@ def test_old_timestamps_do_not_make_a_producer_old(bench: Bench) -> None:
 
 @pytest.mark.parametrize("how", RESTARTS)
 def test_a_producer_is_not_old_because_the_log_was_shortened(bench: Bench, how: str) -> None:
-    """After a restart the log had been appended to at no time, so whoever was left after a
-    truncation was taken for very old; and a retry that came later was stored once more."""
+    """After a restart the log had no time of an append, so every producer left after a truncation
+    seemed very old; a later retry was stored once more."""
     bench.put(batch(producer=9, sequence=0))
     bench.append(1)
     restart(bench, how)

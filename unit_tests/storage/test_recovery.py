@@ -1,4 +1,4 @@
-"""What is believed of a log that was not closed properly, one bad day a test."""
+"""Recovery of a log that was not closed properly, one fault a test."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_flipped_bit_before_a_valid_batch_is_damage(bench: Bench, at: int) -> 
     bench.crash()
     assert bench.log.damage is not None
     assert bench.log.damage.offset == 1
-    assert bench.offsets_before_the_hole() == [0]
+    assert bench.offsets_before_the_damage() == [0]
     assert bench.segment().read_bytes() == before
 
 
@@ -111,7 +111,7 @@ def test_a_damaged_length_hides_no_valid_batch(bench: Bench) -> None:
     assert bench.log.damage is not None
 
 
-def test_at_a_hole_serving_stops(bench: Bench) -> None:
+def test_reads_stop_at_a_corrupt_range(bench: Bench) -> None:
     bench.append(1, 1, 1)
     bench.flip_bit(1)
     bench.crash()
@@ -127,7 +127,7 @@ def test_damage_in_an_earlier_segment_leaves_later_ones_alone(segmented: Bench) 
     segmented.flip_bit(1)
     files = {path: path.read_bytes() for path in segmented.path.glob("*.log")}
     segmented.crash()
-    assert segmented.offsets_before_the_hole() == [0]
+    assert segmented.offsets_before_the_damage() == [0]
     assert {path: path.read_bytes() for path in segmented.path.glob("*.log")} == files
 
 
@@ -141,7 +141,7 @@ def test_a_damaged_log_is_mended_by_starting_over(segmented: Bench) -> None:
     assert len(segmented.kept_aside()) > 2
 
 
-def test_below_the_recovery_point_nothing_is_torn(bench: Bench) -> None:
+def test_below_the_recovery_point_there_is_no_torn_tail(bench: Bench) -> None:
     bench.append(1, 1, 1)
     bench.tear(5)
     before = bench.segment().read_bytes()
@@ -163,7 +163,7 @@ def test_a_log_that_ends_below_its_recovery_point_is_damaged(bench: Bench) -> No
     bench.tear(len(batch()))
     bench.crash(recovery_point=3)
     assert bench.log.damage is not None
-    assert bench.offsets_before_the_hole() == [0, 1]
+    assert bench.offsets_before_the_damage() == [0, 1]
 
 
 def test_from_the_recovery_point_on_only(segmented: Bench) -> None:
@@ -181,7 +181,7 @@ def test_the_recovery_point_may_lie_anywhere(segmented: Bench) -> None:
         assert segmented.log.recovery_point == recovery_point
 
 
-def test_a_torn_segment_end_with_only_garbage_in_later_ones(segmented: Bench) -> None:
+def test_a_torn_tail_before_segments_of_garbage_is_cut(segmented: Bench) -> None:
     last = segmented.segment()
     segmented.flip_bit(29)
     last.write_bytes(b"\xff" * 500)
@@ -192,7 +192,7 @@ def test_a_torn_segment_end_with_only_garbage_in_later_ones(segmented: Bench) ->
     assert len(segmented.kept_aside()) == 2
 
 
-def test_offsets_that_go_back_are_damage_or_torn(bench: Bench) -> None:
+def test_offsets_that_go_back_are_damage_or_a_torn_tail(bench: Bench) -> None:
     bench.append(2, 2)
     bench.add_tail(stamped(batch(1), 1))
     bench.crash()
@@ -245,7 +245,8 @@ def test_an_index_is_made_again(
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
 def test_no_bit_of_an_index_gives_a_wrong_answer(segmented: Bench, kind: str) -> None:
-    """Whichever flips, in the first segment: every offset and every time is found where it is."""
+    """Every offset and every timestamp is found, whichever bit of the first segment's index
+    flips."""
     times = [segmented.log.offset_for_timestamp(1000 + n, 30) for n in range(0, 31, 3)]
     path = min(segmented.path.glob(f"*.{kind}"))
     segmented.close()
@@ -300,7 +301,7 @@ def test_garbled_leader_epochs_are_taken_from_the_batches(bench: Bench) -> None:
 
 
 def test_garbled_leader_epochs_of_an_empty_log_are_gone(bench: Bench) -> None:
-    """A follower that gets nothing would not write the file anew."""
+    """A follower that receives no records would not rewrite the file."""
     bench.log.begin_epoch(3, 0)
     bench.log.persist_epochs()
     bench.close()
@@ -341,7 +342,7 @@ def test_epochs_below_a_log_start_that_was_not_written_down_count_again(tmp_path
 
 
 def test_epochs_beyond_the_end_do_not_come_back_with_the_next_records(bench: Bench) -> None:
-    """A leader lost its tail with the machine, and follows another by older records since."""
+    """A leader lost its tail with the machine, and has followed another since, by older records."""
     bench.append(2, epoch=1)
     bench.log.flush()
     bench.log.begin_epoch(4, 4)
@@ -364,8 +365,8 @@ def test_a_directory_in_which_no_segment_was_made_yet_is_an_empty_log(bench: Ben
     assert bench.offsets() == [0, 1]
 
 
-def test_a_segment_that_does_not_follow_the_one_before_is_behind_a_hole(segmented: Bench) -> None:
-    """Power was lost: the name of the next file was on the disk before the end of this one."""
+def test_a_gap_between_two_segments_is_damage(segmented: Bench) -> None:
+    """After a power loss the name of the next file was on the disk, but not the end of this one."""
     first, last = segmented.segment(0), segmented.segment(-1)
     end = segmented.log.log_end_offset
     lost = len(batch(1))
@@ -377,7 +378,7 @@ def test_a_segment_that_does_not_follow_the_one_before_is_behind_a_hole(segmente
     assert segmented.log.log_end_offset < end
 
 
-def test_an_empty_segment_behind_a_lost_tail_is_no_hole(bench: Bench) -> None:
+def test_an_empty_segment_behind_a_lost_tail_is_no_damage(bench: Bench) -> None:
     bench.append(1, 1, 1)
     bench.log.roll()
     bench.tear(len(batch(1)), number=0)
@@ -389,14 +390,15 @@ def test_an_empty_segment_behind_a_lost_tail_is_no_hole(bench: Bench) -> None:
 
 
 def test_checkpoints_are_lowered_to_the_begin_of_the_batch_that_is_cut(bench: Bench) -> None:
-    """Or a broker that is killed meanwhile finds its log shorter than the checkpoint says."""
+    """Otherwise a broker that is killed meanwhile finds its log shorter than the checkpoint
+    says."""
     bench.append(3, 4)
     bench.log.truncate_to(5)
     assert bench.lowered == [3, 3]
 
 
 def test_records_below_the_recovery_point_are_found_by_time(bench: Bench) -> None:
-    """Also those that no index entry was made for yet."""
+    """Even records without an index entry."""
     bench.append(*[1] * 5)
     bench.log.flush()
     bench.crash(recovery_point=5)
@@ -414,21 +416,23 @@ def test_records_behind_the_last_index_entry_are_found_by_time(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
-def test_after_a_power_loss_an_index_with_a_hole_is_not_used(tmp_path: Path, kind: str) -> None:
-    """The index of a segment that goes on is not made durable with its records."""
+def test_an_index_with_zeros_inside_is_not_used_after_a_power_loss(
+    tmp_path: Path, kind: str
+) -> None:
+    """The index of the active segment is not synced with its records."""
     bench = Bench(tmp_path, LogConfig(index_interval_bytes=0))
     bench.append(*[1] * 20)
     bench.reopen()
     whole = bench.segment(kind=kind).read_bytes()
-    hole = len(whole) // 4
-    holed = whole[:hole] + bytes(2 * hole) + whole[3 * hole :]
-    bench.segment(kind=kind).write_bytes(holed)
+    zeros_at = len(whole) // 4
+    zeroed = whole[:zeros_at] + bytes(2 * zeros_at) + whole[3 * zeros_at :]
+    bench.segment(kind=kind).write_bytes(zeroed)
     bench.crash(recovery_point=20)
     for offset in range(20):
         wanted = (offset, FIRST_TIMESTAMP + offset, 0)
         assert bench.log.offset_for_timestamp(FIRST_TIMESTAMP + offset, 20) == wanted
     bench.log.close()
-    assert holed not in bench.segment(kind=kind).read_bytes()
+    assert zeroed not in bench.segment(kind=kind).read_bytes()
 
 
 def simulated_bench(seed: int, config: LogConfig) -> tuple[SimDisk, Bench]:
@@ -453,8 +457,8 @@ def test_indexes_of_a_log_that_was_closed_are_as_durable_as_its_records() -> Non
 
 
 def test_aborted_transactions_are_as_durable_as_the_records() -> None:
-    """Below the recovery point nobody looks for markers: without the index, readers of committed
-    records would be shown aborted ones."""
+    """Below the recovery point no markers are read: without the index, read_committed consumers
+    would see aborted records."""
     for seed in range(20):
         simulated, bench = simulated_bench(seed, LogConfig())
         bench.put(batch(producer=7, sequence=0, transactional=True))
@@ -468,8 +472,8 @@ def test_aborted_transactions_are_as_durable_as_the_records() -> None:
         assert len(bench.log.aborted_transactions(0, 3)) == 1
 
 
-def test_a_power_loss_while_retention_removes_segments_leaves_no_hole() -> None:
-    """It had renamed the oldest ones. Each name may come back by itself."""
+def test_a_power_loss_while_retention_removes_segments_leaves_no_gap() -> None:
+    """Retention had renamed the oldest segments. A power loss may undo any of the renames."""
     kept = set()
     for seed in range(60):
         disk, bench = on_simulated_disk(SMALL, seed)

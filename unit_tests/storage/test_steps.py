@@ -1,5 +1,5 @@
-"""What is left where two things that belong together are done one after the other: a process that
-ends in between, power that is lost, another thread."""
+"""Two steps that belong together, with an interruption in between: a process that ends, lost power,
+another thread."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def cut(log: Log) -> None:
 
 
 @pytest.mark.parametrize("change", [restarted, cut])
-def test_the_log_start_of_what_is_cut_does_not_come_back(
+def test_the_log_start_of_truncated_records_does_not_come_back(
     host: Host, change: Callable[[Log], None]
 ) -> None:
-    """A leader that was elected uncleanly has less than what was deleted here. The next checkpoint
-    may be far: the disk is full, or the process ends."""
+    """A leader that was elected uncleanly has fewer records than were deleted here. The next
+    checkpoint may be far away: the disk is full, or the process ends."""
     manager = host.start()
     log = make(manager, count=20)
     log.advance_log_start(15)
@@ -61,8 +61,8 @@ def test_the_log_start_of_what_is_cut_does_not_come_back(
     assert existing(host.kill()).log_start_offset == start
 
 
-def test_what_was_known_of_a_longer_log_is_forgotten_at_the_start(host: Host) -> None:
-    """Its end was lost with the power. The next one to look may come before a checkpoint."""
+def test_a_start_forgets_checkpoints_beyond_the_log_end(host: Host) -> None:
+    """A power loss took the log's end. The next start may come before a checkpoint."""
     manager = host.start()
     log = make(manager, count=5)
     log.flush()
@@ -90,10 +90,10 @@ def test_what_was_known_of_a_longer_log_is_forgotten_at_the_start(host: Host) ->
 
 
 @pytest.mark.parametrize("change", [restarted, cut])
-def test_a_log_that_is_made_durable_while_it_is_cut_fails_nobody(
+def test_a_flush_during_a_truncation_raises_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Log], None]
 ) -> None:
-    """A thread that flushes finds files renamed under its hands, or waits."""
+    """A thread that flushes finds files renamed meanwhile, or waits."""
     bench = Bench(tmp_path, TINY)
     bench.append(*[1] * 30)
     assert bench.log.segment_count > 3
@@ -117,11 +117,11 @@ def test_a_log_that_is_made_durable_while_it_is_cut_fails_nobody(
 
 
 @pytest.mark.parametrize("change", [restarted, cut])
-def test_what_is_made_durable_right_before_a_cut_does_not_count(
+def test_a_sync_right_before_a_truncation_does_not_count(
     tmp_path: Path, change: Callable[[Log], None]
 ) -> None:
-    """Checkpoints are taken in between: they told of records that were gone when the broker was
-    killed, and the log was called damaged."""
+    """A checkpoint taken in between counted records that were gone when the broker was killed, and
+    the log was reported damaged."""
     bench = Bench(tmp_path, TINY)
     bench.append(*[1] * 30)
     told: list[tuple[int, int]] = []
@@ -148,7 +148,7 @@ def lose_power(disk: SimDisk, bench: Bench, recovery_point: int) -> None:
 
 
 def test_a_power_loss_after_retention_took_all_does_not_begin_at_0() -> None:
-    """The name of the new segment was not durable, those of the others were."""
+    """The name of the new segment was not durable, unlike those of the others."""
     for seed in range(60):
         disk, bench = on_simulated_disk(TINY, seed)
         assert bench.log.delete_expired(bench.now_ms + 10**6, 60) > 3
@@ -157,7 +157,7 @@ def test_a_power_loss_after_retention_took_all_does_not_begin_at_0() -> None:
         assert (bench.log.damage, bench.log.log_end_offset) == (None, 60), seed
 
 
-def test_a_power_loss_after_a_kill_after_retention_leaves_no_hole() -> None:
+def test_a_power_loss_after_a_kill_after_retention_leaves_no_gap() -> None:
     """The start after the kill removed the files before their new names were durable."""
     for seed in range(60):
         disk, bench = on_simulated_disk(TINY, seed)
@@ -170,8 +170,8 @@ def test_a_power_loss_after_a_kill_after_retention_leaves_no_hole() -> None:
         assert (bench.log.damage, bench.log.log_end_offset) == (None, 60), seed
 
 
-def test_a_power_loss_while_a_log_is_cut_leaves_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last segment that stays was cut before the names of the others were durable."""
+def test_a_power_loss_during_a_truncation_leaves_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last remaining segment was cut before the names of the others were durable."""
 
     def no_power(path: str) -> None:
         raise KeyboardInterrupt
@@ -189,7 +189,7 @@ def test_a_power_loss_while_a_log_is_cut_leaves_no_hole(monkeypatch: pytest.Monk
 
 
 def begins_anew(disk: SimDisk) -> LogManager:
-    """A broker that has found the directory of A gone."""
+    """Return a broker that has found the directory of A gone."""
     host = Host(Path("/"))
     host.disk = DiskView(disk)
     manager = host.start()
@@ -208,7 +208,7 @@ def killed(disk: SimDisk) -> LogManager:
 
 
 def test_a_log_that_begins_anew_is_known_as_such_from_the_beginning() -> None:
-    """The next start took the empty log for a whole one, and could lead with it."""
+    """Otherwise the next start takes the empty log for a complete one, and could lead with it."""
     for step in itertools.count():
         disk = SimDisk(World("1"), "m")
         manager = begins_anew(disk)
@@ -258,7 +258,7 @@ def test_the_longer_of_two_logs_is_not_the_right_one_if_the_other_was_cut(
 
 
 @pytest.mark.parametrize(("phase", "broken"), [(renamed, 1), (swapped, 0)])
-def test_a_broken_disk_does_not_take_the_log_with_it_that_was_moved_from_or_to_it(
+def test_a_broken_disk_does_not_end_a_log_that_was_moved_from_or_to_it(
     host: Host,
     phase: Callable[[LogManager, ReplicaMove], None],
     broken: int,
@@ -285,7 +285,7 @@ def test_a_broken_disk_does_not_take_the_log_with_it_that_was_moved_from_or_to_i
 
 
 def test_a_log_that_was_cut_once_is_not_outdated_for_ever(host: Host) -> None:
-    """It was kept, as the other one was gone for good."""
+    """The log was kept, because the other one was gone for good."""
     host.directories.append(str(host.home / "more"))
     manager = host.start()
     log = make(manager, count=40)
@@ -299,7 +299,7 @@ def test_a_log_that_was_cut_once_is_not_outdated_for_ever(host: Host) -> None:
 
 
 def test_a_flipped_bit_in_the_checkpoint_of_log_starts_deletes_nothing(host: Host) -> None:
-    """A leader that begins later has what lies before deleted everywhere."""
+    """If a leader's log begins later, records before are deleted on all replicas."""
     manager = host.start()
     log = make(manager, count=100)
     log.advance_log_start(44)
@@ -308,9 +308,9 @@ def test_a_flipped_bit_in_the_checkpoint_of_log_starts_deletes_nothing(host: Hos
     written = path.read_bytes()
     assert existing(host.kill()).log_start_offset == 44
     for bit in range(8 * len(written)):
-        bent = bytearray(written)
-        bent[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(bent)
+        corrupted = bytearray(written)
+        corrupted[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(corrupted)
         assert existing(host.kill()).log_start_offset <= 44
         path.write_bytes(written)
 
@@ -321,8 +321,9 @@ def test_a_flipped_bit_in_the_checkpoint_of_log_starts_deletes_nothing(host: Hos
 def test_a_reader_that_makes_an_index_again_does_not_move_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An index of the active segment was damaged: what the leader appended meanwhile counted for
-    its size and not for its offsets, and the next batch got an offset that was taken."""
+    """An index of the active segment was damaged: records that the leader appended meanwhile
+    counted for its size and not for its offsets, and the next batch got an offset that was
+    taken."""
     bench = Bench(tmp_path)
     bench.append(*[1] * 5)
     real = Segment.note
@@ -338,8 +339,8 @@ def test_a_reader_that_makes_an_index_again_does_not_move_the_end(
     assert bench.offsets() == list(range(9))
 
 
-def test_who_asks_for_an_epoch_while_the_log_start_moves_is_answered() -> None:
-    """The scrubber does, in its thread, and did not go on after the error."""
+def test_an_epoch_can_be_read_while_the_log_start_moves() -> None:
+    """The scrubber does so in its thread, and stopped after the error."""
 
     class Offset(int):
         def __lt__(self, other: int) -> bool:
@@ -351,11 +352,11 @@ def test_who_asks_for_an_epoch_while_the_log_start_moves_is_answered() -> None:
     assert len(history.entries) == 2
 
 
-def test_what_is_settled_while_checkpoints_are_written_fails_nobody(
+def test_settling_suspects_while_checkpoints_are_written_raises_no_error(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session has ended, and the broker registers anew. Two threads that replace one file rename
-    it from under each other's hands."""
+    """A session has ended, and the broker registers again. Two threads that replace one file rename
+    it from under each other."""
     manager = host.start()
     make(manager)
     threads: list[threading.Thread] = []
@@ -376,7 +377,7 @@ def test_what_is_settled_while_checkpoints_are_written_fails_nobody(
 
 
 def test_retention_makes_room_on_a_full_disk(tmp_path: Path) -> None:
-    """All of a log has expired: it begins a segment, for which nothing needs to be written."""
+    """All records of a log have expired: it begins a segment, which needs no room."""
     disk = FaultyDisk()
     bench = Bench(tmp_path, LogConfig(retention_ms=1000, index_interval_bytes=0), disk)
     for sequence in range(5):
@@ -392,7 +393,7 @@ def test_retention_makes_room_on_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_reader_of_a_segment_that_is_deleted_makes_no_file(tmp_path: Path) -> None:
-    """Retention renames it between two of its steps."""
+    """Retention renames the segment between two steps of the reader."""
     bench = Bench(tmp_path, TINY)
     bench.append(*[1] * 60)
     bench.reopen()
@@ -407,7 +408,7 @@ def test_a_reader_of_a_segment_that_is_deleted_makes_no_file(tmp_path: Path) -> 
 def test_a_copy_that_cannot_be_opened_under_its_name_is_taken_away(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else there are two logs at the next start, and nobody has said which is the older one."""
+    """Otherwise the next start finds two logs without a mark that says which is older."""
     host.directories.append(str(host.home / "more"))
     manager = host.start()
     make(manager, count=40)

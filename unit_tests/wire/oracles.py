@@ -1,4 +1,4 @@
-"""Other people's codecs, brought to one form: bytes to plain values, and those values to bytes.
+"""Codecs of other projects in one form: bytes to plain values, and those values to bytes.
 
 - kafka-python's present codec covers what brokers of Kafka 4 still accept;
 - kafka-python's former codec covers the oldest versions;
@@ -55,8 +55,8 @@ _OURS_ALONE = frozenset({"replica_incarnation"})
 
 
 def sayable(message: Message) -> Message:
-    """`message` without what an oracle cannot read: a tag of ours, and errors of ApiVersions, after
-    which kafka-python expects the layout of version 0."""
+    """Return `message` without fields that an oracle cannot read: our own tag, and errors of
+    ApiVersions, after which kafka-python expects the layout of version 0."""
     match message:
         case FetchRequest():
             message.replica_incarnation = -1
@@ -66,7 +66,7 @@ def sayable(message: Message) -> Message:
 
 
 def plain_message(message: Message, version: int) -> Plain:
-    """What `message` says in that version, under the names that the oracles use."""
+    """Return the fields of `message` in that version, under the names that the oracles use."""
     return {
         _RENAMED.get(f"{type(message).__name__}.{field.name}", field.name): _plain_ours(
             getattr(message, field.name), version
@@ -86,8 +86,8 @@ def _plain_ours(value: Any, version: int) -> Any:
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
-    """Where two plain values part, by path. What an oracle has beyond ours (fields of later
-    versions) does not count; a tagged structure that was not sent may show as its defaults."""
+    """Return the differences of two plain values, by path. Extra fields of an oracle (of later
+    versions) do not count; a tagged structure that was not sent may appear as its defaults."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return [
             fault
@@ -111,7 +111,7 @@ def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
 
 
 def kafka_python(case: Case) -> Oracle | None:
-    """kafka-python's codec, or None where it does not know the version."""
+    """Return kafka-python's codec, or None if it does not know the version."""
     theirs = _find(case.message_class.__name__, _KAFKA_PYTHON)
     if theirs is None:
         return None
@@ -129,7 +129,8 @@ def kafka_python(case: Case) -> Oracle | None:
 
 
 def former_kafka_python(case: Case) -> Oracle | None:
-    """kafka-python's hand-written structures of old versions, where its present codec has none."""
+    """Return kafka-python's hand-written structures of old versions, or None if its present codec
+    knows the version."""
     if kafka_python(case) is not None:
         return None
     name = f"{case.message_class.__name__}_v{case.version}"
@@ -145,7 +146,7 @@ def former_kafka_python(case: Case) -> Oracle | None:
 
 
 def kio(case: Case) -> Oracle | None:
-    """kio's codec, or None where it does not know the version."""
+    """Return kio's codec, or None if it does not know the version."""
     index = importlib.import_module("kio.index")
     serial = importlib.import_module("kio.serial")
     is_request = case.message_class is case.api.request

@@ -62,7 +62,7 @@ def test_a_member_without_assignment_has_no_bytes() -> None:
     assert decode_assignment(b"") == Assignment()
 
 
-def test_what_a_newer_version_appends_is_left_alone() -> None:
+def test_bytes_of_a_newer_version_are_ignored() -> None:
     newer = b"\x00\x09" + encode_subscription(WANTED)[2:] + b"more"
     assert decode_subscription(newer) == WANTED
     assert decode_assignment(b"\x00\x04" + encode_assignment(GIVEN)[2:] + b"more") == GIVEN

@@ -1,4 +1,4 @@
-"""Headers, byte by byte: what is written here was worked out by hand from the protocol guide."""
+"""Headers, byte by byte, worked out by hand from the protocol guide."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ UNKNOWN_TO_US = {
 
 
 @pytest.mark.parametrize("text", UNKNOWN_TO_US.values(), ids=UNKNOWN_TO_US)
-def test_of_what_we_do_not_speak_only_the_client_id_is_read(text: str) -> None:
+def test_of_an_unknown_request_only_the_client_id_is_read(text: str) -> None:
     known = bytes.fromhex(text)
     header, position = parse_request_header(memoryview(known + b"\xff\xff\xff"))
     assert (header.correlation_id, header.client_id, position) == (5, "a", len(known))

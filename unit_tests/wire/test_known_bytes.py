@@ -1,4 +1,4 @@
-"""Whole bodies worked out by hand, first of all those that no other codec covers."""
+"""Whole bodies worked out by hand, above all those that no other codec covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes come, decoding gives a message or MalformedInput."""
+"""For any bytes, decoding returns a message or raises MalformedInput."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOO_MANY = REQUEST_ELEMENTS_MAX + 64
 _FETCH = "ffffffff 00000000 00000000 00000000 00 00000000 00000000 01 01 01"  # up to the tags
 _PRODUCE = "ffff 0001 000003e8 00000001 0001 74 00000001 00000000"  # up to the records
 
-# What is wrong: the API, the version, the bytes, and what the error says of them.
+# The fault: the API, the version, the bytes, and a part of the error.
 MALFORMED: dict[str, tuple[ApiKey, int, str, str]] = {
     "nothing at all": (ApiKey.METADATA, 1, "", "requires a buffer"),
     "count cut off": (ApiKey.METADATA, 1, "0000", "requires a buffer"),
@@ -161,8 +161,9 @@ def test_malformed_requests(row: tuple[ApiKey, int, str, str]) -> None:
 
 
 @pytest.mark.parametrize("extra", ["00", "010000"])
-def test_what_follows_a_request_is_ignored(extra: str) -> None:
-    """As librdkafka sends them behind a Metadata request for all topics, and Kafka takes them."""
+def test_bytes_after_a_request_are_ignored(extra: str) -> None:
+    """librdkafka sends such bytes behind a Metadata request for all topics, and Kafka accepts
+    them."""
     api = APIS[ApiKey.METADATA]
     body = bytes.fromhex("00 00 00 00")
     assert decode_request(api, 12, body + bytes.fromhex(extra)) == decode_request(api, 12, body)

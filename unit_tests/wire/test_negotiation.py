@@ -1,5 +1,5 @@
-"""What the protocol guide and the clients' habits say of headers, versions and tagged fields: one
-test a sentence."""
+"""The rules of the protocol guide, and the clients' habits, for headers, versions and tagged
+fields: one test for each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PRODUCE = APIS[ApiKey.PRODUCE]
 
 
 def sent(api_key: ApiKey, version: int, body: bytes) -> bytes:
-    """A whole frame as it travels."""
+    """Return a whole frame as it is sent."""
     header_version = APIS[api_key].request_header_version(version)
     header = encode_request_header(RequestHeader(api_key, version, 1, "c"), header_version)
     return b"".join(framed([header, body]))
@@ -93,7 +93,7 @@ def test_api_versions_3_to_4_may_leave_out_all_tagged_fields() -> None:
         assert decoded == ApiVersionsResponse(finalized_features_epoch=-1)
 
 
-def test_older_api_versions_drop_what_they_cannot_say() -> None:
+def test_older_api_versions_drop_newer_fields() -> None:
     response = ApiVersionsResponse(finalized_features_epoch=3, throttle_time_ms=5)
     assert encode_response(API_VERSIONS, 0, response).hex() == "000000000000"
     request = ApiVersionsRequest(client_software_name="me", client_software_version="1")
@@ -138,7 +138,7 @@ def test_the_throttle_time_is_last_in_produce_and_first_elsewhere() -> None:
     assert metadata.startswith(b"\0\0\0\7")
 
 
-def test_metadata_0_cannot_say_null_and_later_versions_can() -> None:
+def test_topics_of_metadata_may_be_null_since_version_1() -> None:
     with pytest.raises(ValueError, match="topics may not be null in version 0"):
         encode_request(METADATA, 0, MetadataRequest(topics=None))
     with pytest.raises(MalformedInput):
@@ -164,7 +164,7 @@ def test_only_aborted_transactions_are_null_in_a_fetched_partition_by_default() 
     assert null - tagged == {"aborted_transactions"}
 
 
-def test_what_is_advertised_is_one_coherent_profile() -> None:
+def test_the_advertised_versions_are_one_coherent_profile() -> None:
     rows = {key: (low, high) for key, low, high in api_versions_rows()}
     assert list(rows) == sorted(rows)
     assert [rows[key] for key in range(4)] == [(0, 9), (4, 12), (0, 7), (0, 12)]

@@ -1,4 +1,4 @@
-"""Our bytes mean the same to other codecs, and theirs to us, in every version they know."""
+"""The codec's bytes mean the same to other codecs, and theirs to it, in every version they know."""
 
 from __future__ import annotations
 

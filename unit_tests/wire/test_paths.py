@@ -1,4 +1,4 @@
-"""The short cuts for Produce and Fetch say exactly what the codec says."""
+"""The short paths for Produce and Fetch give exactly the codec's results."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_records_may_be_a_view_of_wider_items() -> None:
     assert encode_response(api, 12, fetched(wide)) == encode_response(api, 12, fetched(bytes(8)))
 
 
-def test_what_cannot_be_said_is_a_value_error() -> None:
+def test_a_response_that_cannot_be_encoded_is_a_value_error() -> None:
     response = fetched(b"")
     response.session_id = 2**31
     with pytest.raises(ValueError, match="FetchResponse v12"):

@@ -1,4 +1,4 @@
-"""What is encoded is decoded again, for every API and version."""
+"""Decoding returns the encoded message, for every API and version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ few_examples = settings(
 @pytest.mark.parametrize("case", CASES, ids=case_name)
 @few_examples
 @given(data=strategies.data())
-def test_decoding_gives_what_was_encoded(case: Case, data: strategies.DataObject) -> None:
+def test_decoding_returns_the_encoded_message(case: Case, data: strategies.DataObject) -> None:
     message = data.draw(messages(case.message_class, case.version))
     assert case.decode(case.encode(message)) == message
 

@@ -1,4 +1,4 @@
-"""Rules that every declaration keeps, and what the encoder refuses."""
+"""The rules of all declarations, and the encoder's refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from unit_tests.wire.vocabulary import CASES
 
 
 def declared() -> list[type[Message]]:
-    """Every structure that any module of messages declares."""
+    """Return every structure that any module of messages declares."""
     modules = [
         importlib.import_module(f"{messages.__name__}.{found.name}")
         for found in pkgutil.iter_modules(messages.__path__)
@@ -52,7 +52,7 @@ FIELDS = [(cls, field) for cls in declared() for field in wire_fields(cls)]
 
 
 def nesting(message_class: type[Message]) -> int:
-    """How deep structures lie in one another; endless if one contains itself."""
+    """Return the depth of nested structures; endless if one contains itself."""
     elements = [field.wire.element for field in wire_fields(message_class)]
     return 1 + max((nesting(element) for element in elements if element), default=0)
 

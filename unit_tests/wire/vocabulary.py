@@ -1,4 +1,4 @@
-"""Words for the tests of the wire: all messages in all versions, and values to fill them with."""
+"""The vocabulary of the tests of the wire: all messages in all versions, and values for them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Case:
         return decode_message(self.message_class, self.version, self.flexible, body)
 
     def samples(self, count: int = 4) -> list[Message]:
-        """The same messages in every run; the first has nothing but defaults."""
+        """Return the same messages in every run; the first has only defaults."""
         source = random.Random(self.name)
         filled = [sample(self.message_class, self.version, source) for _ in range(count - 1)]
         return [self.message_class(), *filled]
@@ -60,8 +60,8 @@ def case_name(case: Case) -> str:
 
 
 def sample(message_class: type[Message], version: int, source: random.Random) -> Message:
-    """A message whose fields all mean something to any implementation: known error codes, times
-    that exist."""
+    """Return a message whose fields all have a meaning in any implementation: known error codes,
+    valid times."""
     values = {
         field.name: _sample_field(field, version, source)
         for field in wire_fields(message_class)
@@ -108,7 +108,7 @@ def _sample_value(field: WireField, version: int, source: random.Random) -> Any:
 
 
 def messages(message_class: type[Message], version: int) -> strategies.SearchStrategy[Message]:
-    """Any message that the version can carry."""
+    """Generate any message that the version can carry."""
     return strategies.builds(
         message_class,
         **{

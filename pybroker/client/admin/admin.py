@@ -1,7 +1,8 @@
 """The public admin client: topics, partitions, options, log directories, groups, cluster. Every
-operation answers item by item, so that one bad name does not hide what became of the others.
+operation returns a result for each item, so one bad name does not hide the results of the others.
 
-This class is the list of operations; how each is asked stands in the modules beside it."""
+This class lists the operations; the modules beside it send the requests.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class Admin:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """Raises ConfigError."""
+        """Parse the options. Raises ConfigError."""
         if bootstrap_servers is not None:
             options["bootstrap_servers"] = (
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
@@ -74,7 +75,7 @@ class Admin:
         self._calls = Calls(self._cluster)
 
     async def start(self) -> None:
-        """Reach the cluster. Raises NoBrokers."""
+        """Connect to the cluster. Raises NoBrokers."""
         try:
             await self._cluster.start()
         except BaseException:
@@ -83,7 +84,7 @@ class Admin:
         self._calls.opened = True
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close all connections. Idempotent."""
         self._calls.opened = False
         await self._cluster.close()
 
@@ -106,8 +107,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> list[TopicResult]:
-        """One result a topic. `validate_only` checks what would happen and does nothing. Raises
-        ClientError if the controller cannot be asked."""
+        """Create topics. Return one result for each topic. `validate_only` checks the request and
+        changes nothing. Raises ClientError if the controller does not answer."""
         return await admin_topics.create_topics(
             self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -115,7 +116,8 @@ class Admin:
     async def delete_topics(
         self, names: Iterable[str], *, timeout_ms: int | None = None
     ) -> list[TopicResult]:
-        """One result a topic. Raises ClientError if the controller cannot be asked."""
+        """Delete topics. Return one result for each topic. Raises ClientError if the controller
+        does not answer."""
         return await admin_topics.delete_topics(self._calls, names, timeout_ms=timeout_ms)
 
     async def create_partitions(
@@ -125,7 +127,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> list[TopicResult]:
-        """Grow topics. One result a topic. Raises ClientError if the controller cannot be asked."""
+        """Grow topics. Return one result for each. Raises ClientError if the controller does not
+        answer."""
         return await admin_topics.create_partitions(
             self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -137,31 +140,33 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Have leaders elected. For each partition None, or why it has none that was elected just
-        now: ELECTION_NOT_NEEDED most often. With `partitions` None all are looked at, and those
-        that needed nothing are left out. Raises ClientError if the controller cannot be asked."""
+        """Elect leaders. Return for each partition None, or why no leader was elected: most often
+        ELECTION_NOT_NEEDED. With `partitions` None the controller checks all partitions, and those
+        without a need are left out. Raises ClientError if the controller does not answer."""
         return await admin_elections.elect_leaders(
             self._calls, election_type, partitions, timeout_ms=timeout_ms
         )
 
     async def list_topics(self) -> list[TopicInfo]:
-        """All topics that may be seen, sorted by name, internal ones too. Raises ClientError."""
+        """Return all visible topics, sorted by name, including internal ones. Raises
+        ClientError."""
         view = await self._calls.metadata(None)
         return [view.topics[name] for name in sorted(view.topics)]
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """What is known of each; `error` tells of those that do not exist. Raises ClientError."""
+        """Return the description of each topic; `error` is set for one that does not exist. Raises
+        ClientError."""
         wanted = list(names)
         return dict((await self._calls.metadata(wanted)).topics) if wanted else {}
 
     async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
-        """Raises ClientError."""
+        """Return the brokers and the controller. Raises ClientError."""
         return await admin_cluster.describe_cluster(self._calls, timeout_ms=timeout_ms)
 
     async def api_versions(
         self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
     ) -> dict[int, BrokerVersions]:
-        """What each of these brokers (None: all) understands. Raises Closed."""
+        """Return the API versions of each of these brokers (None: all). Raises Closed."""
         return await admin_cluster.api_versions(self._calls, brokers, timeout_ms=timeout_ms)
 
     async def describe_configs(
@@ -173,8 +178,8 @@ class Admin:
         documentation: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, ConfigDescription]:
-        """The options of topics and brokers, one description a resource. `names` None means all
-        options. Raises Closed."""
+        """Return the options of topics and brokers, one description for each resource. `names` None
+        means all options. Raises Closed."""
         return await admin_configs.describe_configs(
             self._calls,
             resources,
@@ -191,8 +196,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, ConfigResult]:
-        """Change single options and leave the others (IncrementalAlterConfigs). One result a
-        resource. Raises Closed."""
+        """Change single options and leave the others (IncrementalAlterConfigs). Return one result
+        for each resource. Raises Closed."""
         return await admin_configs.alter_configs(
             self._calls, changes, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -204,8 +209,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, ConfigResult]:
-        """Set these options and unset all others (AlterConfigs). One result a resource. Raises
-        Closed."""
+        """Set these options and unset all others (AlterConfigs). Return one result for each
+        resource. Raises Closed."""
         return await admin_configs.replace_configs(
             self._calls, configs, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -217,8 +222,8 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[int, BrokerLogDirs]:
-        """The log directories of each of these brokers (None: all) with the replicas of these
-        partitions (None: all). Raises Closed."""
+        """Return the log directories of each of these brokers (None: all) with the replicas of
+        these partitions (None: all). Raises Closed."""
         return await admin_log_dirs.describe_log_dirs(
             self._calls, brokers, partitions, timeout_ms=timeout_ms
         )
@@ -226,8 +231,8 @@ class Admin:
     async def alter_replica_log_dirs(
         self, moves: Mapping[Replica, str], *, timeout_ms: int | None = None
     ) -> dict[Replica, ClientError | None]:
-        """Have replicas moved to other directories of their broker. For each None, or why it does
-        not move. Raises Closed."""
+        """Move replicas to other directories of their broker. Return for each None, or why it is
+        not moved. Raises Closed."""
         return await admin_log_dirs.alter_replica_log_dirs(
             self._calls, moves, timeout_ms=timeout_ms
         )
@@ -235,8 +240,8 @@ class Admin:
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, DeletedRecords]:
-        """Delete what lies before these offsets (-1: all that is committed). One result a
-        partition. Raises Closed."""
+        """Delete all records before these offsets (-1: all committed records). Return one result
+        for each partition. Raises Closed."""
         return await admin_partitions.delete_records(self._calls, before, timeout_ms=timeout_ms)
 
     async def describe_producers(
@@ -246,7 +251,7 @@ class Admin:
         broker: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """The producers that each partition remembers, as its leader knows, or the replica on
+        """Return the producers that each partition knows, from its leader or from the replica on
         `broker`. Raises Closed."""
         return await admin_partitions.describe_producers(
             self._calls, partitions, broker=broker, timeout_ms=timeout_ms
@@ -255,8 +260,8 @@ class Admin:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, EpochEnd]:
-        """Where the leader epochs ended (OffsetForLeaderEpoch). One result a partition. Raises
-        Closed."""
+        """Return the end offsets of leader epochs (OffsetForLeaderEpoch). One result for each
+        partition. Raises Closed."""
         self._calls.check_opened()
         return await epoch_ends(self._cluster, epochs, deadline=self._calls.deadline(timeout_ms))
 
@@ -267,8 +272,8 @@ class Admin:
         isolation_level: str = "read_uncommitted",
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAnswer]:
-        """One answer a partition, with its own error. Moments are ms since 1970, or LATEST (-1),
-        EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed."""
+        """Return one answer for each partition, with its own error. Timestamps are ms since 1970,
+        or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed."""
         self._calls.check_opened()
         return await list_offsets(
             self._cluster,
@@ -280,28 +285,29 @@ class Admin:
     async def list_groups(
         self, states: Iterable[str] = (), *, timeout_ms: int | None = None
     ) -> GroupList:
-        """The groups of all brokers, of whatever protocol type; only those in one of `states` if
-        any are named. Raises Closed."""
+        """Return the groups of all brokers, of any protocol type; with `states`, only groups in one
+        of them. Raises Closed."""
         return await admin_groups.list_groups(self._calls, states, timeout_ms=timeout_ms)
 
     async def describe_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
-        """State and members of each group. One that does not exist is "Dead". Raises Closed."""
+        """Return state and members of each group. A group that does not exist is "Dead". Raises
+        Closed."""
         return await admin_groups.describe_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def delete_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
-        """Delete groups without members, and their offsets. For each None, or why it is not
+        """Delete groups without members, and their offsets. Return for each None, or why it is not
         deleted. Raises Closed."""
         return await admin_groups.delete_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def remove_members(
         self, group: str, instance_ids: Sequence[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
-        """Take static members out of a group. For each None, or why it is still there. Raises
-        ClientError if the group cannot be asked."""
+        """Remove static members from a group. Return for each None, or why it is still in the
+        group. Raises ClientError if the coordinator does not answer."""
         return await admin_groups.remove_members(
             self._calls, group, instance_ids, timeout_ms=timeout_ms
         )
@@ -313,9 +319,9 @@ class Admin:
         require_stable: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[str, GroupOffsets]:
-        """What groups have committed: of these partitions, or (None) of all. `require_stable`
-        waits until transactions that commit offsets are decided. One result a group. Raises
-        Closed."""
+        """Return the committed offsets of groups for these partitions, or (None) for all.
+        `require_stable` waits until transactions that commit offsets are completed. One result for
+        each group. Raises Closed."""
         return await admin_group_offsets.committed_offsets(
             self._calls, groups, require_stable=require_stable, timeout_ms=timeout_ms
         )
@@ -327,8 +333,8 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Commit in the name of a group without members. For each partition None, or why not.
-        Raises ClientError if the group cannot be asked."""
+        """Commit offsets of a group without members. Return for each partition None, or why its
+        offset is not committed. Raises ClientError if the coordinator does not answer."""
         return await admin_group_offsets.alter_offsets(
             self._calls, group, offsets, timeout_ms=timeout_ms
         )
@@ -340,8 +346,9 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Forget what a group has committed of partitions that it does not read. For each None,
-        or why it is still known. Raises ClientError if the group refuses as a whole."""
+        """Delete committed offsets of partitions that the group does not read. Return for each
+        None, or why its offset is still there. Raises ClientError if the coordinator refuses the
+        whole request."""
         return await admin_group_offsets.delete_offsets(
             self._calls, group, partitions, timeout_ms=timeout_ms
         )
@@ -349,8 +356,8 @@ class Admin:
     async def group_lag(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupLag]:
-        """How far groups are behind in the partitions of which they have committed an offset. One
-        result a group. Raises Closed."""
+        """Return the lag of groups in the partitions in which they have committed an offset. One
+        result for each group. Raises Closed."""
         return await lag.group_lag(self._calls, groups, timeout_ms=timeout_ms)
 
     async def partition_lag(
@@ -360,9 +367,9 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionLag]:
-        """How far whoever has read up to these offsets is behind. They have to be read before,
-        else what is consumed meanwhile is missing. Without `details` bytes and seconds are not
-        asked for. One result a partition. Raises Closed."""
+        """Return the lag behind these offsets. They must be read before this call, otherwise
+        records consumed meanwhile are missing. Without `details`, bytes and seconds are not looked
+        up. One result for each partition. Raises Closed."""
         return await lag.partition_lag(
             self._calls, committed, details=details, timeout_ms=timeout_ms
         )
@@ -374,8 +381,8 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> list[PartitionLag]:
-        """As `partition_lag`, for any number of offsets of each partition. One result a position,
-        in their order. Raises Closed."""
+        """Return the same as `partition_lag`, for any number of offsets of each partition. One
+        result for each position, in their order. Raises Closed."""
         return await lag.position_lag(
             self._calls, positions, details=details, timeout_ms=timeout_ms
         )

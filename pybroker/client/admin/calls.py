@@ -1,5 +1,5 @@
-"""How the admin client reaches whom it must ask: any broker, the controller, one broker, or the
-leaders of partitions; and when it asks again. What is asked is no business of this module."""
+"""Requests of the admin client to any broker, the controller, one broker, or the leaders of
+partitions, and their retries. The callers make the requests."""
 
 from __future__ import annotations
 
@@ -17,44 +17,45 @@ from pybroker.client.metadata import ClusterView
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 Ask = Callable[[Connection, float], Awaitable[T]]
-"""Asks on a connection, within so many seconds."""
+"""Sends a request on a connection; the number is its limit in seconds."""
 
 _FAILURES_UNTOLD: Final = 5
-"""How often the controller may be missing before it is told: an election takes a moment."""
+"""Failures to find the controller before a warning is logged: an election takes a moment."""
 
 
 class Calls:
-    """Asks for an admin client. `opened` until `close`."""
+    """The requests of one admin client. `opened` until `close`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.opened = False
 
     def deadline(self, timeout_ms: int | None = None) -> Deadline:
-        """The end of an operation that begins now; None means default.api.timeout.ms."""
+        """Return the end of an operation that begins now; None means default.api.timeout.ms."""
         limit_ms = timeout_ms or self.cluster.options.default_api_timeout_ms
         return Deadline(self.cluster.clock, limit_ms)
 
     def wait_ms(self, timeout_ms: int | None) -> int:
-        """How long a broker may take for its answer, so that it comes before we give up."""
+        """Return the time that a broker may take, in ms, so that its answer comes before the
+        client's own limit."""
         options = self.cluster.options
         return min(timeout_ms or options.default_api_timeout_ms, options.request_timeout_ms)
 
     async def any_broker(
         self, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
     ) -> T:
-        """The answer of whichever broker can be reached. Raises ClientError."""
+        """Return the answer of any broker that can be reached. Raises ClientError."""
         return await self._ask(
             self.cluster.any_connection, ask, self.deadline(timeout_ms), repeatable
         )
 
     async def controller(self, ask: Ask[T], timeout_ms: int | None = None) -> T:
-        """The answer of the controller. Raises ClientError."""
+        """Return the answer of the controller. Raises ClientError."""
 
         async def controller() -> Connection:
             node = self.cluster.view.controller_id
@@ -78,7 +79,7 @@ class Calls:
     async def broker(
         self, node: int, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
     ) -> T:
-        """The answer of one broker. Raises ClientError."""
+        """Return the answer of one broker. Raises ClientError."""
 
         async def named() -> Connection:
             return await self.cluster.connection(node)
@@ -88,7 +89,7 @@ class Calls:
     async def each_broker(
         self, nodes: Iterable[int] | None, ask: Ask[T], timeout_ms: int | None = None
     ) -> dict[int, T | ClientError]:
-        """The answers of these brokers (None: of all that are known), or why there is none."""
+        """Return the answers of these brokers (None: all known ones), or their errors."""
         self.check_opened()
         chosen = sorted(self.cluster.view.nodes) if nodes is None else list(dict.fromkeys(nodes))
 
@@ -108,14 +109,14 @@ class Calls:
         *,
         repeatable: bool = True,
     ) -> dict[TopicPartition, T | ClientError]:
-        """As `ask_leaders`."""
+        """Return one answer for each partition, from its leader: see `ask_leaders`."""
         self.check_opened()
         return await ask_leaders(
             self.cluster, partitions, ask, deadline=self.deadline(timeout_ms), repeatable=repeatable
         )
 
     async def metadata(self, names: Iterable[str] | None) -> ClusterView:
-        """What some broker knows of these topics (None: of all). Raises ClientError."""
+        """Return the metadata of these topics (None: all) from any broker. Raises ClientError."""
         self.check_opened()
         deadline = self.deadline()
         failures = 0
@@ -129,7 +130,7 @@ class Calls:
                 await self._before_retry(error, failures, deadline, True)
 
     def check_opened(self) -> None:
-        """Raises Closed."""
+        """Raises Closed unless the client runs."""
         if not self.opened:
             raise Closed("the admin client is not running")
 
@@ -140,7 +141,7 @@ class Calls:
         deadline: Deadline,
         repeatable: bool,
     ) -> T:
-        """Ask until there is an answer."""
+        """Repeat the request until there is an answer."""
         self.check_opened()
         failures = 0
         while True:
@@ -154,8 +155,8 @@ class Calls:
     async def _before_retry(
         self, error: ClientError, failures: int, deadline: Deadline, repeatable: bool
     ) -> None:
-        """Wait as long as is due before another try; raise the error if there shall be none.
-        What may have been done is done again only if it is `repeatable`."""
+        """Wait before the next attempt; raise the error if there is none. A request that may have
+        been carried out is repeated only if it is `repeatable`."""
         pause = self.cluster.pause_s(failures)
         may_retry = error.retriable and (error.definite or repeatable)
         if not may_retry or deadline.remaining_s() <= pause:
@@ -164,8 +165,8 @@ class Calls:
             failures == _FAILURES_UNTOLD + 1
             and getattr(error, "code", None) == ErrorCode.NOT_CONTROLLER
         ):
-            logger.warning(
-                "no broker acts as the controller yet (%s); trying for another %.0f s",
+            log.warning(
+                "no broker acts as the controller yet reason=%s remaining_s=%.0f",
                 error,
                 deadline.remaining_s(),
             )
@@ -177,8 +178,8 @@ class Calls:
 
 
 def controller_moved(answers: Iterable[tuple[int, str | None]]) -> None:
-    """All items (code, broker's sentence) fail alike when the broker asked is not the controller;
-    nothing was done. Raises ResponseError then."""
+    """Raises ResponseError if all items (code, broker's sentence) failed because the broker is not
+    the controller; nothing was done."""
     for code, sentence in answers:
         if code == ErrorCode.NOT_CONTROLLER:
             raise ResponseError(ErrorCode.NOT_CONTROLLER, broker_sentence=sentence or "")

@@ -1,4 +1,4 @@
-"""The cluster and its brokers: who there is, and what each understands."""
+"""The cluster and its brokers: listing them, and the API versions of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybroker.wire.messages.cluster import DescribeClusterRequest, DescribeClust
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """`controller` is None while there is none."""
+    """`controller` is None if the cluster has none."""
 
     cluster_id: str | None
     controller: Node | None
@@ -32,14 +32,15 @@ class BrokerVersions:
     error: ClientError | None = None
 
     def check(self) -> BrokerVersions:
-        """Itself; raises `error` if there is one."""
+        """Return the result itself. Raises `error` if there is one."""
         if self.error is not None:
             raise self.error
         return self
 
 
 async def describe_cluster(calls: Calls, *, timeout_ms: int | None) -> ClusterDescription:
-    """By DescribeCluster (KIP-700), or by Metadata where a broker does not know that."""
+    """Return the cluster, by DescribeCluster (KIP-700), or by Metadata if the broker does not know
+    that."""
 
     async def ask(connection: Connection, timeout_s: float) -> DescribeClusterResponse:
         answer = await connection.send(
@@ -72,7 +73,7 @@ async def describe_cluster(calls: Calls, *, timeout_ms: int | None) -> ClusterDe
 async def api_versions(
     calls: Calls, brokers: Iterable[int] | None, *, timeout_ms: int | None
 ) -> dict[int, BrokerVersions]:
-    """One result a broker (None: all that are known)."""
+    """Return one result for each broker (None: all known brokers)."""
 
     async def ask(connection: Connection, timeout_s: float) -> Mapping[int, tuple[int, int]]:
         return connection.versions

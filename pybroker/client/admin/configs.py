@@ -1,4 +1,4 @@
-"""The options of topics and brokers: reading them, with where each value comes from, and changing
+"""The options of topics and brokers: reading them, with the source of each value, and changing
 them."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class ResourceKind(enum.IntEnum):
-    """What has options."""
+    """The kinds of resources that have options."""
 
     TOPIC = 2
     BROKER = 4
@@ -42,7 +42,7 @@ class ResourceKind(enum.IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """A topic, a broker (its id as text; "" stands for all brokers), or the loggers of a broker."""
+    """A topic, a broker (its id as text; "" for all brokers), or the loggers of a broker."""
 
     kind: ResourceKind
     name: str
@@ -64,7 +64,7 @@ ALL_BROKERS: Final = ConfigResource(ResourceKind.BROKER, "")
 
 
 class ConfigSource(enum.IntEnum):
-    """Who has set a value."""
+    """The place where a value is set."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -76,7 +76,7 @@ class ConfigSource(enum.IntEnum):
 
 
 class ConfigType(enum.IntEnum):
-    """What a value is (KIP-569)."""
+    """The type of a value (KIP-569)."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -91,7 +91,7 @@ class ConfigType(enum.IntEnum):
 
 
 class ConfigOperation(enum.IntEnum):
-    """What to do to an option: APPEND and SUBTRACT are for lists (KIP-339)."""
+    """The change of an option: APPEND and SUBTRACT are for lists (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -109,7 +109,7 @@ class ConfigChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A place that gives a value to an option."""
+    """A source that sets an option, and its value there."""
 
     name: str
     value: str | None
@@ -118,8 +118,8 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """An option that holds for a resource. `value` is None if it is unset or sensitive. `synonyms`
-    and `documentation` are there if they were asked for."""
+    """An option in force for a resource. `value` is None if it is unset or sensitive. `synonyms`
+    and `documentation` are filled if they were requested."""
 
     name: str
     value: str | None
@@ -132,7 +132,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody has set it anywhere."""
+        """Whether the option is set nowhere."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
@@ -145,7 +145,7 @@ class ConfigDescription:
     error: ClientError | None = None
 
     def check(self) -> ConfigDescription:
-        """Itself; raises `error` if there is one."""
+        """Return the description itself. Raises `error` if there is one."""
         if self.error is not None:
             raise self.error
         return self
@@ -153,13 +153,13 @@ class ConfigDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigResult:
-    """What became of the changes to a resource. `error` None means that they hold."""
+    """The outcome of changes to a resource. `error` None means that they are in force."""
 
     resource: ConfigResource
     error: ClientError | None = None
 
     def check(self) -> ConfigResult:
-        """Itself; raises `error` if there is one."""
+        """Return the result itself. Raises `error` if there is one."""
         if self.error is not None:
             raise self.error
         return self
@@ -174,7 +174,7 @@ async def describe_configs(
     documentation: bool,
     timeout_ms: int | None,
 ) -> dict[ConfigResource, ConfigDescription]:
-    """One description a resource; `names` None means all options."""
+    """Return one description for each resource; `names` None means all options."""
 
     async def describe(
         chosen: Sequence[ConfigResource], connection: Connection, timeout_s: float
@@ -222,7 +222,7 @@ async def alter_configs(
     validate_only: bool,
     timeout_ms: int | None,
 ) -> dict[ConfigResource, ConfigResult]:
-    """Change single options (IncrementalAlterConfigs). One result a resource."""
+    """Change single options (IncrementalAlterConfigs). Return one result for each resource."""
     rows = {
         resource: [
             IncrementalAlterableConfig(
@@ -268,7 +268,7 @@ async def replace_configs(
     validate_only: bool,
     timeout_ms: int | None,
 ) -> dict[ConfigResource, ConfigResult]:
-    """Give resources these options and no others (AlterConfigs). One result a resource."""
+    """Set these options and no others (AlterConfigs). Return one result for each resource."""
 
     async def replace(
         chosen: Sequence[ConfigResource], connection: Connection, timeout_s: float
@@ -309,8 +309,8 @@ async def _ask_each(
     ask: _AskAbout[T],
     timeout_ms: int | None,
 ) -> dict[ConfigResource, T | ClientError]:
-    """The options of one broker and its loggers are that broker's; any broker knows the others.
-    Changes may be asked for again: doing them twice is doing them once."""
+    """Send each resource to a broker that knows it: the options and loggers of one broker to that
+    broker, the others to any broker. Changes may be repeated, since they are idempotent."""
     wanted = list(dict.fromkeys(resources))
     groups: dict[int | None, list[ConfigResource]] = {}
     for resource in wanted:
@@ -380,7 +380,7 @@ def _entry(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigEntr
 
 
 def _source(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigSource:
-    """Version 0 tells only whether somebody has set it."""
+    """Return the source; version 0 tells only whether the option is set."""
     if row.config_source >= 0:
         return _SOURCES.get(row.config_source, ConfigSource.UNKNOWN)
     if row.is_default:

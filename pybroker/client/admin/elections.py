@@ -1,4 +1,4 @@
-"""Leaders elected on demand: by preference, or from whoever is left."""
+"""Elections on demand: of the preferred leader, or of any live replica."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pybroker.wire.messages.reassignment import (
 
 
 class ElectionType(enum.IntEnum):
-    """PREFERRED elects the first replica of the assignment; UNCLEAN, where nobody leads, any
-    live one, and with it may lose records."""
+    """PREFERRED elects the first replica of the assignment. UNCLEAN elects any live replica of a
+    partition without a leader, and may lose records."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -33,7 +33,8 @@ async def elect_leaders(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """One result a partition. Raises ClientError if the controller cannot be asked."""
+    """Return one result for each partition. Raises ClientError if the controller does not
+    answer."""
     topics: dict[str, TopicPartitions] = {}
     for name, number in dict.fromkeys(partitions or ()):
         topics.setdefault(name, TopicPartitions(topic=name)).partitions.append(number)

@@ -1,4 +1,4 @@
-"""What groups have committed, read and changed from outside of them."""
+"""Committed offsets of groups, read and changed by an admin client."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ SEVERAL_GROUPS_VERSION: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """`offset` is that of the next record to read; `leader_epoch` that of the last one read, -1
-    if not told; `metadata` is the consumer's own text. `error` is set instead where the broker
-    could not tell."""
+    """`offset` is that of the next record to read; `leader_epoch` that of the last one read, -1 if
+    unknown; `metadata` is the consumer's own text. `error` is set instead if the broker returned
+    one."""
 
     offset: int
     leader_epoch: int = -1
@@ -53,14 +53,15 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """What a group has committed: partitions without a commit are left out. Or the error."""
+    """The committed offsets of a group, without partitions that have none; or the error."""
 
     group_id: str
     offsets: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     error: ClientError | None = None
 
     def check(self) -> GroupOffsets:
-        """Itself; raises `error`, or that of the first partition that has one."""
+        """Return the offsets themselves. Raises `error`, or that of the first partition that has
+        one."""
         for error in (self.error, *(row.error for row in self.offsets.values())):
             if error is not None:
                 raise error
@@ -74,8 +75,9 @@ async def committed_offsets(
     require_stable: bool,
     timeout_ms: int | None,
 ) -> dict[str, GroupOffsets]:
-    """One result a group; its value are the partitions to look up, None for all that it has
-    committed. `require_stable` waits until transactions that commit are decided."""
+    """Return one result for each group; the values of `groups` are the partitions to look up, None
+    for all committed ones. `require_stable` waits until transactions that commit offsets are
+    completed."""
     calls.check_opened()
     wanted = {
         group: None if partitions is None else by_topic(partitions)
@@ -127,8 +129,8 @@ async def alter_offsets(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """For each partition None, or why its offset is not committed. Raises ClientError if the group
-    cannot be asked."""
+    """Return for each partition None, or why its offset is not committed. Raises ClientError if the
+    coordinator does not answer."""
     calls.check_opened()
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, number), row in offsets.items():
@@ -169,8 +171,8 @@ async def delete_offsets(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """For each partition None, or why its offset is still there. Raises ClientError if the group
-    cannot be asked, or refuses as a whole."""
+    """Return for each partition None, or why its offset is still there. Raises ClientError if the
+    coordinator does not answer, or refuses the whole request."""
     calls.check_opened()
     wanted = list(dict.fromkeys(partitions))
     request = OffsetDeleteRequest(
@@ -216,7 +218,8 @@ _FOR_THE_WHOLE: Final = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""What a coordinator says of a partition, but means of the group: nothing was done, ask again."""
+"""Codes that a coordinator reports for a partition but that concern the group: nothing was done, so
+the request is repeated."""
 
 
 def _refusal(codes: Iterable[int]) -> ResponseError | None:
@@ -273,7 +276,8 @@ def _offsets(
     error_code: int,
     topics: Iterable[OffsetFetchResponseTopic | OffsetFetchResponseTopics],
 ) -> GroupOffsets | ClientError:
-    """What an answer says of one group; an error that retrying may cure stands for the whole."""
+    """Return the offsets of one group in an answer; an error that a retry may cure stands for the
+    whole."""
     if error := response_error(error_code):
         return error
     found: dict[TopicPartition, CommittedOffset] = {}

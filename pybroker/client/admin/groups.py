@@ -1,5 +1,5 @@
-"""Groups as their coordinators know them: listing, describing and deleting them, and taking static
-members out. What they have committed is the matter of `admin_group_offsets`."""
+"""Requests about groups to their coordinators: listing, describing and deleting them, and removing
+static members. `group_offsets` has their committed offsets."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from pybroker.wire.messages.groups import LeaveGroupRequest, LeaveGroupResponse,
 STATES_VERSION: Final = 4
 MEMBERS_VERSION: Final = 3
 CONSUMER_TYPES: Final = frozenset({PROTOCOL_TYPE, ""})
-"""The protocol types of groups that read topics; those without one only commit offsets."""
+"""The protocol types of groups that read topics; groups with an empty type only commit offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group in a list. `state` is empty where the broker does not tell it (before Kafka 2.6)."""
+    """A group in a list. `state` is empty if the broker does not report it (before Kafka 2.6)."""
 
     group_id: str
     protocol_type: str
@@ -50,19 +50,19 @@ class GroupListing:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether its members read topics, unlike those of Kafka Connect, say."""
+        """Whether the members read topics, unlike those of Kafka Connect, for example."""
         return self.protocol_type in CONSUMER_TYPES
 
 
 @dataclass(frozen=True, slots=True)
 class GroupList:
-    """The groups of the brokers that answered, sorted by id, and why the others did not."""
+    """The groups of the brokers that answered, sorted by id, and the errors of the others."""
 
     groups: tuple[GroupListing, ...]
     errors: Mapping[int, ClientError] = field(default_factory=dict)
 
     def check(self) -> GroupList:
-        """Itself; raises the error of the first broker that did not answer."""
+        """Return the list itself. Raises the error of the first broker that did not answer."""
         for error in self.errors.values():
             raise error
         return self
@@ -70,7 +70,7 @@ class GroupList:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member. `client_host` is as the coordinator writes it ("/127.0.0.1"); `metadata` and
+    """A member. `client_host` is as the coordinator formats it ("/127.0.0.1"); `metadata` and
     `assignment` are the bytes of the group's protocol."""
 
     member_id: str
@@ -81,19 +81,19 @@ class GroupMember:
     assignment: bytes = b""
 
     def subscription(self) -> Subscription:
-        """What a consumer wants. Raises MalformedInput; a group that rebalances tells no metadata
-        of its members."""
+        """Return the subscription of a consumer. Raises MalformedInput; during a rebalance the
+        group returns no metadata of its members."""
         return decode_subscription(self.metadata)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """What a consumer was given. Raises MalformedInput."""
+        """Return the partitions assigned to a consumer. Raises MalformedInput."""
         return decode_assignment(self.assignment).partitions
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group, or the error. `state` is Kafka's name of it; "Dead" is also the state of a group
-    that does not exist. `assignor` is empty unless the state is Stable."""
+    """A group, or the error. `state` is Kafka's name; a group that does not exist is "Dead", too.
+    `assignor` is empty unless the state is Stable."""
 
     group_id: str
     state: str = ""
@@ -105,18 +105,18 @@ class GroupDescription:
 
     @property
     def is_consumer(self) -> bool:
-        """As of a listing."""
+        """Whether the members read topics, as for a listing."""
         return self.protocol_type in CONSUMER_TYPES
 
     def check(self) -> GroupDescription:
-        """Itself; raises `error` if there is one."""
+        """Return the description itself. Raises `error` if there is one."""
         if self.error is not None:
             raise self.error
         return self
 
 
 async def list_groups(calls: Calls, states: Iterable[str], *, timeout_ms: int | None) -> GroupList:
-    """The groups of all brokers."""
+    """Return the groups of all brokers."""
     wanted = list(states)
 
     async def ask(connection: Connection, timeout_s: float) -> ListGroupsResponse:
@@ -150,7 +150,7 @@ async def list_groups(calls: Calls, states: Iterable[str], *, timeout_ms: int | 
 async def describe_groups(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, GroupDescription]:
-    """One description a group."""
+    """Return one description for each group."""
     calls.check_opened()
 
     async def ask(
@@ -179,8 +179,8 @@ async def describe_groups(
 async def delete_groups(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
-    """For each group None, or why it is not deleted. What may have been done is not done again:
-    another group of that name may have begun since."""
+    """Return for each group None, or why it is not deleted. A request that may have been carried
+    out is not repeated: another group of that name may exist by then."""
     calls.check_opened()
 
     async def ask(
@@ -206,8 +206,8 @@ async def delete_groups(
 async def remove_members(
     calls: Calls, group: str, instance_ids: Sequence[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
-    """For each static member None, or why it is still there. Raises ClientError if the group cannot
-    be asked, or refuses as a whole."""
+    """Return for each static member None, or why it is still in the group. Raises ClientError if
+    the coordinator does not answer, or refuses the whole request."""
     calls.check_opened()
     request = LeaveGroupRequest(
         group_id=group,
@@ -220,7 +220,7 @@ async def remove_members(
         version = connection.version_of(ApiKey.LEAVE_GROUP)
         if version < MEMBERS_VERSION:
             raise UnsupportedByBroker(
-                f"the broker knows version {version} of LeaveGroup; taking out static members"
+                f"the broker knows version {version} of LeaveGroup; removing static members"
                 f" takes {MEMBERS_VERSION}"
             )
         answer = await connection.send(

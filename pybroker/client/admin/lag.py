@@ -1,8 +1,8 @@
-"""How far groups are behind: in records, in bytes and in time.
+"""The lag of groups: in records, in bytes and in time.
 
-What was committed is read first, and everything about the log after it, so that a record which is
-read and committed in between is at worst counted as not yet read. The arithmetic, with what its
-numbers mean, is in `pybroker.group_lag`.
+The committed offsets are read first and the log's offsets afterwards, so a record that is read and
+committed in between counts, at worst, as unread. `pybroker.group_lag` has the arithmetic and the
+meaning of its numbers.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from pybroker.wire.messages.fetch import (
 )
 
 BATCHES_MAX: Final = 8
-"""Batches that are looked at for the first record at or after an offset: those of markers of
-transactions, and those that compaction has emptied, have none."""
+"""Batches that are searched for the first record at or after an offset: markers of transactions,
+and batches emptied by compaction, have no record."""
 TOGETHER_MAX: Final = 16
 """Partitions of which a batch is fetched at a time; a batch may have a megabyte and more."""
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 Position = tuple[TopicPartition, int]
-"""A partition, and the offset of the next record that somebody will read of it."""
+"""A partition, and the offset of the next record that a consumer will read of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in one partition.
+    """The lag of a group in one partition.
 
     `records` counts offsets from `committed` to `end_offset`, the high watermark; `stable_records`
-    to `last_stable_offset`, which is all that a consumer with isolation level read_committed can
-    see. `bytes` is estimated from the size of the leader's log. `seconds` is the age of the oldest
-    record that is not consumed, 0.0 if all are; None if it is not known (bytes too). No number is
-    negative. With an `error` nothing but `committed` is known, and the offsets are -1.
+    to `last_stable_offset`, where a read_committed consumer stops. `bytes` is estimated from the
+    size of the leader's log. `seconds` is the age of the oldest unread record, 0.0 if all are read;
+    None if unknown (so is `bytes`). No number is negative. With an `error` only `committed` is
+    known, and the offsets are -1.
     """
 
     committed: int
@@ -67,14 +67,14 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The partitions of which a group has committed an offset, or the error."""
+    """The partitions in which a group has committed an offset, or the error."""
 
     group_id: str
     partitions: Mapping[TopicPartition, PartitionLag] = field(default_factory=dict)
     error: ClientError | None = None
 
     def check(self) -> GroupLag:
-        """Itself; raises `error`, or that of the first partition that has one."""
+        """Return the lag itself. Raises `error`, or that of the first partition that has one."""
         for error in (self.error, *(row.error for row in self.partitions.values())):
             if error is not None:
                 raise error
@@ -84,7 +84,7 @@ class GroupLag:
 async def group_lag(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, GroupLag]:
-    """One result a group."""
+    """Return one result for each group."""
     answers = await committed_offsets(
         calls, dict.fromkeys(groups), require_stable=False, timeout_ms=timeout_ms
     )
@@ -109,7 +109,7 @@ async def partition_lag(
     details: bool = True,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, PartitionLag]:
-    """As `position_lag`, for one position a partition."""
+    """Return the same as `position_lag`, for one position of each partition."""
     lags = await position_lag(calls, [*committed.items()], details=details, timeout_ms=timeout_ms)
     return dict(zip(committed, lags, strict=True))
 
@@ -121,9 +121,9 @@ async def position_lag(
     details: bool = True,
     timeout_ms: int | None,
 ) -> list[PartitionLag]:
-    """The lag behind each of these offsets, which were read before; a partition may come several
-    times. One result a position, in their order. Without `details` bytes and seconds are not asked
-    for."""
+    """Return the lag behind each of these offsets, which were read before; a partition may occur
+    several times. One result for each position, in their order. Without `details`, bytes and
+    seconds are not looked up."""
     calls.check_opened()
     spans, problems = await _spans(calls, {key for key, _ in positions}, timeout_ms)
     behind = {
@@ -157,7 +157,7 @@ async def position_lag(
 async def _spans(
     calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
 ) -> tuple[dict[TopicPartition, LogSpan], dict[TopicPartition, ClientError]]:
-    """Where the partitions begin and end, and why that is not known of others."""
+    """Return first and last offsets of partitions, and the errors of the other partitions."""
     wanted = sorted(partitions)
     starts = await _ends(calls, wanted, EARLIEST, "read_uncommitted", timeout_ms)
     stables = await _ends(calls, wanted, LATEST, "read_committed", timeout_ms)
@@ -190,7 +190,8 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Between two questions the leader may have changed; the later answer cannot be below."""
+    """Return the span of a log; if the leader changed between the two requests, the later answer is
+    still not lower."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 
@@ -198,7 +199,7 @@ def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
 async def _sizes(
     calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
 ) -> dict[TopicPartition, int]:
-    """The bytes of the leaders' logs, as far as they can be had."""
+    """Return the bytes of the leaders' logs, as far as brokers answer."""
     wanted = list(partitions)
     leaders = {key: calls.cluster.view.leader(key) for key in wanted}
     brokers = {node for node in leaders.values() if node is not None}
@@ -217,8 +218,8 @@ async def _sizes(
 async def _timestamps(
     calls: Calls, positions: Iterable[Position], timeout_ms: int | None
 ) -> dict[Position, int]:
-    """The time of the first record at or after each position, in ms; left out where there is none
-    or it cannot be had."""
+    """Return the time of the first record at or after each position, in ms; positions without one,
+    or without an answer, are left out."""
     offsets: dict[TopicPartition, list[int]] = {}
     for key, offset in sorted(positions):
         offsets.setdefault(key, []).append(offset)
@@ -253,7 +254,8 @@ async def _timestamps(
 async def _timestamp(
     connection: Connection, key: TopicPartition, offset: int, timeout_s: float
 ) -> int | ClientError:
-    """The leader answers with the batch that holds the offset, however small the limit is."""
+    """Return the timestamp. The leader answers with the batch that holds the offset, however small
+    the limit is."""
     position = offset
     for _ in range(BATCHES_MAX):
         answer = await connection.send(
@@ -276,8 +278,8 @@ async def _timestamp(
 
 
 def _first_timestamp(records: memoryview, offset: int) -> tuple[int | None, int]:
-    """The time of the first record at or after `offset`, if these batches have one, and where to
-    go on if not. Raises CorruptionError, BrokerError."""
+    """Return the time of the first record at or after `offset`, if these batches have one, and
+    otherwise the offset to continue from. Raises CorruptionError, BrokerError."""
     position = offset
     for start, header in iter_headers(records):
         position = header.next_offset

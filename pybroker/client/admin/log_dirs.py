@@ -1,4 +1,4 @@
-"""The log directories of brokers: what lies where, and moving replicas between them."""
+"""The log directories of brokers: listing their replicas, and moving replicas between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pybroker.wire.messages.log_dirs import (
 
 
 class Replica(NamedTuple):
-    """A partition's copy on one broker."""
+    """The replica of a partition on one broker."""
 
     topic_partition: TopicPartition
     broker: int
@@ -33,8 +33,8 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """A replica in a directory: size in bytes, and how many offsets it is behind. `future`: it is
-    being moved here, and another directory still serves."""
+    """A replica in a directory: size in bytes, and its lag in offsets. `future`: it is being moved
+    here, and another directory still serves the partition."""
 
     size: int
     offset_lag: int
@@ -43,7 +43,7 @@ class ReplicaLog:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory; `error` tells if it is offline."""
+    """A log directory; `error` is set if it is offline."""
 
     path: str
     replicas: Mapping[TopicPartition, ReplicaLog] = field(default_factory=dict)
@@ -52,14 +52,14 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogDirs:
-    """The directories of a broker in its order, or why they are not known."""
+    """The directories of a broker in its order, or the error."""
 
     broker: int
     dirs: tuple[LogDir, ...] = ()
     error: ClientError | None = None
 
     def check(self) -> BrokerLogDirs:
-        """Itself; raises `error` if there is one."""
+        """Return the directories themselves. Raises `error` if there is one."""
         if self.error is not None:
             raise self.error
         return self
@@ -72,7 +72,7 @@ async def describe_log_dirs(
     *,
     timeout_ms: int | None,
 ) -> dict[int, BrokerLogDirs]:
-    """One result a broker (None: all). `partitions` None means all of them."""
+    """Return one result for each broker (None: all). `partitions` None means all partitions."""
     request = DescribeLogDirsRequest(
         topics=None
         if partitions is None
@@ -99,7 +99,7 @@ async def describe_log_dirs(
 async def alter_replica_log_dirs(
     calls: Calls, moves: Mapping[Replica, str], *, timeout_ms: int | None
 ) -> dict[Replica, ClientError | None]:
-    """For each replica None, or why it does not move."""
+    """Return None for each replica that is moved, the error for the others."""
     outcomes: dict[Replica, ClientError | None] = dict.fromkeys(moves, _NOT_ANSWERED)
     for broker in sorted({replica.broker for replica in moves}):
         paths: dict[str, list[TopicPartition]] = {}
@@ -116,7 +116,7 @@ async def alter_replica_log_dirs(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The partitions' numbers by topic, in the order of the first mention."""
+    """Return the partition numbers by topic, in the order of the first occurrence."""
     found: dict[str, list[int]] = {}
     for topic, number in partitions:
         found.setdefault(topic, []).append(number)

@@ -1,5 +1,5 @@
-"""What the admin client asks the leaders of partitions: deleting records, and the producers that
-they remember."""
+"""Requests of the admin client to the leaders of partitions: deleting records, and listing the
+producers of a partition."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from pybroker.wire.messages.transaction_admin import (
 )
 
 HIGH_WATERMARK: Final = -1
-"""Instead of an offset: delete all that is committed."""
+"""In place of an offset: delete all committed records."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
-    """`low_watermark` is where the partition begins now, -1 with an `error`."""
+    """`low_watermark` is the new log start, -1 with an `error`."""
 
     low_watermark: int
     error: ClientError | None = None
 
     def check(self) -> DeletedRecords:
-        """Itself; raises `error` if there is one."""
+        """Return the result itself. Raises `error` if there is one."""
         if self.error is not None:
             raise self.error
         return self
@@ -45,9 +45,9 @@ class DeletedRecords:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """A producer that a partition remembers. `last_timestamp` is in ms; -1 stands for none in
-    `last_sequence`, `coordinator_epoch` and `transaction_start`, the offset where its open
-    transaction began."""
+    """A producer in the state of a partition. `last_timestamp` is in ms; -1 means none in
+    `last_sequence`, `coordinator_epoch` and `transaction_start`, the first offset of its open
+    transaction."""
 
     id: int
     epoch: int
@@ -65,7 +65,7 @@ class PartitionProducers:
     error: ClientError | None = None
 
     def check(self) -> PartitionProducers:
-        """Itself; raises `error` if there is one."""
+        """Return the result itself. Raises `error` if there is one."""
         if self.error is not None:
             raise self.error
         return self
@@ -74,8 +74,8 @@ class PartitionProducers:
 async def delete_records(
     calls: Calls, before: Mapping[TopicPartition, int], *, timeout_ms: int | None
 ) -> dict[TopicPartition, DeletedRecords]:
-    """One result a partition. What may have been done is done again only where the offset is
-    given: all that is committed may be more the second time."""
+    """Return one result for each partition. A request that may have been carried out is repeated
+    only with an explicit offset: with HIGH_WATERMARK the second one could delete more."""
 
     async def ask(
         connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float
@@ -114,7 +114,7 @@ async def describe_producers(
     broker: int | None,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, PartitionProducers]:
-    """One result a partition, from its leader, or from the replica on `broker`."""
+    """Return one result for each partition, from its leader, or from the replica on `broker`."""
 
     async def ask(
         connection: Connection, chosen: tuple[TopicPartition, ...], timeout_s: float

@@ -1,4 +1,4 @@
-"""Topics come, grow and go: what the admin client asks the controller for."""
+"""Creating, deleting and growing topics: requests of the admin client to the controller."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DELETE_BY_STATE_VERSION: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 leaves the number to the broker. With `assignments` (partition ->
+    """A topic to create. -1 leaves a number to the broker. With `assignments` (partition ->
     brokers, preferred leader first) both numbers stay -1."""
 
     name: str
@@ -57,8 +57,8 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What became of one topic of a request. `error` None means that it was done; the rest is
-    filled as far as the broker tells."""
+    """The outcome for one topic of a request. `error` None means success; the other fields are
+    filled as far as the broker reports them."""
 
     name: str
     error: ResponseError | None
@@ -68,7 +68,7 @@ class TopicResult:
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
     def check(self) -> TopicResult:
-        """Itself; raises `error` if there is one."""
+        """Return the result itself. Raises `error` if there is one."""
         if self.error is not None:
             raise self.error
         return self
@@ -77,7 +77,7 @@ class TopicResult:
 async def create_topics(
     calls: Calls, topics: Iterable[NewTopic], *, validate_only: bool, timeout_ms: int | None
 ) -> list[TopicResult]:
-    """One result a topic. Raises ClientError if the controller cannot be asked."""
+    """Return one result for each topic. Raises ClientError if the controller does not answer."""
     request = CreateTopicsRequest(
         topics=[_creatable(topic) for topic in topics],
         timeout_ms=calls.wait_ms(timeout_ms),
@@ -98,7 +98,7 @@ async def create_topics(
 async def delete_topics(
     calls: Calls, names: Iterable[str], *, timeout_ms: int | None
 ) -> list[TopicResult]:
-    """One result a topic. Raises ClientError if the controller cannot be asked."""
+    """Return one result for each topic. Raises ClientError if the controller does not answer."""
     topics = list(names)
 
     async def ask(connection: Connection, timeout_s: float) -> DeleteTopicsResponse:
@@ -124,7 +124,7 @@ async def delete_topics(
 async def create_partitions(
     calls: Calls, topics: Iterable[NewPartitions], *, validate_only: bool, timeout_ms: int | None
 ) -> list[TopicResult]:
-    """One result a topic. Raises ClientError if the controller cannot be asked."""
+    """Return one result for each topic. Raises ClientError if the controller does not answer."""
     request = CreatePartitionsRequest(
         topics=[_growing(topic) for topic in topics],
         timeout_ms=calls.wait_ms(timeout_ms),

@@ -1,8 +1,9 @@
-"""Balanced assignments that move as little as possible: the arithmetic of the sticky assignors.
+"""Balanced assignments that move as few partitions as possible: the arithmetic of the sticky
+assignors.
 
 Balanced means: no member could hand a partition, directly or through others, to one that has at
-least two fewer. Where all read the same topics, that is a difference of at most one, and then no
-assignment that is balanced keeps more partitions where they are.
+least two fewer. If all members read the same topics, that is a difference of at most one, and no
+balanced assignment keeps more partitions where they are.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from pybroker.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a member says that it owned, and in which generation (-1: it does not say)."""
+    """The partitions that a member reports as owned, and in which generation (-1: unknown)."""
 
     partitions: tuple[TopicPartition, ...]
     generation: int
 
 
 def owners(claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
-    """Who owned a partition. Of several that claim it the one of the latest generation: the others
-    missed a rebalance. Two in the same generation: nobody, one of them must be wrong."""
+    """Return the owner of each partition. Of several members that claim it, the one of the latest
+    generation: the others missed a rebalance. If two claim it in the same generation, it has no
+    owner, because one of them must be wrong."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, claim in claims.items():
         for partition in dict.fromkeys(claim.partitions):
@@ -43,7 +45,7 @@ def balanced(
     members: Sequence[GroupMember],
     owned: Mapping[TopicPartition, str],
 ) -> Assignments:
-    """Who gets what, given who owned what."""
+    """Return the partitions of each member, from their previous owners."""
     ordered = in_order(members)
     reads = {member.member_id: frozenset(member.subscription.topics) for member in ordered}
     everything = [
@@ -67,8 +69,8 @@ def balanced(
 
 
 def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
-    """Everybody may read everything: cut those with too many, then give to those with the
-    fewest."""
+    """Assign partitions when all members read all topics: take from those with too many, then give
+    to those with the fewest."""
     if not kept:
         return
     each, extra = divmod(total, len(kept))
@@ -89,8 +91,8 @@ def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
 
 @dataclass(slots=True)
 class _Flow:
-    """Members read different topics. A partition can travel from a member to any reader of its
-    topic; along such steps load flows from members with many to those with few."""
+    """Assigns partitions when members read different topics. A partition can move to any reader of
+    its topic; along such steps load flows from members with many to those with few."""
 
     kept: Assignments
     reads: Mapping[str, frozenset[str]]
@@ -111,7 +113,7 @@ class _Flow:
         return len(self.kept[member_id])
 
     def _improve(self) -> bool:
-        """One step towards balance. False if there is none."""
+        """Make one step towards balance. Return False if there is none."""
         for giver in sorted(self.kept, key=self._load, reverse=True):
             path = self._path(giver)
             if path:
@@ -121,8 +123,8 @@ class _Flow:
         return False
 
     def _path(self, giver: str) -> list[tuple[str, str, str]]:
-        """The shortest way for one partition's worth of load to a member with at least two fewer,
-        as (from, topic, to) in order; empty if there is none."""
+        """Return the shortest path for one partition's worth of load to a member with at least two
+        fewer, as (from, topic, to) in order; empty if there is none."""
         came: dict[str, tuple[str, str]] = {}
         queue = deque([giver])
         while queue:
@@ -138,8 +140,8 @@ class _Flow:
         return []
 
     def _move(self, source: str, topic: str, target: str) -> None:
-        """Choose the partition whose move costs least: the target's own, then one that the source
-        did not own either."""
+        """Move the partition that costs least: one that the target owned before, then one that the
+        source did not own either."""
         choices = [partition for partition in self.kept[source] if partition.topic == topic]
 
         def cost(partition: TopicPartition) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What an assignor is given and what it gives."""
+"""The interface of an assignor: its input and its result."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pybroker.model import TopicPartition
 from pybroker.wire.consumer_protocol import Subscription
 
 Assignments = dict[str, list[TopicPartition]]
-"""By the member's id; every member has an entry."""
+"""The partitions by member id; every member has an entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member as the leader is told of it."""
+    """A member as the leader sees it."""
 
     member_id: str
     instance_id: str | None
@@ -23,31 +23,32 @@ class GroupMember:
 
 
 class Assignor(Protocol):
-    """One for each strategy of a consumer: some remember what they were given."""
+    """A consumer has one for each strategy: some remember earlier assignments."""
 
     @property
     def name(self) -> str:
-        """As members call it in JoinGroup."""
+        """The name that members send in JoinGroup."""
 
     @property
     def cooperative(self) -> bool:
-        """Whether members keep their partitions while they join; all others give everything back
-        before."""
+        """Whether members keep their partitions while they join; with other assignors they give all
+        back before."""
 
     def user_data(self) -> bytes | None:
-        """What the leader shall know of this member, besides its topics."""
+        """Return the bytes that the leader gets about this member, besides its topics."""
 
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Who gets what. Topics without a count do not exist (yet) and are left out."""
+        """Return the partitions of each member. Topics without a count do not exist (yet) and are
+        left out."""
 
     def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """What this member was given in that generation."""
+        """Note the partitions that this member was assigned in that generation."""
 
 
 class Forgetful:
-    """The part of an assignor that needs to know nothing of earlier assignments."""
+    """The part of an assignor that ignores earlier assignments."""
 
     def user_data(self) -> bytes | None:
         return None
@@ -57,7 +58,8 @@ class Forgetful:
 
 
 def member_order(member: GroupMember) -> tuple[bool, str]:
-    """Static members first, by instance id, so that restarts change nothing; then by member id."""
+    """Return the sort key of a member: static members first, by instance id, so that restarts
+    change nothing; then by member id."""
     if member.instance_id is not None:
         return False, member.instance_id
     return True, member.member_id
@@ -68,6 +70,6 @@ def in_order(members: Iterable[GroupMember]) -> list[GroupMember]:
 
 
 def topics_of(members: Iterable[GroupMember], partition_counts: Mapping[str, int]) -> list[str]:
-    """The topics that somebody reads and that exist, sorted."""
+    """Return the topics that some member reads and that exist, sorted."""
     wanted = {topic for member in members for topic in member.subscription.topics}
     return sorted(topic for topic in wanted if partition_counts.get(topic, 0) > 0)

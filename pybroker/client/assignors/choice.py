@@ -1,5 +1,5 @@
-"""Assignors by the names in `partition.assignment.strategy`: those on the wire, or the names of
-Kafka's classes."""
+"""Assignors by the names in `partition.assignment.strategy`: those on the wire, or Kafka's class
+names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _JAVA_NAMES: Final[Mapping[str, str]] = {
 
 
 def assignor_name(text: str) -> str:
-    """The name on the wire. Raises ValueError."""
+    """Return the name on the wire. Raises ValueError."""
     plain = text.strip()
     name = _JAVA_NAMES.get(plain.removeprefix(_JAVA_PACKAGE), plain)
     if name not in _MAKERS:
@@ -37,5 +37,5 @@ def assignor_name(text: str) -> str:
 
 
 def make_assignor(name: str) -> Assignor:
-    """A fresh one. Raises ValueError."""
+    """Return a new assignor. Raises ValueError."""
     return _MAKERS[assignor_name(name)]()

@@ -1,4 +1,4 @@
-"""range: each topic by itself, cut into runs of consecutive partitions."""
+"""range: divides each topic by itself, into runs of consecutive partitions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pybroker.model import TopicPartition
 
 
 class RangeAssignor(Forgetful):
-    """The first members of a topic get one partition more where it does not come out even. Members
-    of topics with as many partitions each get the same numbers of all: what is joined by key stays
-    together."""
+    """The first members of a topic get one partition more if they do not divide evenly. Members of
+    topics with equally many partitions get the same numbers of each: joins by key stay on one
+    member."""
 
     name: Final = "range"
     cooperative: Final = False

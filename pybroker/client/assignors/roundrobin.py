@@ -17,7 +17,8 @@ from pybroker.model import TopicPartition
 
 
 class RoundRobinAssignor(Forgetful):
-    """Even where all members read the same topics; who does not read a topic is passed over."""
+    """Balanced if all members read the same topics; a member that does not read a topic is passed
+    over."""
 
     name: Final = "roundrobin"
     cooperative: Final = False

@@ -1,4 +1,4 @@
-"""sticky and cooperative-sticky: balanced, and who had a partition keeps it if that is possible."""
+"""sticky and cooperative-sticky: balanced, and members keep their partitions if possible."""
 
 from __future__ import annotations
 
@@ -29,14 +29,19 @@ class _Partitions(Message):
 
 @message
 class _StickyUserData(Message):
-    """What Kafka's sticky assignor says of a member: 0 what it had. 1 in which generation."""
+    """The user data of Kafka's sticky assignor: version 0 has the member's partitions, 1 adds their
+    generation."""
 
-    previous_assignment: list[_Partitions] = array(_Partitions, "What the member had.")
-    generation: int = int32("In which generation.", since=1, ignorable=True, default=NO_GENERATION)
+    previous_assignment: list[_Partitions] = array(
+        _Partitions, "The partitions that the member had."
+    )
+    generation: int = int32(
+        "The generation of those partitions.", since=1, ignorable=True, default=NO_GENERATION
+    )
 
 
 class StickyAssignor:
-    """Members give everything back before they join, and mostly get the same again."""
+    """Members give all partitions back before they join, and mostly get the same ones again."""
 
     name: Final = "sticky"
     cooperative: Final = False
@@ -46,7 +51,7 @@ class StickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """What this member had before; by the time it joins it owns nothing any more."""
+        """Return the previous partitions of this member; when it joins it no longer owns any."""
         if not self._partitions:
             return None
         topics: dict[str, _Partitions] = {}
@@ -71,9 +76,9 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """Members keep what they have while they join. What shall move from one to another is given to
-    nobody at first: its owner sees that it lost it, gives it back and joins again, and only then
-    it goes to the other. So nothing is ever owned twice, and what does not move is read on."""
+    """Members keep their partitions while they join. A partition that shall move is first assigned
+    to no member: its owner loses it, gives it back and joins again, and only then the other member
+    gets it. So a partition never has two owners, and the others are read on."""
 
     name: Final = "cooperative-sticky"
     cooperative: Final = True
@@ -82,7 +87,7 @@ class CooperativeStickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """The generation, for leaders that do not know it as a field of the subscription."""
+        """Return the generation, for leaders that do not know it as a field of the subscription."""
         return _GENERATION.pack(self._generation)
 
     def assign(
@@ -110,8 +115,8 @@ class CooperativeStickyAssignor:
 
 
 def _earlier(subscription: Subscription) -> Claim:
-    """Of a member of `sticky`. User data that makes no sense counts as none: another client may
-    put in what it likes."""
+    """Return the claim of a member of `sticky`. Invalid user data counts as none: another client
+    may send anything."""
     for version in (USER_DATA_VERSION, 0):
         try:
             data = decode_message(
@@ -133,8 +138,8 @@ def _earlier(subscription: Subscription) -> Claim:
 
 
 def _present(subscription: Subscription) -> Claim:
-    """Of a member of `cooperative-sticky`: the generation stands in the subscription since its
-    version 2, before that in the user data, of whichever form."""
+    """Return the claim of a member of `cooperative-sticky`: the generation is in the subscription
+    since its version 2, before that in the user data, in either form."""
     generation = subscription.generation_id
     data = subscription.user_data or b""
     if generation == NO_GENERATION and len(data) == _GENERATION.size:

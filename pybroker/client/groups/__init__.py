@@ -1,2 +1,2 @@
-"""A consumer as a member of a group: who coordinates it, joining and staying, dividing the
-partitions, committed offsets. `session` puts it together; `decisions` and `topics` are pure."""
+"""A consumer as a member of a group: finding the coordinator, joining and staying, dividing the
+partitions, committed offsets. `session` combines them; `decisions` and `topics` are pure."""

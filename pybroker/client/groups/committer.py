@@ -1,7 +1,7 @@
-"""When a consumer's positions are committed: when it says so, and automatically while it reads on.
+"""Commits a consumer's positions: on request, and automatically while it reads on.
 
-A record counts as handled when the user asks for the next one, so all that happens automatically
-happens inside of calls of the user, never by a timer of its own.
+A record counts as handled when the user requests the next one, so automatic commits happen during
+calls of the user, never by a timer of their own.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pybroker.client.options import ConsumerOptions
 from pybroker.client.subscription import PartitionReader
 from pybroker.model import TopicPartition
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 LAST_COMMIT_LIMIT_MS: Final = 5_000
-"""How long the commit may take when partitions are handed over or the consumer ends."""
+"""The limit of the commit when partitions are handed over or the consumer ends."""
 GivenOffsets = Mapping[TopicPartition, "int | OffsetAndMetadata"]
 CommitCallback = Callable[
     [dict[TopicPartition, OffsetAndMetadata], ClientError | None], Awaitable[None] | None
@@ -32,7 +32,7 @@ CommitCallback = Callable[
 
 
 class Committer:
-    """One a consumer with a group. `readers` gives how far its partitions have been read; `news` is
+    """A consumer with a group has one. `readers` returns the readers of its partitions; `news` is
     called when an automatic commit has ended, since the next one may be due."""
 
     def __init__(
@@ -52,11 +52,11 @@ class Committer:
         self._next_s = cluster.clock.monotonic() + self._interval_s
         self._running = False
         self._told: dict[TopicPartition, tuple[int, int | None]] = {}
-        """Era and position of a partition when the user committed it last."""
+        """Era and position of a partition at the user's last commit."""
         self._tasks = TaskOwner()
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Of what is read at the moment."""
+        """Return the positions of all partitions that are read at the moment."""
         return {
             key: OffsetAndMetadata(reader.position, "", reader.position_epoch)
             for key, reader in self._readers().items()
@@ -66,8 +66,9 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What to commit at the end: the positions, but the records from the offsets `in_hand` on
-        count as not handled. Where the user has committed since they were given, that holds."""
+        """Return the offsets to commit at the end: the positions, but the records from the offsets
+        `in_hand` on count as not handled. A commit of the user after those records were returned
+        prevails."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._told.get(key) == places[key]:
@@ -77,11 +78,11 @@ class Committer:
         return handled
 
     async def commit(self, offsets: GivenOffsets | None, deadline: Deadline) -> None:
-        """Raises as `Consumer.commit`."""
+        """Commit and wait. Raises the errors of `Consumer.commit`."""
         await self._offsets.commit(self._chosen(offsets), deadline)
 
     def commit_async(self, offsets: GivenOffsets | None, callback: CommitCallback | None) -> None:
-        """Raises ValueError."""
+        """Commit without waiting. Raises ValueError."""
         chosen = self._chosen(offsets)
         work = self._offsets.commit(chosen, self._deadline(), once=True)
         self._tasks.start(self._report(work, chosen, callback), "commit")
@@ -92,22 +93,22 @@ class Committer:
         return self._options.enable_auto_commit and now >= self._next_s and not self._running
 
     def due_in_s(self, now: float) -> float | None:
-        """In how many seconds it will be `due`, None if never by itself."""
+        """Return in how many seconds a commit is `due`, None if never by itself."""
         if not self._options.enable_auto_commit or self._running:
             return None
         return max(self._next_s - now, 0.0)
 
     def postpone(self) -> None:
-        """Begin the interval anew."""
+        """Restart the interval."""
         self._next_s = self._cluster.clock.monotonic() + self._interval_s
 
     def commit_if_due(self) -> None:
-        """Without waiting for the outcome."""
+        """Commit if the interval is over, without waiting for the outcome."""
         if self.due(self._cluster.clock.monotonic()):
             self.commit_now()
 
     def commit_now(self) -> None:
-        """If commits are automatic, whether it is time or not; without waiting for the outcome."""
+        """Commit if commits are automatic, due or not, without waiting for the outcome."""
         self.postpone()
         positions = self.positions()
         if self._options.enable_auto_commit and positions:
@@ -122,27 +123,27 @@ class Committer:
         if error is not None and error.retriable:
             self._next_s = self._cluster.clock.monotonic() + self._cluster.pause_s(1)
         if error is not None and not isinstance(error, RebalanceInProgress):
-            logger.warning("event=auto-commit-failed reason=%s", error)
+            log.warning("auto commit failed reason=%s", error)
         self._news()
 
     async def commit_last(self, offsets: Offsets, limit_ms: int = LAST_COMMIT_LIMIT_MS) -> None:
-        """If commits are automatic: before partitions are given back, and at the end. A failure is
-        logged; the records are read again then."""
+        """Commit if commits are automatic, before partitions are given back and at the end. A
+        failure is logged; the records are then read again."""
         if not self._options.enable_auto_commit:
             return
         try:
             deadline = Deadline(self._cluster.clock, limit_ms)
             await self._offsets.commit(offsets, deadline, automatic=True)
         except ClientError as error:
-            logger.warning("event=auto-commit-failed reason=%s", error)
+            log.warning("auto commit failed reason=%s", error)
 
     async def settle(self) -> None:
-        """Commits that are on their way get a moment to arrive: from a member that has left the
-        coordinator takes none."""
+        """Give commits in flight a moment to arrive: the coordinator accepts none from a member
+        that has left."""
         await self._tasks.finish(LAST_COMMIT_LIMIT_MS / 1_000)
 
     async def close(self) -> None:
-        """Commits that are on their way get a moment to arrive."""
+        """Give commits in flight a moment to arrive."""
         try:
             await self.settle()
         finally:
@@ -151,7 +152,7 @@ class Committer:
     # Inside
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the user commits."""
+        """Return the offsets that the user commits."""
         positions = self.positions()
         chosen = {}
         for key, given in (positions if offsets is None else offsets).items():
@@ -163,7 +164,8 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Where the user is: a jump may lead back to a position, and what was before it again."""
+        """Return era and position of each partition: a jump may lead back to a position, and to
+        records before it."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:
@@ -185,4 +187,4 @@ class Committer:
             if inspect.isawaitable(outcome):
                 await outcome
         elif problem is not None:
-            logger.warning("event=commit-failed reason=%s", problem)
+            log.warning("commit failed reason=%s", problem)

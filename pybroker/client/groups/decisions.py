@@ -1,11 +1,11 @@
-"""What a member does about each answer of its coordinator: one table a request, no I/O.
+"""The reaction of a member to each answer of its coordinator: one table for each request, no I/O.
 
     JoinGroup     joining        -> in the generation, or again
     SyncGroup     joining        -> stable, or join again
     Heartbeat     stable         -> stable, join again, or lost
     OffsetCommit  any            -> stored, or why not
 
-A code that a table does not name is tried again if it is retriable, and final otherwise.
+A code that a table does not name is retried if it is retriable, and final otherwise.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ NO_GENERATION: Final = -1
 
 
 class MemberState(enum.Enum):
-    """Where a member stands."""
+    """The state of a member."""
 
-    OUTSIDE = "in no generation; it owns nothing that is valid"
+    OUTSIDE = "in no generation; it owns no partitions"
     JOINING = "JoinGroup or SyncGroup is on its way; no heartbeats"
     STABLE = "in a generation; heartbeats keep it there"
 
 
 class Next(enum.Enum):
-    """What to do about an answer."""
+    """The reaction to an answer."""
 
     GO_ON = "it worked"
-    AGAIN = "ask the same again after a pause"
-    FIND = "the coordinator is another one or away: find it, then ask again"
-    REJOIN = "the group rebalances: join again as the member that we are"
+    AGAIN = "send the same request again after a pause"
+    FIND = "the coordinator has moved or is away: find it, then send again"
+    REJOIN = "the group rebalances: join again as the same member"
     TAKE_ID = "join again at once with the id in the answer"
-    LOST = "the coordinator does not count us in: what we own is not ours any more; join anew"
-    GIVE_UP = "nothing that we could do helps"
+    LOST = "the member is not in the group's generation: it owns nothing any more; join anew"
+    GIVE_UP = "the error is final"
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """As whom a request is sent. Without membership: generation -1, empty member id."""
+    """The identity in a request. Without membership: generation -1, empty member id."""
 
     generation: int = NO_GENERATION
     member_id: str = ""
@@ -88,17 +88,18 @@ FETCH_OFFSETS: Final[Mapping[ErrorCode, Next]] = _COORDINATOR
 
 
 def decide(table: Mapping[ErrorCode, Next], code: ErrorCode) -> Next:
-    """What to do about that answer."""
+    """Return the reaction to that code."""
     return table.get(code, Next.AGAIN if code.retriable else Next.GIVE_UP)
 
 
 def forgets_member_id(code: ErrorCode) -> bool:
-    """Of the answers that say LOST: a member of an old generation is still known by its id."""
+    """Whether a LOST code also invalidates the member id: a member of an old generation keeps
+    it."""
     return code != ErrorCode.ILLEGAL_GENERATION
 
 
 def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientError:
-    """What the user is told of an answer that means GIVE_UP."""
+    """Return the user's error for a GIVE_UP answer."""
     match code:
         case ErrorCode.FENCED_INSTANCE_ID:
             return FencedInstance(
@@ -127,7 +128,7 @@ def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientEr
 
 
 def commit_refusal(group_id: str, step: Next, code: ErrorCode, identity: Identity) -> ClientError:
-    """What the user is told of a commit that did not happen."""
+    """Return the user's error for a refused commit."""
     if step is Next.REJOIN:
         return rebalancing(group_id)
     if step is Next.LOST and identity.member_id:
@@ -142,16 +143,16 @@ def commit_refusal(group_id: str, step: Next, code: ErrorCode, identity: Identit
 
 
 def rebalancing(group_id: str) -> RebalanceInProgress:
-    """The error of a commit while the member joins."""
+    """Return the error of a commit while the member joins."""
     return RebalanceInProgress(
         group_id,
         "it is rebalancing, so the offsets were not committed; read on with getmany(), then commit"
-        " what is still assigned",
+        " the offsets of the partitions that are still assigned",
     )
 
 
 def no_member(group_id: str) -> CommitFailed:
-    """The error of a commit after the membership was lost."""
+    """Return the error of a commit after the membership was lost."""
     return CommitFailed(
         group_id,
         "the offsets were not committed: it has rebalanced without this member, and the partitions"

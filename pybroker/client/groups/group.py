@@ -1,4 +1,4 @@
-"""All that a consumer has because of its group.id, put together."""
+"""All parts of a consumer that depend on its group.id."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 
 DOUBT_LOOKS: Final = 5
-"""How many times as long as retry.backoff.max.ms a topic must be missing to count as gone."""
+"""How many times retry.backoff.max.ms a topic must be missing to count as gone."""
 
 
 class Group:
-    """One a consumer with a group.id, whether it is a member (after `session.subscribe`) or only
-    keeps its offsets there (partitions by hand)."""
+    """A consumer with a group.id has one, whether it is a member (after `session.subscribe`) or
+    only keeps its offsets there (manual assignment)."""
 
     def __init__(
         self, options: ConsumerOptions, cluster: Cluster, fetcher: Fetcher, group_id: str
@@ -47,18 +47,19 @@ class Group:
         fetcher.find_committed = self._find_committed
 
     def due(self) -> bool:
-        """Whether `attend` has something to do. Asked for every record; a user who takes records is
-        not silent."""
+        """Whether `attend` has something to do. Called for every record; a user that takes records
+        counts as active."""
         now = self._member.last_read = self._cluster.clock.monotonic()
         return self.session.due() or self.committer.due(now)
 
     async def attend(self) -> None:
-        """What is due before records may be given out. Raises as `GroupSession.attend`."""
+        """Do the due work before records may be returned. Raises the errors of
+        `GroupSession.attend`."""
         await self.session.attend()
         self.committer.commit_if_due()
 
     def wait_at_most_s(self, limit_s: float) -> float:
-        """How long a call that reads may wait before it has to attend again."""
+        """Return how long a call that reads may wait before it has to attend again, in seconds."""
         if self.session.due():
             return 0.0
         due_s = self.committer.due_in_s(self._cluster.clock.monotonic())
@@ -66,7 +67,7 @@ class Group:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Around a call that reads."""
+        """Wrap a call that reads."""
         self._member.reading = True
         try:
             yield
@@ -75,7 +76,7 @@ class Group:
             self._member.last_read = self._cluster.clock.monotonic()
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> Committed:
-        """Raises ClientError."""
+        """Return the committed offsets. Raises ClientError."""
         return await self._offsets.fetch(
             partitions,
             Deadline(self._cluster.clock, self._options.default_api_timeout_ms),
@@ -83,11 +84,11 @@ class Group:
         )
 
     async def leave(self) -> None:
-        """Give back what is read, having committed it. Raises what a callback raises."""
+        """Commit, give all partitions back and leave. Raises the errors of callbacks."""
         await self._leave({})
 
     async def close(self, in_hand: Mapping[TopicPartition, int]) -> None:
-        """As `leave`, and for good; the records from the offsets `in_hand` on count as not
+        """Leave as `leave` does, for good; the records from the offsets `in_hand` on count as not
         handled."""
         try:
             await self._leave(in_hand)
@@ -105,9 +106,10 @@ class Group:
         return None if self.session.choice is None else self._member.identity
 
     def _identity(self, asker: Identity | None) -> Identity:
-        """A member's commit is sent in the generation in which it was asked for, or not at all:
-        in the next one others may hold the partitions and be further, and nobody checks that; and a
-        group without members takes what is sent as none. Raises CommitFailed."""
+        """Return the identity for a commit: a member's commit is sent in the generation of the
+        call, or not at all. In the next generation other members may hold the partitions and be
+        further, and no broker checks that; and a group without members accepts a commit without a
+        generation. Raises CommitFailed."""
         if self.session.choice is None:
             if asker is not None:
                 raise no_member(self._link.group_id)

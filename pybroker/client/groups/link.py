@@ -1,5 +1,5 @@
-"""Which broker coordinates a group, and asking it. A broker that is away or no longer the one is
-forgotten, and the next request looks for its successor."""
+"""Finds the coordinator of a group and sends requests to it. A broker that is away or no longer the
+coordinator is forgotten, and the next request finds its successor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from pybroker.wire.schema import Message
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 AnswerT = TypeVar("AnswerT", bound=Message)
 
@@ -33,12 +33,12 @@ GROUP_KEY: Final = 0
 KEYS_SINCE: Final = 4
 """FindCoordinator for several keys."""
 GROUP_LANE: Final = "group"
-"""For requests that wait long at the broker, which answers in order: JoinGroup and SyncGroup, and
-the heartbeats, which are not sent meanwhile. Commits do not wait behind them."""
+"""The lane of requests that wait long at the broker, which answers in order: JoinGroup and
+SyncGroup, and the heartbeats, which are not sent meanwhile. Commits do not wait behind them."""
 
 
 class CoordinatorLink:
-    """One a consumer."""
+    """A consumer has one."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         self.cluster = cluster
@@ -52,9 +52,10 @@ class CoordinatorLink:
         return self._address is not None
 
     def lost(self, reason: object) -> None:
-        """It is not the coordinator, or does not answer: look again before the next request."""
+        """Forget the coordinator, because the broker no longer coordinates the group or does not
+        answer. The next request finds it again."""
         if self._address is not None:
-            logger.info("event=coordinator-lost group=%s reason=%s", self.group_id, reason)
+            log.info("coordinator lost group=%s reason=%s", self.group_id, reason)
             self._lost = self._address
         self._address = None
 
@@ -67,7 +68,7 @@ class CoordinatorLink:
         timeout_s: float,
         lane: str = "",
     ) -> AnswerT:
-        """Ask the coordinator once, with the request that `build` makes for the version. Raises
+        """Send the coordinator one request, which `build` makes for the version. Raises
         ClientError."""
         address = self._address or await self._find()
         try:
@@ -80,10 +81,10 @@ class CoordinatorLink:
             raise
 
     async def _find(self) -> Address:
-        """Raises ClientError."""
+        """Return the coordinator's address. Raises ClientError."""
         async with self._finding:
             if self._address is None:
-                # Who is cut off from the cluster goes on naming itself.
+                # A broker that is cut off from the cluster still names itself as the coordinator.
                 connection = await self.cluster.any_connection(last=self._lost)
                 self._address = await self._ask(connection)
             return self._address
@@ -103,10 +104,11 @@ class CoordinatorLink:
         row = answer.coordinators[0] if several and answer.coordinators else answer
         code = error_code(row.error_code)
         if code != ErrorCode.NONE:
-            # Who is cut off from the cluster cannot say: a refresh moves on to the next broker.
+            # A broker that is cut off from the cluster has no answer: a refresh moves on to the
+            # next broker.
             self.cluster.request_refresh()
             raise _refused(self.group_id, code)
-        logger.info("event=coordinator-found group=%s broker=%d", self.group_id, row.node_id)
+        log.info("coordinator found group=%s broker=%d", self.group_id, row.node_id)
         return row.host, row.port
 
 

@@ -1,9 +1,8 @@
-"""A member of a group: joins, divides the partitions if it is made leader, stays by heartbeats, and
+"""A member of a group: joins, divides the partitions if it is the leader, stays by heartbeats, and
 leaves.
 
-Joining runs beside the user's work, and so do the heartbeats: nothing the user awaits holds them
-up. What concerns partitions that the user holds happens elsewhere, in calls of the user: see
-`session`.
+Joining and heartbeats run beside the user's work: no await of the user delays them. `session`
+handles the partitions that the user holds, during calls of the user.
 """
 
 from __future__ import annotations
@@ -49,16 +48,16 @@ from pybroker.wire.messages.groups import (
     SyncGroupResponse,
 )
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 LEAVE_LIMIT_S: Final = 2.0
 JOIN_MARGIN_MS: Final = 5_000
-"""How much longer than the rebalance may take we wait for the answer to JoinGroup."""
+"""How much longer than the rebalance timeout the client waits for the answer to JoinGroup."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """A generation that we are in, and what we are given in it."""
+    """A generation that the member is in, and its partitions."""
 
     identity: Identity
     assignor: Assignor
@@ -66,11 +65,11 @@ class JoinResult:
 
 
 class Membership:
-    """One a consumer. `news` is called when there is something for the user's next call to do.
+    """A consumer has one. `news` is called when the user's next call has something to do.
 
     Invariant: `state` is STABLE exactly if `identity` names a generation in which the coordinator
-    counted us at its last answer. `rejoin` is why the member has to join (again), None if it has
-    not; `failure` what makes that impossible.
+    counted the member at its last answer. `rejoin` is why the member has to join (again), None if
+    it need not; `failure` is the error that makes that impossible.
     """
 
     def __init__(
@@ -94,15 +93,17 @@ class Membership:
         self.failure: ClientError | None = None
         self.joined: JoinResult | None = None
         self._divided: tuple[set[str], dict[str, int]] | None = None
-        """As leader: the topics of all members, and how many partitions we divided of each."""
+        """As leader: the topics of all members, and the number of partitions of each that were
+        divided."""
         self._withheld_until: float | None = None
-        """As leader: when to divide again what was given to nobody because it had an owner."""
+        """As leader: when to divide again, because partitions with an old owner were assigned to no
+        member."""
         self.reading = False
-        """Whether the user is inside of a call that reads."""
+        """Whether the user is in a call that reads."""
         self.last_read = cluster.clock.monotonic()
         self._stable = asyncio.Event()
         self._missed = 0
-        """Heartbeats in a row that reached no coordinator."""
+        """Consecutive heartbeats that reached no coordinator."""
         self._heartbeats: asyncio.Task[None] | None = None
         self._tasks = TaskOwner(self._broken)
 
@@ -110,11 +111,12 @@ class Membership:
 
     @property
     def in_generation(self) -> bool:
-        """Whether what we own is still ours, as far as we know."""
+        """Whether the member still owns its partitions, as far as it knows."""
         return self.identity.generation != NO_GENERATION
 
     def for_commit(self) -> Identity:
-        """As whom to commit. Raises CommitFailed, or what made membership impossible."""
+        """Return the identity for a commit. Raises CommitFailed, or the error that made membership
+        impossible."""
         if self.failure is not None:
             raise self.failure
         if self.state is MemberState.STABLE:
@@ -124,8 +126,8 @@ class Membership:
         raise no_member(self._link.group_id)
 
     def commit_refused(self, step: Next, code: ErrorCode, identity: Identity) -> None:
-        """The coordinator did not take a commit. What only concerns the offsets is no matter of
-        ours."""
+        """Handle a commit that the coordinator refused. A code that only concerns the offsets is
+        ignored."""
         if self.state is MemberState.STABLE and (
             step is not Next.GIVE_UP or code == ErrorCode.FENCED_INSTANCE_ID
         ):
@@ -134,12 +136,12 @@ class Membership:
     def request_rejoin(self, reason: str) -> None:
         """Join again at the user's next call."""
         if self.rejoin is None:
-            logger.info("event=rejoin group=%s reason=%s", self._link.group_id, reason)
+            log.info("rejoin group=%s reason=%s", self._link.group_id, reason)
             self.rejoin = reason
         self._news()
 
     def look_at_partitions(self) -> None:
-        """As leader: divide anew if there are more or fewer than when we did."""
+        """As leader: divide again if topics have another number of partitions than before."""
         if self._divided is not None and self.state is MemberState.STABLE:
             topics, counts = self._divided
             if self._memory.partition_counts(topics) != counts:
@@ -147,7 +149,7 @@ class Membership:
                 self.request_rejoin("topics have other partitions than before")
 
     def begin(self, topics: Iterable[str], owned: Iterable[TopicPartition]) -> None:
-        """Start to join, with what we still own."""
+        """Begin to join, with the partitions that the member still owns."""
         self.state = MemberState.JOINING
         self._stable.clear()
         self.rejoin = None
@@ -158,12 +160,12 @@ class Membership:
             self._heartbeats = self._tasks.start(self._beat(), "heartbeats")
 
     def take(self) -> JoinResult | None:
-        """The outcome of joining, once."""
+        """Return the outcome of joining, once."""
         joined, self.joined = self.joined, None
         return joined
 
     async def leave(self, reason: str) -> None:
-        """End everything; a dynamic member tells the coordinator, a static one will be back."""
+        """End the membership; a dynamic member tells the coordinator, a static one will be back."""
         identity = self.identity
         try:
             await self._tasks.close()
@@ -186,7 +188,7 @@ class Membership:
                 if not error.retriable:
                     self._fail(error)
                     return
-                logger.debug("event=join-failed group=%s reason=%s", self._link.group_id, error)
+                log.debug("join failed group=%s reason=%s", self._link.group_id, error)
                 step = Next.AGAIN
             if step is Next.GO_ON:
                 return
@@ -201,7 +203,7 @@ class Membership:
     async def _join_once(
         self, topics: tuple[str, ...], owned: tuple[TopicPartition, ...], owned_in: int
     ) -> Next:
-        """One JoinGroup and SyncGroup. Raises ClientError."""
+        """Send one JoinGroup and SyncGroup. Raises ClientError."""
         limit_ms = max(
             self._options.request_timeout_ms, self._options.max_poll_interval_ms + JOIN_MARGIN_MS
         )
@@ -237,9 +239,9 @@ class Membership:
         return await self._sync(assignor, answer, given)
 
     def _not_joined(self, step: Next, code: ErrorCode, request: str) -> Next:
-        """Raises ClientError for what is final."""
-        logger.info(
-            "event=not-joined group=%s member=%s request=%s reason=%s",
+        """Return the next step after a refused request. Raises ClientError if the code is final."""
+        log.info(
+            "not joined group=%s member=%s request=%s reason=%s",
             self._link.group_id, self.identity.member_id, request, code.name,
         )  # fmt: skip
         if step is Next.GIVE_UP:
@@ -257,7 +259,7 @@ class Membership:
             raise JoinRefused(
                 self._link.group_id,
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"what the group's leader assigned cannot be read ({error})",
+                f"the assignment of the group's leader cannot be read ({error})",
             ) from error
 
     def _assignor(self, name: str | None) -> Assignor:
@@ -265,11 +267,11 @@ class Membership:
             if assignor.name == name:
                 return assignor
         raise UnsupportedByBroker(
-            f"the coordinator chose the assignor {name!r}, which we do not have"
+            f"the coordinator chose the assignor {name!r}, which this client does not have"
         )
 
     async def _divide(self, assignor: Assignor, answer: JoinGroupResponse) -> Assignments:
-        """As leader: who gets what."""
+        """As leader: return the partitions of each member."""
         members = requests.members_of(answer)
         topics = {topic for member in members for topic in member.subscription.topics}
         self._cluster.watch(topics)
@@ -307,8 +309,8 @@ class Membership:
             return self._not_joined(step, code, "SyncGroup")
         partitions = self._given(answer.assignment)
         assignor.assigned(partitions, sent.generation)
-        logger.info(
-            "event=joined group=%s member=%s generation=%d assignor=%s partitions=%d",
+        log.info(
+            "joined group=%s member=%s generation=%d assignor=%s partitions=%d",
             self._link.group_id, sent.member_id, sent.generation, assignor.name, len(partitions),
         )  # fmt: skip
         self.joined = JoinResult(sent, assignor, partitions)
@@ -336,14 +338,15 @@ class Membership:
             await asyncio.sleep(max(min(due - clock.monotonic(), self._silent_s()), 0.001))
 
     def _divide_what_was_withheld(self, now: float) -> None:
-        """Its owner, who should have given it back and joined again, may have died: a static member
-        takes the place of its predecessor without a rebalance, and knows nothing of that."""
+        """Divide again if a partition has stayed without an owner: its previous owner, which should
+        have given it back and joined again, may have died. A static member replaces its predecessor
+        without a rebalance, and knows nothing of that."""
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None
-            self.request_rejoin("partitions were given to nobody")
+            self.request_rejoin("partitions were assigned to no member")
 
     async def _beat_once(self) -> float:
-        """Send one; after how many seconds the next is due."""
+        """Send one heartbeat. Return the seconds until the next is due."""
         sent = self.identity
         limit_ms = min(self._options.request_timeout_ms, self._options.session_timeout_ms)
         try:
@@ -357,7 +360,7 @@ class Membership:
         except ClientError as error:
             if not error.retriable:
                 self._fail(error)
-            logger.debug("event=heartbeat-failed group=%s reason=%s", self._link.group_id, error)
+            log.debug("heartbeat failed group=%s reason=%s", self._link.group_id, error)
             return self._soon_s()
         code = error_code(answer.error_code)
         step = decide(HEARTBEAT, code)
@@ -372,18 +375,18 @@ class Membership:
         return min(self._options.heartbeat_interval_ms / 1_000, self._cluster.pause_s(self._missed))
 
     def _silent_s(self) -> float:
-        """How long the user may still stay away before we leave the group, in seconds."""
+        """Return how long the user may stay away before the member leaves, in seconds."""
         limit = self._options.max_poll_interval_ms / 1_000
         return limit if self.reading else limit - (self._cluster.clock.monotonic() - self.last_read)
 
     async def _leave_for_silence(self) -> None:
-        logger.warning(
-            "event=left-group group=%s reason=nothing was read within max.poll.interval.ms=%d;"
+        log.warning(
+            "left group group=%s reason=nothing was read within max.poll.interval.ms=%d;"
             " raise it, or lower max.poll.records",
             self._link.group_id, self._options.max_poll_interval_ms,
         )  # fmt: skip
         identity = self.identity
-        self._lost(ErrorCode.UNKNOWN_MEMBER_ID, "it had left, since nothing was read for too long")
+        self._lost(ErrorCode.UNKNOWN_MEMBER_ID, "it left, because nothing was read for too long")
         await self._say_goodbye("max.poll.interval.ms", identity)
 
     # Inside
@@ -391,7 +394,7 @@ class Membership:
     async def _say_goodbye(self, reason: str, who: Identity) -> None:
         if not who.member_id or who.instance_id is not None or not self._link.known:
             return
-        logger.info("event=leave group=%s reason=%s", self._link.group_id, reason)
+        log.info("leave group=%s reason=%s", self._link.group_id, reason)
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):
                 await self._link.send(
@@ -401,11 +404,10 @@ class Membership:
                     timeout_s=LEAVE_LIMIT_S,
                 )
         except (ClientError, TimeoutError) as error:
-            logger.debug("event=leave-failed group=%s reason=%s", self._link.group_id, error)
+            log.debug("leave failed group=%s reason=%s", self._link.group_id, error)
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
-        """To what a stable member was answered. An answer to who we no longer are counts for
-        nothing."""
+        """React to an answer to a stable member. An answer to an earlier identity is ignored."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)
@@ -414,8 +416,8 @@ class Membership:
         elif step is Next.REJOIN:
             self.request_rejoin(reason)
         elif step is Next.LOST:
-            logger.warning(
-                "event=membership-lost group=%s member=%s generation=%d reason=%s",
+            log.warning(
+                "membership lost group=%s member=%s generation=%d reason=%s",
                 self._link.group_id, sent.member_id, sent.generation, reason,
             )  # fmt: skip
             self._lost(code, reason)
@@ -428,7 +430,7 @@ class Membership:
         self.request_rejoin(reason)
 
     def _forget(self, code: ErrorCode) -> None:
-        """We are in no generation any more."""
+        """Leave the generation."""
         self._stable.clear()
         self.joined = None
         self.identity = Identity(
@@ -437,14 +439,14 @@ class Membership:
         )
 
     def _fail(self, error: ClientError) -> None:
-        logger.error("event=group-failed group=%s reason=%s", self._link.group_id, error)
+        log.error("group failed group=%s reason=%s", self._link.group_id, error)
         self.state = MemberState.OUTSIDE
         self._forget(ErrorCode.UNKNOWN_MEMBER_ID)
         self.failure = error
         self._news()
 
     def _broken(self, error: BaseException) -> None:
-        """A defect of ours, which the user must not wait for."""
-        failure = Closed(f"group {self._link.group_id}: the membership broke ({error!r})")
+        """Report a defect of the client, so that the user does not wait for ever."""
+        failure = Closed(f"group {self._link.group_id}: the membership failed ({error!r})")
         failure.__cause__ = error
         self._fail(failure)

@@ -1,4 +1,4 @@
-"""Committed offsets: storing them in the order of asking, and reading them."""
+"""Committed offsets: committing them in the order of calls, and reading them."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from pybroker.wire.messages.offsets import (
 )
 
 INSTANCES_SINCE: Final = 7
-"""OffsetCommit names the static member."""
+"""The first version of OffsetCommit that names the static member."""
 STABLE_SINCE: Final = 7
 GROUPS_SINCE: Final = 8
-"""OffsetFetch waits for transactions, asks for several groups."""
+"""The first version of OffsetFetch that waits for transactions and takes several groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed offset: that of the next record to read, a text to go with it, and the leader
-    epoch of the last record that was read (-1: unknown)."""
+    """A committed offset: that of the next record to read, a text beside it, and the leader epoch
+    of the last record read (-1: unknown)."""
 
     offset: int
     metadata: str = ""
@@ -63,14 +63,14 @@ Committed = dict[TopicPartition, OffsetAndMetadata | None]
 
 
 class Turnstile:
-    """Lets one through at a time, in the order in which tickets were taken: an older commit that is
-    tried again must not overtake a newer one."""
+    """Lets one caller through at a time, in the order in which tickets were taken: an older commit
+    that is retried must not overtake a newer one."""
 
     def __init__(self) -> None:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     def ticket(self) -> asyncio.Future[None]:
-        """Await it, and `leave` with it in any case."""
+        """Return a ticket. Await it, and call `leave` with it in any case."""
         ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(ticket)
         self._admit()
@@ -86,9 +86,9 @@ class Turnstile:
 
 
 class GroupOffsets:
-    """One a consumer. `asker` says which member asks for a commit, None if none does; `identity` as
-    whom to send it, given who asked, or raises CommitFailed; `refused` is told when the coordinator
-    does not take a commit from that identity."""
+    """A consumer has one. `asker` returns the member that requests a commit, None if there is none.
+    `identity` returns the identity to send, given the asker, or raises CommitFailed. `refused` is
+    called when the coordinator refuses a commit of that identity."""
 
     def __init__(
         self,
@@ -108,11 +108,12 @@ class GroupOffsets:
     def commit(
         self, offsets: Offsets, deadline: Deadline, *, once: bool = False, automatic: bool = False
     ) -> Coroutine[Any, Any, frozenset[TopicPartition]]:
-        """Store; the call fixes the order, the result must be awaited. What can be retried is,
-        until the deadline, unless `once` is set. `automatic` passes over partitions that are gone,
-        and gives them.
+        """Commit offsets; the call fixes the order, the result must be awaited. Errors are retried
+        until the deadline, unless `once` is set. `automatic` skips partitions that are gone, and
+        returns them.
 
-        Raises CommitFailed, FencedInstance, DeadlinePassed and other ClientErrors."""
+        Raises CommitFailed, FencedInstance, DeadlinePassed and other ClientErrors.
+        """
         asker, ticket = self._asker(), self._turnstile.ticket()
         return self._commit(asker, ticket, offsets, deadline, once, automatic)
 
@@ -160,8 +161,8 @@ class GroupOffsets:
         automatic: bool,
         gone: set[TopicPartition],
     ) -> ClientError | None:
-        """Take out of `rest` what was stored or is `gone`; why the others were not, if trying again
-        may help. Raises what is final."""
+        """Remove from `rest` the partitions that were stored or are `gone`. Return the error of the
+        others if a retry may help. Raises final errors."""
         identity = self._identity(asker)
         try:
             response = await self._link.send(
@@ -196,7 +197,8 @@ class GroupOffsets:
         return problem
 
     def _is_gone(self, key: TopicPartition, code: ErrorCode) -> bool:
-        """A coordinator that only has not heard of a partition yet can be asked again."""
+        """Whether the partition is gone. A coordinator that has merely not heard of it yet can be
+        asked again."""
         if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return False
         self._cluster.request_refresh()
@@ -205,8 +207,8 @@ class GroupOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition], deadline: Deadline, *, stable: bool
     ) -> Committed:
-        """What the group has committed, None where nothing. `stable` waits for transactions that
-        may still commit offsets. Raises DeadlinePassed and other ClientErrors."""
+        """Return the committed offsets, None for a partition without one. `stable` waits for
+        transactions that may still commit offsets. Raises DeadlinePassed and other ClientErrors."""
         wanted = list(dict.fromkeys(partitions))
         failures = 0
         while wanted:
@@ -242,7 +244,7 @@ class GroupOffsets:
         return found
 
     def _check(self, number: int) -> None:
-        """Raises ClientError."""
+        """Check an error code. Raises ClientError."""
         code = error_code(number)
         match decide(FETCH_OFFSETS, code):
             case Next.GO_ON:

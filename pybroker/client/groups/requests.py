@@ -1,4 +1,4 @@
-"""The requests of a member, and what the answer to JoinGroup tells the leader. Pure."""
+"""The requests of a member, and the members in the leader's answer to JoinGroup. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pybroker.wire.messages.groups import (
     SyncGroupRequestAssignment,
 )
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 JOIN_WITH_INSTANCE: Final = 5
 LEAVE_SEVERAL: Final = 3
@@ -40,8 +40,8 @@ LEAVE_SEVERAL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """What a member tells the leader: its topics, what the assignor adds, and what it still owns
-    since which generation."""
+    """The data that a member sends the leader: its topics, the assignor's user data, and the
+    partitions that it owns with their generation."""
 
     topics: tuple[str, ...]
     user_data: bytes | None
@@ -56,7 +56,8 @@ def join(
     protocols: Sequence[tuple[str, Joining]],
     version: int,
 ) -> JoinGroupRequest:
-    """`protocols` by the assignor's name, best first. Raises UnsupportedByBroker."""
+    """Return the request. `protocols` by the assignor's name, best first. Raises
+    UnsupportedByBroker."""
     if identity.instance_id is not None and version < JOIN_WITH_INSTANCE:
         raise UnsupportedByBroker("the broker knows no group.instance.id; it is before 2.3")
     return JoinGroupRequest(
@@ -85,15 +86,14 @@ def join(
 
 
 def members_of(answer: JoinGroupResponse) -> list[GroupMember]:
-    """For the leader. A member may send what it likes; one that cannot be read gets nothing."""
+    """Return the members, for the leader. A member with an unreadable subscription gets no
+    partitions: another client may send anything."""
     found = []
     for row in answer.members:
         try:
             subscription = decode_subscription(row.metadata)
         except MalformedInput as error:
-            logger.warning(
-                "event=subscription-unreadable member=%s reason=%s", row.member_id, error
-            )
+            log.warning("subscription unreadable member=%s reason=%s", row.member_id, error)
             subscription = Subscription(())
         found.append(GroupMember(row.member_id, row.group_instance_id, subscription))
     return found
@@ -105,7 +105,7 @@ def sync(
     protocol_name: str | None,
     given: Mapping[str, Sequence[TopicPartition]],
 ) -> SyncGroupRequest:
-    """`given` by the leader only."""
+    """Return the request. Only the leader sends `given`, the partitions of each member."""
     return SyncGroupRequest(
         group_id=group_id,
         generation_id=identity.generation,

@@ -1,11 +1,11 @@
-"""A consumer in its group: what its calls have to do before they may give out records.
+"""A consumer in its group: the work of its calls before they may return records.
 
-`attend` runs inside of the calls that read. Partitions come and go only there (and in `close`), so
-records that the user has in hand belong to partitions that were not given away meanwhile: either
-the call comes in time, or the member has left and commits fail.
+`attend` runs during the calls that read. Partitions come and go only there (and in `close`), so
+records that the user holds belong to partitions that were not given away meanwhile: either the call
+comes in time, or the member has left and commits fail.
 
-    eager:        give back all -> join -> get what is ours now
-    cooperative:  join, keeping all -> give back what moves away -> join again -> it has moved
+    eager:        give all partitions back -> join -> take the assigned ones
+    cooperative:  join, keeping all -> give back those that move -> join again -> they have moved
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from pybroker.model import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class GroupSession:
-    """One a consumer with a group. `choice` is None while nothing is subscribed."""
+    """A consumer with a group has one. `choice` is None while nothing is subscribed."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class GroupSession:
         self.choice: TopicChoice | None = None
         self._listener = RebalanceListener()
         self.topics: frozenset[str] | None = None
-        """What the choice means now; None while that is not known. The same object as
-        `_joined_with` if we joined with these: it is compared for every record."""
+        """The topics of the choice; None while unknown. The same object as `_joined_with` if the
+        member joined with these: it is compared for every record."""
         self._joined_with: frozenset[str] | None = None
         self._turn = asyncio.Lock()
         self._in_turn: asyncio.Task[object] | None = None
@@ -62,7 +62,7 @@ class GroupSession:
         cluster.add_listener(self._metadata_changed)
 
     def subscribe(self, choice: TopicChoice, listener: RebalanceListener) -> None:
-        """The next call that reads joins the group, or joins it again."""
+        """Let the next call that reads join the group, or join it again."""
         first = self.choice is None
         self.choice, self._listener = choice, listener
         self._cluster.watch(choice.topics)
@@ -83,8 +83,8 @@ class GroupSession:
         )
 
     async def attend(self) -> None:
-        """Join, give back, take over, as far as it is time. Raises what makes membership
-        impossible, and whatever the callbacks raise."""
+        """Join, give back and take over partitions, as far as due. Raises the error that makes
+        membership impossible, and the errors of callbacks."""
         if not self.due():
             return
         async with self._own_turn():
@@ -98,8 +98,8 @@ class GroupSession:
                     await self._prepare()
 
     async def close(self, handled: Offsets) -> None:
-        """Commit what was `handled` if commits are automatic, give everything back, leave. Raises
-        whatever the callbacks raise, having left."""
+        """Commit the `handled` offsets if commits are automatic, give all partitions back, leave.
+        Raises the errors of callbacks, having left."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -125,7 +125,7 @@ class GroupSession:
         return self._member.rejoin is not None or self.topics is not self._joined_with
 
     async def _prepare(self) -> None:
-        """Before joining: give back what has to be, then start."""
+        """Before joining: give back partitions as the assignor demands, then begin to join."""
         member, topics = self._member, self.topics
         assert topics is not None
         if member.in_generation and self._fetcher.readers:
@@ -145,7 +145,7 @@ class GroupSession:
                     member.begin(topics, kept)
 
     async def _complete(self, result: JoinResult) -> None:
-        """After joining: take over what we were given."""
+        """After joining: take over the assigned partitions."""
         if result.identity != self._member.identity:
             return
         topics = self._joined_with or frozenset()
@@ -163,8 +163,8 @@ class GroupSession:
                 await self._call(self._listener.assigned, added)
 
     async def _hand_over(self, gone: list[TopicPartition]) -> None:
-        """Cooperative: these move to others, who get them when we join again: also if the user
-        gives up the call, for they are let go in any case."""
+        """Cooperative: release partitions that move; other members get them when this one joins
+        again. That happens even if the user cancels the call."""
         self._member.request_rejoin("partitions were given back")
         positions = self._committer.positions()
         last = {key: positions[key] for key in gone if key in positions}
@@ -187,7 +187,7 @@ class GroupSession:
         callback: Callable[[Iterable[TopicPartition]], Awaitable[None]],
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """While the user's own code runs, the user is not reading."""
+        """Wrap a callback: while the user's own code runs, the user is not reading."""
         reading, self._member.reading = self._member.reading, False
         self._member.last_read = self._cluster.clock.monotonic()
         try:
@@ -197,7 +197,7 @@ class GroupSession:
 
     @asynccontextmanager
     async def _own_turn(self) -> AsyncIterator[None]:
-        """One at a time; a callback may close the consumer or unsubscribe."""
+        """Let one caller in at a time; a callback may close the consumer or unsubscribe."""
         if self._in_turn is asyncio.current_task():
             yield
             return

@@ -1,4 +1,4 @@
-"""What a member reads: topics by name or by pattern, and whom it tells of changes. Pure."""
+"""The topics of a member: by name or by pattern, and the callbacks for changes. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Callback = Callable[[list[TopicPartition]], Awaitable[None] | None]
 
 @dataclass(frozen=True, slots=True)
 class RebalanceListener:
-    """Called inside of the calls that read and close, never at any other time.
+    """Called during the calls that read and close, never at any other time.
 
-    `on_revoked`: these are given back now and still ours; the place to finish and commit.
-    `on_lost`: these were taken away before we noticed; others may read them already, commits fail.
+    `on_revoked`: these partitions are about to be given back and are still owned; finish and commit
+    here. `on_lost`: these were taken away already; other members may read them, commits fail.
     Without it `on_revoked` is called instead. `on_assigned`: these are new (possibly none); seek
-    here to read from elsewhere than the committed offset.
+    here to read from another position than the committed offset.
     """
 
     on_assigned: Callback | None = None
@@ -52,15 +52,15 @@ async def _call(callback: Callback | None, partitions: Iterable[TopicPartition])
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Either `topics` or `pattern`, which the whole name has to match."""
+    """Either `topics` or `pattern`, which must match the whole name."""
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
     internal: bool = False
-    """Whether the pattern may match topics that are internal."""
+    """Whether the pattern may match internal topics."""
 
     def resolve(self, memory: TopicMemory) -> frozenset[str] | None:
-        """The names of the topics; None while a pattern has not seen all topics."""
+        """Return the names of the topics; None while a pattern has not seen all topics."""
         if self.pattern is None:
             return self.topics
         if not memory.complete:
@@ -74,28 +74,29 @@ class TopicChoice:
 
 
 class TopicMemory:
-    """The topics that exist, as far as can be told.
+    """The topics that exist, as far as known.
 
-    A broker that has just started answers for a moment that it knows no topics. To believe it would
-    cost the group a rebalance and the members their partitions; so a topic that was there is gone
-    only when that has been said for `patience_s`. Any other error says nothing about existence.
+    A broker that has just started reports for a moment that it knows no topics. If the member
+    believed it, the group would rebalance and members would lose their partitions. So a known topic
+    is gone only after brokers have reported that for `patience_s`. Any other error says nothing
+    about existence.
     """
 
     def __init__(self, patience_s: float) -> None:
         self.known: dict[str, TopicInfo] = {}
-        """Those with partitions, by name."""
+        """The topics with partitions, by name."""
         self.complete = False
-        """Whether all topics were asked for, ever."""
+        """Whether all topics were ever requested."""
         self._patience_s = patience_s
         self._missing: dict[str, float] = {}
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a topic may be gone: look again soon."""
+        """Whether a topic may be gone: refresh soon."""
         return bool(self._missing)
 
     def look(self, view: ClusterView, now: float) -> None:
-        """Take note of what the brokers say at this moment of the monotonic clock."""
+        """Process the brokers' metadata at this time of the monotonic clock."""
         self.complete = self.complete or view.complete
         for name, topic in view.topics.items():
             if topic.partitions:
@@ -108,7 +109,7 @@ class TopicMemory:
                 del self.known[name], self._missing[name]
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many partitions each of these topics has; those that do not exist are left out."""
+        """Return the number of partitions of each of these topics; missing topics are left out."""
         return {
             name: len(self.known[name].partitions) for name in sorted(topics) if name in self.known
         }

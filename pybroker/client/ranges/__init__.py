@@ -1,1 +1,1 @@
-"""Exact ranges of partitions: how they are read, counted and checked."""
+"""Exact ranges of partitions: reading, counting and checking them."""

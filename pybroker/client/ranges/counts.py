@@ -1,14 +1,13 @@
-"""Whether the records of a range are those that were counted when it was made.
+"""Checks whether the records of a range are those counted when it was made.
 
-What is at an offset never changes, and compaction only removes records: so two readings of the same
-range give the same records if these are at the same offsets. Their number tells that, and with it a
-digest, as replicas that were compacted at other times may hold as many records, and others. The
-headers of batches tell both; only a batch inside of which compaction has been is decoded. Plain
-code.
+The record at an offset never changes, and compaction only removes records: two readings of the same
+range give the same records if these are at the same offsets. Their number shows that, together with
+a digest: replicas that were compacted at other times may hold as many records, but others. Batch
+headers give both; only a batch in which compaction removed records is decoded. Plain code.
 
-The digest of offsets is the sum of BASE**offset modulo a prime: that of consecutive offsets needs
-no loop, that of two stretches is the sum of theirs, and offsets that differ have the same one as
-rarely as random numbers are the same.
+The digest of offsets is the sum of BASE**offset modulo a prime: consecutive offsets need no loop,
+two stretches have the sum of their digests, and different offsets have the same digest as rarely as
+random numbers are equal.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pybroker.records.columns import ColumnBuilder
 from pybroker.records.record import decode_records
 
 DECOMPRESSED_BYTES_MAX: Final = 256 * 2**20
-"""The most that a stored batch may unfold to, as for the consumer."""
+"""The limit of a stored batch after decompression, as for the consumer."""
 BASE: Final = 3141592653589793
 """A primitive root of DIGEST_END: its powers repeat only after 9 * 10**15 offsets."""
 _INVERSE: Final = pow(BASE - 1, -1, DIGEST_END)
@@ -35,15 +34,15 @@ _POWERS: Final = 2**16
 
 
 class Difference(NamedTuple):
-    """A stretch that does not hold what was counted: `records` are there now. They may be as many,
-    and others."""
+    """A stretch whose records differ from those counted: it has `records` now, perhaps as many, but
+    others."""
 
     counted: Counted
     records: int
 
 
 class Tally:
-    """Counts records of batches that are given in order."""
+    """Counts records of batches that are added in order."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -52,8 +51,8 @@ class Tally:
         """Consecutive offsets that are not in the digest yet."""
 
     def add(self, header: BatchHeader, batch: Buffer, first: int, beyond: int) -> None:
-        """Those records of a batch whose offsets are `first` or more and less than `beyond`. Raises
-        CorruptionError, and BrokerError for records that cannot be decompressed."""
+        """Add the records of a batch with offsets from `first` up to, not including, `beyond`.
+        Raises CorruptionError, and BrokerError for records that cannot be decompressed."""
         base = header.base_offset
         first, beyond = max(first, base), min(beyond, header.next_offset)
         if first >= beyond or not header.record_count:
@@ -70,7 +69,7 @@ class Tally:
         self._digest += pow(BASE, base, DIGEST_END) * _sum_of_powers(deltas)
 
     def take(self) -> tuple[int, int]:
-        """How many records, and the digest of their offsets; it begins anew."""
+        """Return the number of records and the digest of their offsets, and start again."""
         self._settle()
         found = self.records, self._digest % DIGEST_END
         self.records = self._digest = 0
@@ -89,11 +88,11 @@ class CountCheck:
     def __init__(self, counts: Iterable[Counted]) -> None:
         self._due = deque(counts)
         self._tally = Tally()
-        """Of the first stretch that is due, as far as it was read."""
+        """The part of the first open stretch that was read."""
         self._different: list[Difference] = []
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
-        """The records of a batch from `first_offset` on have been read. Raises as `Tally.add`."""
+        """Add the records of a batch from `first_offset` on. Raises the errors of `Tally.add`."""
         place = max(header.base_offset, first_offset)
         while self._due and place < header.next_offset:
             due = self._due[0]
@@ -105,8 +104,8 @@ class CountCheck:
             place = beyond
 
     def passed(self, position: int) -> list[Difference]:
-        """All below `position` has been read: the stretches there that are different, each told
-        once."""
+        """Return the stretches that differ, each once, after all offsets below `position` were
+        read."""
         while self._due and self._due[0].beyond <= position:
             self._close()
         found, self._different = self._different, []
@@ -120,7 +119,7 @@ class CountCheck:
 
 
 def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeFailed:
-    """The error for a stretch that does not hold what was counted."""
+    """Return the error for a stretch whose records differ from those counted."""
     (first, beyond, records, _), now = difference
     if now < records:
         found = f"{now} are there now"
@@ -140,7 +139,7 @@ def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeF
 
 
 def _deltas(header: BatchHeader, batch: Buffer, first: int, beyond: int) -> Sequence[int]:
-    """How far the offsets of a batch's records lie behind its base offset, of those between."""
+    """Return the offset deltas of a batch's records between `first` and `beyond`."""
     try:
         builder = ColumnBuilder(keys=False, values=False)
     except ImportError:  # neither the compiled module nor NumPy

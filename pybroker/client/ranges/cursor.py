@@ -1,8 +1,8 @@
-"""How far a range has been read, and what an answer to a Fetch means for that. Plain code.
+"""The position in a range, and the effect of a Fetch answer on it. Plain code.
 
-The position moves by whole batches, whatever they hold: markers, aborted records and batches that
-compaction emptied are stepped over, and the end of the range is reached also when its last offsets
-are such. It never goes back.
+The position moves by whole batches, whatever they hold: it passes markers, aborted records and
+batches emptied by compaction, and so reaches the end of a range whose last offsets are such. It
+never goes back.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ from pybroker.records.record import decode_records
 
 Batch = tuple[BatchHeader, memoryview]
 Gap = tuple[int, int]
-"""The first offset, and the one behind the last."""
+"""The first offset, and the one after the last."""
 
 OFFSET_BYTES = 8
-"""The base offset, with which a batch begins."""
+"""The base offset, the first field of a batch."""
 CONTROL_BYTES_MAX = 1 << 20
-"""A marker is less than a hundred bytes; nobody compresses it."""
+"""A marker is less than a hundred bytes, and never compressed."""
 
 
 class RangeCursor:
-    """`start` <= `position` <= `end`. `end` moves only down, when the rest turns out to be lost."""
+    """`start` <= `position` <= `end`. `end` moves only down, if the rest turns out to be lost."""
 
     def __init__(self, wanted: PartitionRange, *, committed_only: bool) -> None:
         self.position = wanted.start
         self.end = wanted.end
         self.first = wanted.start
-        """Records before this offset are not meant, although a batch may hold them."""
+        """Records before this offset are not part of the range, although a batch may hold them."""
         self.delivered = NO_OFFSET
-        """Where the last batch that was handed out ends, -1 if there was none."""
+        """The end of the last batch that was returned, -1 if there was none."""
         self.gaps: list[Gap] = []
-        """Offsets below the position that no batch covered. Compaction leaves such, and so does a
-        log whose beginning is cut off in that moment: the log's start afterwards tells which."""
+        """Offsets below the position that no batch covered. Compaction leaves such gaps, and so
+        does a log start that moves meanwhile: the log start afterwards shows which."""
         self.damage: str | None = None
         """Why the batch at the position cannot be used."""
         self._committed_only = committed_only
         self._follows_batch = False
-        """The position is the end of a batch, so that none may begin before it."""
+        """The position is the end of a batch, so the next batch must not begin before it."""
 
     @property
     def done(self) -> bool:
         return self.position >= self.end
 
     def skip_to(self, offset: int) -> None:
-        """Go on behind what is known to be missing."""
+        """Continue behind offsets that are known to be missing."""
         self.position = self.first = max(self.position, min(offset, self.end))
         self._follows_batch = False
 
     def accept(
         self, data: Buffer, aborted: Iterable[tuple[int, int]], committed_end: int
     ) -> list[Batch]:
-        """The data batches of an answer that concern the range, in order. The first and the last
-        may reach beyond it. `aborted` are (first offset, producer id) of aborted transactions, and
-        no batch may reach beyond `committed_end`, the high watermark.
+        """Return the data batches of an answer that overlap the range, in order. The first and the
+        last may reach beyond it. `aborted` are (first offset, producer id) of aborted transactions,
+        and no batch may reach beyond `committed_end`, the high watermark.
 
-        At a damaged batch it ends, with `damage` set and the position before the batch.
+        It stops at a damaged batch, with `damage` set and the position before the batch.
         """
         self.damage = None
         view = memoryview(data)
@@ -89,8 +89,8 @@ class RangeCursor:
         return found
 
     def _check(self, header: BatchHeader, rest: memoryview, committed_end: int) -> None:
-        """Raises CorruptionError. Offsets lie outside the checksum, but may not contradict what is
-        committed, nor the batch behind."""
+        """Check a batch. Raises CorruptionError. Offsets lie outside the checksum, but must agree
+        with the committed end and with the next batch."""
         base, beyond = header.base_offset, header.next_offset
         if not crc_matches(rest, 0, header.size):
             raise CorruptionError(f"the checksum of the batch at {base} is wrong")
@@ -109,7 +109,7 @@ class RangeCursor:
             raise CorruptionError(f"a batch begins at {base}, where {self.position} was due")
 
     def _step(self, header: BatchHeader, is_aborted: bool) -> bool:
-        """Move over a batch; whether its records are to be shown."""
+        """Move past a batch. Return whether the user gets its records."""
         base, beyond = header.base_offset, header.next_offset
         if beyond <= self.position:
             return False
@@ -122,14 +122,14 @@ class RangeCursor:
 
 
 class _Aborts:
-    """Which producers' batches are part of an aborted transaction, batch by batch."""
+    """Tells, batch by batch, which producers' batches belong to an aborted transaction."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._waiting = deque(sorted(aborted))
         self._aborting: set[int] = set()
 
     def meet(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether the next batch is to be left out. Raises CorruptionError."""
+        """Whether the next batch is left out. Raises CorruptionError."""
         while self._waiting and self._waiting[0][0] <= header.last_offset:
             self._aborting.add(self._waiting.popleft()[1])
         if header.is_control:
@@ -145,8 +145,8 @@ def _is_abort(batch: memoryview) -> bool:
 
 
 def _whole_batch(data: memoryview, place: int) -> BatchHeader | None:
-    """The header of the batch there; None where less than a whole batch is left, as brokers cut
-    the last one off. Raises CorruptionError."""
+    """Return the header of the batch there; None if less than a whole batch is left, as brokers may
+    cut off the last one. Raises CorruptionError."""
     if len(data) - place < HEADER_SIZE:
         return None
     header = read_header(data, place)

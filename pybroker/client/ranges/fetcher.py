@@ -1,8 +1,8 @@
 """Reads one range, answer by answer, through changes of leader and restarts of brokers.
 
-What an answer means for the position is decided in `range_cursor`, whether the range is still what
-it was in `range_standing`; here is asked, waited and given up. Whether the range still is what it
-was is looked at before the first batch, after each change of leader, and after the last batch.
+`cursor` decides the effect of an answer on the position, `validity` whether the range is still as
+it was; this module sends, waits and gives up. The validity is checked before the first batch, after
+each change of leader, and after the last batch.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pybroker.client.options import ConsumerOptions
 from pybroker.client.ranges.counts import CountCheck, Difference, compacted
 from pybroker.client.ranges.cursor import Batch, Gap, RangeCursor
 from pybroker.client.ranges.model import PartitionRange, RangeFailed, RangeFault
-from pybroker.client.ranges.standing import (
+from pybroker.client.ranges.validity import (
     aged_out,
+    current_partitions,
     faults,
+    from_metadata,
     gone,
-    named,
-    standings,
 )
 from pybroker.errors import BrokerError, CorruptionError, ErrorCode
 from pybroker.model import NO_EPOCH, NO_OFFSET
@@ -40,35 +40,35 @@ from pybroker.wire.messages.fetch import (
     PartitionData,
 )
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 Deliver = Callable[[int, list[Batch]], Awaitable[None]]
-"""Takes batches in order, and the offset before which their records are not meant; returns when
-there is room for more."""
+"""Takes batches in order, and the offset from which their records count; returns once there is room
+for more."""
 
 FETCH_LANE: Final = "fetch"
 NO_SESSION_EPOCH: Final = -1
 NO_REPLICA: Final = -1
 FETCH_BYTES_MIN: Final = 64 * 1024
 RECORD_BYTES_GUESS: Final = 1024
-"""How much is asked for per offset as long as nothing was read."""
+"""The bytes requested for each offset as long as nothing was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long something has to last, in seconds, before it is believed: brokers learn of changes
-    one after the other, and one that has just started knows nothing for a moment."""
+    """How long a condition must last, in seconds, before it counts: brokers learn of changes one
+    after the other, and one that has just started knows nothing for a moment."""
 
     stalled_s: float = 120.0
     """Without any progress (kafkaConsumer.pollTimeoutMs)."""
     gone_s: float = 10.0
     recreated_s: float = 1.0
     corrupt_s: float = 10.0
-    """A leader that finds a batch damaged hands over to another replica, if there is one."""
+    """A leader that finds a damaged batch hands over to another replica, if there is one."""
     bare_s: float = 2.0
-    """Without a batch where all is committed."""
+    """Without a batch although all is committed."""
 
     def of(self, reason: RangeFault) -> float:
         known = {
@@ -80,7 +80,7 @@ class Patience:
 
 
 class _Doubtful(ClientError):
-    """Something that ends the reading if it lasts."""
+    """A condition that ends the reading if it lasts."""
 
     retriable = True
 
@@ -90,14 +90,14 @@ class _Doubtful(ClientError):
 
 
 class _NothingYet(ClientError):
-    """The leader has nothing for us at the moment, though it should."""
+    """The leader has no batch for the reader at the moment, though it should."""
 
     retriable = True
 
 
 class RangeFetcher:
-    """For one reading of one range. `lost` are the offsets that were left out because they are not
-    there any more, `compacted` the stretches that do not hold what was counted; both with
+    """For one reading of one range. `lost` are the offsets that were left out because they no
+    longer exist, `compacted` the stretches that differ from their count; both only with
     `fail_on_data_loss` off."""
 
     def __init__(
@@ -121,15 +121,15 @@ class RangeFetcher:
             wanted, committed_only=options.isolation_level == "read_committed"
         )
         self._checked_epoch: int | None = None
-        """The leader epoch under which the range was last found to be what it was."""
+        """The leader epoch under which the range was last found valid."""
         self._bare_since: tuple[int, float] | None = None
-        """Leader epoch and moment: since then the leader has no batch from the position on."""
+        """Leader epoch and time since which the leader has no batch from the position on."""
         self._bytes_read = 0
         self._check = CountCheck(wanted.counts)
 
     async def read(self, deliver: Deliver) -> None:
-        """Hand out the whole range. Raises RangeFailed, and ClientError for what retrying does not
-        cure, such as a topic that may not be read."""
+        """Deliver the whole range. Raises RangeFailed, and ClientError for errors that a retry does
+        not cure, such as a topic that may not be read."""
         try:
             await self._read(deliver)
         except RangeFailed as failed:
@@ -151,12 +151,12 @@ class RangeFetcher:
                 await self._tell(different)
             if batches:
                 await deliver(first, batches)
-            if different:  # after that: looking may move the cursor, or end the reading
+            if different:  # after the check, which may move the cursor or end the reading
                 await self._tell(different)
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
-        """Where what was read is not what was counted. Raises RangeFailed."""
+        """Return the stretches that differ from their count. Raises RangeFailed."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -171,8 +171,8 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _tell(self, different: list[Difference]) -> None:
-        """Raises RangeFailed, or notes them; what else there is to say of the range comes before
-        that."""
+        """Report stretches that differ, after other faults of the range. Raises RangeFailed, or
+        records them."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -183,26 +183,26 @@ class RangeFetcher:
             self.compacted.append(difference)
 
     async def _meet_topic(self) -> None:
-        """Have the view of the cluster hold the topic, if it can be had at once."""
+        """Add the topic to the view of the cluster, if that succeeds at once."""
         cluster, topic = self._cluster, self._key.topic
         cluster.watch([topic])
         if topic not in cluster.view.topics:
             try:
                 await cluster.refreshed(self._patience.stalled_s)
             except (TimeoutError, ClientError) as error:
-                logger.debug("event=range-waits partition=%s reason=%s", self._key, error)
+                log.debug("range waits partition=%s reason=%s", self._key, error)
 
     def _is_bearable(self, reason: RangeFault) -> bool:
-        """Whether all that is left of the range may be left out. What was handed out before must
-        be of the topic that was meant."""
+        """Whether the rest of the range may be left out. Batches that were delivered must be of the
+        right topic."""
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET
         return reason is RangeFault.GONE or (reason is RangeFault.RECREATED and nothing_given)
 
     async def _persist(self, step: Callable[[], Awaitable[T]]) -> T:
-        """The result of a step, tried until it has one. Raises RangeFailed when that takes too
-        long."""
+        """Repeat a step until it succeeds, and return its result. Raises RangeFailed if that takes
+        too long."""
         clock = self._cluster.clock
         deadline = Deadline(clock, int(self._patience.stalled_s * 1_000))
         doubted: RangeFault | None = None
@@ -227,7 +227,7 @@ class RangeFetcher:
                     raise
                 problem, doubted = error, None
             failures += 1
-            logger.debug("event=range-waits partition=%s reason=%s", self._key, problem)
+            log.debug("range waits partition=%s reason=%s", self._key, problem)
             pause = self._cluster.pause_s(failures)
             if deadline.remaining_s() <= pause:
                 raise self._stalled(problem) from problem
@@ -250,28 +250,28 @@ class RangeFetcher:
     def _failed(self, reason: RangeFault, text: str) -> RangeFailed:
         return RangeFailed(self._key, self._cursor.position, reason, text)
 
-    # Whether the range is what it was
+    # The validity of the range
 
     async def _look(self) -> None:
         deadline = Deadline(self._cluster.clock, self._options.request_timeout_ms)
         epoch = self._epoch()
-        answers = await standings(self._cluster, [self._wanted], deadline, once=True)
-        standing = answers[self._key]
-        if isinstance(standing, ClientError):
-            raise standing
-        for fault in faults(self._wanted, self._cursor.position, standing):
+        answers = await current_partitions(self._cluster, [self._wanted], deadline, once=True)
+        current = answers[self._key]
+        if isinstance(current, ClientError):
+            raise current
+        for fault in faults(self._wanted, self._cursor.position, current):
             if fault.reason is RangeFault.AGED_OUT:
-                self._pass_over_aged_out(standing.log_start)
+                self._pass_over_aged_out(current.log_start)
             elif fault.reason is RangeFault.TRUNCATED:
-                self._cut_off(fault, standing.epoch_end)
+                self._cut_off(fault, current.epoch_end)
             else:
                 raise _Doubtful(fault)
         if NO_EPOCH < epoch < self._wanted.leader_epoch:
-            # Whoever leads by that may have been replaced before the range was made.
+            # The broker may have been replaced as leader before the range was made.
             raise _NothingYet(
                 f"only leader epoch {epoch} is known, {self._wanted.leader_epoch} was there before"
             )
-        self._settle(self._cursor.gaps, standing.log_start)
+        self._settle(self._cursor.gaps, current.log_start)
         self._cursor.gaps = []
         self._checked_epoch = epoch
 
@@ -287,7 +287,7 @@ class RangeFetcher:
         cursor.skip_to(log_start)
 
     def _cut_off(self, fault: RangeFailed, end: int) -> None:
-        """The range ends where its history does."""
+        """Let the range end at the end of its leader epoch."""
         cursor = self._cursor
         if cursor.end <= end:
             return  # known already
@@ -298,8 +298,8 @@ class RangeFetcher:
         self._lose(cursor.end, self._wanted.end)
 
     def _settle(self, gaps: list[Gap], log_start: int) -> None:
-        """Offsets that no batch covered were compacted away if the log still begins at or before
-        them; otherwise nobody can tell any more, and they count as lost."""
+        """Settle offsets that no batch covered: they were compacted if the log still begins at or
+        before them; otherwise that is unknown, and they count as lost."""
         for first, beyond in gaps:
             if log_start > first:
                 if self._fail_on_data_loss:
@@ -313,10 +313,10 @@ class RangeFetcher:
     # Fetching
 
     async def _fetch(self) -> list[Batch]:
-        """The batches of one answer. Empty if the position moved without any."""
+        """Return the batches of one answer. Empty if the position moved without any."""
         cluster, key = self._cluster, self._key
-        standing = named(cluster.view, key)
-        if standing is not None and not standing.known:
+        current = from_metadata(cluster.view, key)
+        if current is not None and not current.known:
             raise _Doubtful(gone(self._wanted, self._cursor.position))
         leader, epoch = cluster.view.leader(key), self._epoch()
         if leader is None:
@@ -363,7 +363,8 @@ class RangeFetcher:
         )
 
     def _bytes_due(self) -> int:
-        """No more than what is left of the range will take, going by what was read of it."""
+        """Return the bytes to request: no more than the rest of the range takes, judging by what
+        was read."""
         cursor = self._cursor
         offsets_read = cursor.position - self._wanted.start
         each = self._bytes_read // offsets_read + 1 if self._bytes_read else RECORD_BYTES_GUESS
@@ -403,9 +404,9 @@ class RangeFetcher:
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
-        """There is no batch although there should be. If that lasts while the leader says that all
-        of the range is committed, compaction has removed the last offsets of the log: whatever it
-        had below the committed end when it said so, it would have given afterwards."""
+        """Handle an answer without the batch that should be there. If that lasts while the leader
+        reports the whole range as committed, compaction has removed the last offsets: the leader
+        would have returned any batch below the committed end."""
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark

@@ -1,5 +1,5 @@
-"""A range of one partition, as a snapshot names it, and the ways in which it cannot be read any
-more. Values only."""
+"""A range of one partition, as a snapshot names it, and the reasons why it can no longer be read.
+Values only."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
 
 class Counted(NamedTuple):
-    """What the offsets from `first` up to, not including, `beyond` held when they were counted.
-    `digest` (0 to DIGEST_END - 1) tells other offsets in the same number (see `range_counts`)."""
+    """The records that the offsets from `first` up to, not including, `beyond` held when they were
+    counted. `digest` (0 to DIGEST_END - 1) detects other offsets in the same number (see
+    `counts`)."""
 
     first: int
     beyond: int
@@ -22,17 +23,17 @@ class Counted(NamedTuple):
 
 
 DIGEST_END: Final = 2**53 - 111
-"""The largest prime below 2**53: every reader of JSON keeps such numbers."""
+"""The largest prime below 2**53: every JSON reader keeps such numbers exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
     """The offsets from `start` up to, not including, `end` of one partition: 0 <= start <= end.
 
-    The rest is what the cluster said when the range was made, by which later damage is noticed:
-    the topic's id as UUID text ("" where the cluster gives topics no ids), the leader's epoch and
-    where the log began (-1: unknown, and then nothing is compared); and, if they were counted, the
-    records of the range, stretch after stretch.
+    The other fields are from the cluster when the range was made, and show later damage: the
+    topic's id as UUID text ("" if the cluster has no topic ids), the leader's epoch and the log
+    start (-1: unknown, and then nothing is compared); and, if they were counted, the records of the
+    range by stretches.
     """
 
     topic: str
@@ -50,11 +51,11 @@ class PartitionRange:
 
     @property
     def offsets(self) -> int:
-        """How many offsets: an upper bound of the number of records."""
+        """The number of offsets: an upper bound of the number of records."""
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Self:
-        """The offsets from `start` to `end` of it, with the counts of stretches that lie inside."""
+        """Return the offsets from `start` to `end` of it, with the counts of stretches inside."""
         inside = (each for each in self.counts if start <= each.first and each.beyond <= end)
         return replace(self, start=start, end=end, counts=tuple(inside))
 
@@ -63,24 +64,24 @@ class RangeFault(enum.Enum):
     """Why a range cannot be read as it was."""
 
     AGED_OUT = "aged out"
-    """The log begins behind the range's start: retention or DeleteRecords took records."""
+    """The log begins behind the range's start: retention or DeleteRecords deleted records."""
     RECREATED = "recreated"
-    """Another topic has the name now."""
+    """The name belongs to a recreated topic."""
     TRUNCATED = "truncated"
-    """An unclean election took records that had been acknowledged."""
+    """An unclean election removed acknowledged records."""
     COMPACTED = "compacted"
-    """Not the records that were counted: compaction removed some since, or another replica leads
-    that was compacted less."""
+    """The records differ from those counted: compaction removed some since, or another replica
+    leads that was compacted less."""
     CORRUPT = "corrupt"
-    """A batch does not match its checksum, and goes on not to."""
+    """A batch does not match its checksum, repeatedly."""
     STALLED = "stalled"
     """Nothing could be read for kafkaConsumer.pollTimeoutMs."""
     GONE = "gone"
-    """The topic or the partition is not there any more."""
+    """The topic or the partition no longer exists."""
 
 
 class RangeFailed(ClientError):
-    """A range cannot be read as it was when it was made. `offset` is the first that is missing."""
+    """A range cannot be read as it was when it was made. `offset` is the first missing one."""
 
     def __init__(
         self, topic_partition: TopicPartition, offset: int, reason: RangeFault, text: str

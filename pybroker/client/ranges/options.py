@@ -1,4 +1,4 @@
-"""The options of whoever reads ranges or asks for them, as a Spark job or a program writes them."""
+"""The options for reading ranges, as a Spark job or a program writes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "bootstrap_timeout_ms": 30_000,
     "client_id": "pybroker-range",
 }
-"""Where ranges are read with other defaults than a consumer has."""
+"""Options whose defaults for ranges differ from those of a consumer."""
 POLL_TIMEOUT: Final = "kafkaconsumer.polltimeoutms"
 POLL_TIMEOUT_MS: Final = 120_000
 CLIENT_PREFIX: Final = "kafka."
@@ -24,9 +24,9 @@ CLIENT_PREFIX: Final = "kafka."
 def parse_range_options(
     options: Mapping[str, str], **fixed: object
 ) -> tuple[ConsumerOptions, Patience]:
-    """`options` are those of a consumer under Kafka's names, with or without `kafka.` before them
-    and in any case, and kafkaConsumer.pollTimeoutMs; over them go the `fixed` ones. Raises
-    ConfigError with every fault."""
+    """Return the options. `options` are those of a consumer under Kafka's names, with or without
+    `kafka.` before them and in any case, and kafkaConsumer.pollTimeoutMs; the `fixed` ones replace
+    them. Raises ConfigError with every fault."""
     given: dict[str, object] = {}
     stalled_ms = POLL_TIMEOUT_MS
     faults: list[str] = []

@@ -134,7 +134,7 @@ class DeleteAclsFilter(Message):
 class DeleteAclsRequest(Message):
     """Removes the rules that match filters."""
 
-    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter, "What to remove.")
+    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter, "Filters of the rules to remove.")
 
 
 @message

@@ -69,7 +69,7 @@ class ApiVersionsResponse(Message):
     """The APIs and versions that the broker understands."""
 
     error_code: int = int16("The error, or 0.")
-    api_keys: list[ApiVersion] = array(ApiVersion, "What the broker understands.")
+    api_keys: list[ApiVersion] = array(ApiVersion, "The APIs and their versions.")
     throttle_time_ms: int = int32(
         "How long the client should pause because of a quota, in ms; 0 if not at all.",
         since=1,
@@ -99,13 +99,13 @@ class ApiVersionsResponse(Message):
 
 @message
 class DescribeClusterRequest(Message):
-    """Asks which brokers there are (KIP-700)."""
+    """Asks for the brokers of the cluster (KIP-700)."""
 
     include_cluster_authorized_operations: bool = boolean(
         "Whether to answer the operations allowed on the cluster."
     )
     endpoint_type: int = int8(
-        "What to describe: 1 the brokers, 2 the controllers.", since=1, default=ENDPOINT_BROKERS
+        "The endpoints to describe: 1 brokers, 2 controllers.", since=1, default=ENDPOINT_BROKERS
     )
 
 
@@ -131,7 +131,7 @@ class DescribeClusterResponse(Message):
         "The error in words, or null.", nullable_since=0, default=None
     )
     endpoint_type: int = int8(
-        "What is described: 1 the brokers, 2 the controllers.",
+        "The endpoints described: 1 brokers, 2 controllers.",
         since=1,
         ignorable=True,
         default=ENDPOINT_BROKERS,

@@ -63,7 +63,7 @@ class DescribeConfigsResourceResult(Message):
         "Its value; null if sensitive or unset.", nullable_since=0, default=None
     )
     read_only: bool = boolean("Whether it cannot be changed.")
-    is_default: bool = boolean("Whether nobody has set it.", until=0, ignorable=True)
+    is_default: bool = boolean("Whether it is set nowhere.", until=0, ignorable=True)
     config_source: int = int8(
         "Where the value comes from: 1 topic, 2 broker, 3 all brokers, 4 file, 5 default.",
         since=1,
@@ -81,7 +81,11 @@ class DescribeConfigsResourceResult(Message):
         "The type of the value (KIP-569), 0 if unknown.", since=3, ignorable=True
     )
     documentation: str | None = string(
-        "What the option does, or null.", since=3, nullable_since=3, ignorable=True, default=None
+        "The meaning of the option, or null.",
+        since=3,
+        nullable_since=3,
+        ignorable=True,
+        default=None,
     )
 
 
@@ -180,7 +184,7 @@ class IncrementalAlterConfigsResource(Message):
 
     resource_type: int = int8("The kind of resource.")
     resource_name: str = string("The resource's name.")
-    configs: list[IncrementalAlterableConfig] = array(IncrementalAlterableConfig, "What to change.")
+    configs: list[IncrementalAlterableConfig] = array(IncrementalAlterableConfig, "The changes.")
 
 
 @message

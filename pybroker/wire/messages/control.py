@@ -1,4 +1,4 @@
-"""What brokers tell each other about roles: LeaderAndIsr (4) 5, StopReplica (5) 3,
+"""Messages between brokers about replicas' roles: LeaderAndIsr (4) 5, StopReplica (5) 3,
 UpdateMetadata (6) 7, ControlledShutdown (7) 3.
 
 Only these versions exist here: both ends are of one cluster, which pins them (Kafka pins them by
@@ -51,7 +51,7 @@ class LeaderAndIsrPartitionState(Message):
     replicas: list[int] = int32_array("All replicas, the preferred one first.")
     adding_replicas: list[int] = int32_array("Replicas that are being added (KIP-455).")
     removing_replicas: list[int] = int32_array("Replicas that are being removed (KIP-455).")
-    is_new: bool = boolean("Whether nobody can have data of it yet.")
+    is_new: bool = boolean("Whether no replica can have data of it yet.")
     eligible: list[int] = int32_array(
         "Replicas outside the ISR that hold everything committed (ours; KIP-966's idea).",
         tag=ELIGIBLE_TAG,
@@ -226,7 +226,7 @@ class UpdateMetadataRequest(Message):
     controller_epoch: int = int32("The controller's epoch.")
     broker_epoch: int = int64("The receiver's registration that is meant (KIP-380).", default=-1)
     topic_states: list[UpdateMetadataTopicState] = array(
-        UpdateMetadataTopicState, "What has changed, by topic."
+        UpdateMetadataTopicState, "The changed partitions, by topic."
     )
     live_brokers: list[UpdateMetadataBroker] = array(UpdateMetadataBroker, "All live brokers.")
     extent: int = int8(
@@ -246,7 +246,7 @@ class UpdateMetadataResponse(Message):
 
 @message
 class ControlledShutdownRequest(Message):
-    """A broker asks the controller to give its leaderships to others, since it is going to stop."""
+    """A stopping broker asks the controller to move its leaderships to other brokers."""
 
     broker_id: int = int32("The broker that stops.")
     broker_epoch: int = int64("Its registration (KIP-380).", default=-1)
@@ -262,9 +262,9 @@ class RemainingPartition(Message):
 
 @message
 class ControlledShutdownResponse(Message):
-    """What the broker leads still."""
+    """The partitions that the broker still leads."""
 
     error_code: int = int16("The error, or 0.")
     remaining_partitions: list[RemainingPartition] = array(
-        RemainingPartition, "Partitions for which nobody else could be found."
+        RemainingPartition, "Partitions without another leader."
     )

@@ -54,7 +54,7 @@ class FetchTopic(Message):
     """One element of `FetchRequest.topics`."""
 
     topic: str = string("The topic's name.")
-    partitions: list[FetchPartition] = array(FetchPartition, "What to read, by partition.")
+    partitions: list[FetchPartition] = array(FetchPartition, "The partitions to read.")
 
 
 @message
@@ -92,9 +92,9 @@ class FetchRequest(Message):
         ignorable=True,
         default=-1,
     )
-    topics: list[FetchTopic] = array(FetchTopic, "What to read, by topic.")
+    topics: list[FetchTopic] = array(FetchTopic, "The partitions to read, by topic.")
     forgotten_topics_data: list[ForgottenTopic] = array(
-        ForgottenTopic, "What to remove from the session.", since=7
+        ForgottenTopic, "Partitions to remove from the session.", since=7
     )
     rack_id: str = string("Where the consumer is (KIP-392).", since=11, ignorable=True)
     replica_incarnation: int = int64(
@@ -160,12 +160,12 @@ class PartitionData(Message):
         tag=0,
     )
     current_leader: LeaderIdAndEpoch | None = optional(
-        LeaderIdAndEpoch, "Who leads, if the sender should turn elsewhere.", since=12, tag=1
+        LeaderIdAndEpoch, "The leader, if it is another broker.", since=12, tag=1
     )
     snapshot_id: SnapshotId | None = optional(SnapshotId, "Used by KRaft only.", since=12, tag=2)
     aborted_transactions: list[AbortedTransaction] | None = array(
         AbortedTransaction,
-        "What a read_committed reader skips; null if uncommitted reads were asked.",
+        "Transactions that read_committed skips; null for read_uncommitted.",
         nullable_since=0,
         default=None,
     )

@@ -49,8 +49,8 @@ class DescribedGroupMember(Message):
     )
     client_id: str = string("The member's client id.")
     client_host: str = string("Where the member connects from.")
-    member_metadata: bytes = octets("What the member told the assignor.")
-    member_assignment: bytes = octets("What the member was given.")
+    member_metadata: bytes = octets("The member's data for the assignor.")
+    member_assignment: bytes = octets("The member's assignment.")
 
 
 @message

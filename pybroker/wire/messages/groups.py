@@ -1,4 +1,4 @@
-"""What a member of a group says: FindCoordinator (10) 0-4, JoinGroup (11) 0-9, Heartbeat (12) 0-4,
+"""Requests of a group's members: FindCoordinator (10) 0-4, JoinGroup (11) 0-9, Heartbeat (12) 0-4,
 LeaveGroup (13) 0-4, SyncGroup (14) 0-5.
 
 FindCoordinator: 1 transactions, error texts. 2 the client throttles itself. 3 flexible. 4 several
@@ -79,7 +79,7 @@ class JoinGroupRequestProtocol(Message):
     """One element of `JoinGroupRequest.protocols`."""
 
     name: str = string("The assignor's name.")
-    metadata: bytes = octets("What the assignor wants to know of the member.")
+    metadata: bytes = octets("The member's data for the assignor.")
 
 
 @message
@@ -123,12 +123,12 @@ class JoinGroupResponseMember(Message):
         ignorable=True,
         default=None,
     )
-    metadata: bytes = octets("What the assignor wants to know of the member.")
+    metadata: bytes = octets("The member's data for the assignor.")
 
 
 @message
 class JoinGroupResponse(Message):
-    """The new generation and, for the leader, who is in it."""
+    """The new generation and, for the leader, its members."""
 
     throttle_time_ms: int = int32(
         "How long the client should pause because of a quota, in ms; 0 if not at all.",
@@ -163,12 +163,12 @@ class SyncGroupRequestAssignment(Message):
     """One element of `SyncGroupRequest.assignments`."""
 
     member_id: str = string("The member's id; empty before the coordinator gave one.")
-    assignment: bytes = octets("What the member gets.")
+    assignment: bytes = octets("The member's assignment.")
 
 
 @message
 class SyncGroupRequest(Message):
-    """Hands over the assignment, or asks for one's own."""
+    """Sends the leader's assignment, or asks for the member's own."""
 
     group_id: str = string("The group's id.")
     generation_id: int = int32("The group's generation.")
@@ -187,13 +187,13 @@ class SyncGroupRequest(Message):
         "The assignor that was chosen.", since=5, nullable_since=5, ignorable=True, default=None
     )
     assignments: list[SyncGroupRequestAssignment] = array(
-        SyncGroupRequestAssignment, "Who gets what; from the leader only."
+        SyncGroupRequestAssignment, "The assignments; from the leader only."
     )
 
 
 @message
 class SyncGroupResponse(Message):
-    """What the member gets."""
+    """The member's assignment."""
 
     throttle_time_ms: int = int32(
         "How long the client should pause because of a quota, in ms; 0 if not at all.",
@@ -211,7 +211,7 @@ class SyncGroupResponse(Message):
     protocol_name: str | None = string(
         "The assignor that was chosen.", since=5, nullable_since=5, ignorable=True, default=None
     )
-    assignment: bytes = octets("What the member gets.")
+    assignment: bytes = octets("The member's assignment.")
 
 
 @message

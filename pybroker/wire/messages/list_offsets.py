@@ -42,7 +42,7 @@ class ListOffsetsTopic(Message):
 
     name: str = string("The topic's name.")
     partitions: list[ListOffsetsPartition] = array(
-        ListOffsetsPartition, "What to look up, by partition."
+        ListOffsetsPartition, "The partitions to look up."
     )
 
 
@@ -52,7 +52,7 @@ class ListOffsetsRequest(Message):
 
     replica_id: int = int32("The follower's broker id; -1 for a consumer.")
     isolation_level: int = int8("0 read_uncommitted, 1 read_committed (KIP-98).", since=2)
-    topics: list[ListOffsetsTopic] = array(ListOffsetsTopic, "What to look up, by topic.")
+    topics: list[ListOffsetsTopic] = array(ListOffsetsTopic, "The partitions to look up, by topic.")
 
 
 @message
@@ -113,7 +113,7 @@ class OffsetForLeaderTopic(Message):
 
     topic: str = string("The topic's name.")
     partitions: list[OffsetForLeaderPartition] = array(
-        OffsetForLeaderPartition, "What to look up, by partition."
+        OffsetForLeaderPartition, "The partitions to look up."
     )
 
 
@@ -124,7 +124,9 @@ class OffsetForLeaderEpochRequest(Message):
     replica_id: int = int32(
         "The follower's broker id, -1 a consumer, -2 unknown.", since=3, ignorable=True, default=-2
     )
-    topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic, "What to look up, by topic.")
+    topics: list[OffsetForLeaderTopic] = array(
+        OffsetForLeaderTopic, "The partitions to look up, by topic."
+    )
 
 
 @message

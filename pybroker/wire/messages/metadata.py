@@ -1,7 +1,7 @@
 """Metadata (3), versions 0-12.
 
 1 null for all topics, controller, racks, internal topics. 2 cluster id. 3 throttle time. 4 no
-automatic creation if so wished. 5 offline replicas. 6 the client throttles itself. 7 leader epochs.
+automatic creation on demand. 5 offline replicas. 6 the client throttles itself. 7 leader epochs.
 8 authorized operations. 9 flexible. 10 topic ids. 11 no operations on the cluster any more, see
 DescribeCluster. 12 lookup by topic id.
 """
@@ -38,7 +38,7 @@ class MetadataRequestTopic(Message):
 
 @message
 class MetadataRequest(Message):
-    """Asks which brokers and topics there are."""
+    """Asks for brokers and topics."""
 
     topics: list[MetadataRequestTopic] | None = array(
         MetadataRequestTopic,
@@ -103,7 +103,7 @@ class MetadataResponseTopic(Message):
 
 @message
 class MetadataResponse(Message):
-    """Brokers, topics, and who leads each partition."""
+    """Brokers, topics, and the leader of each partition."""
 
     throttle_time_ms: int = int32(
         "How long the client should pause because of a quota, in ms; 0 if not at all.",

@@ -45,7 +45,7 @@ class OffsetCommitRequestTopic(Message):
 
     name: str = string("The topic's name.")
     partitions: list[OffsetCommitRequestPartition] = array(
-        OffsetCommitRequestPartition, "What to commit, by partition."
+        OffsetCommitRequestPartition, "The offsets to commit."
     )
 
 
@@ -74,7 +74,7 @@ class OffsetCommitRequest(Message):
         default=-1,
     )
     topics: list[OffsetCommitRequestTopic] = array(
-        OffsetCommitRequestTopic, "What to commit, by topic."
+        OffsetCommitRequestTopic, "The offsets to commit, by topic."
     )
 
 
@@ -133,7 +133,7 @@ class OffsetFetchRequestGroup(Message):
     group_id: str = string("The group's id.")
     topics: list[OffsetFetchRequestTopics] | None = array(
         OffsetFetchRequestTopics,
-        "What to look up; null everything that the group committed.",
+        "The partitions to look up; null for all that the group committed.",
         nullable_since=0,
         default=None,
     )
@@ -146,12 +146,12 @@ class OffsetFetchRequest(Message):
     group_id: str = string("The group's id.", until=7)
     topics: list[OffsetFetchRequestTopic] | None = array(
         OffsetFetchRequestTopic,
-        "What to look up; null everything that the group committed.",
+        "The partitions to look up; null for all that the group committed.",
         until=7,
         nullable_since=2,
     )
     groups: list[OffsetFetchRequestGroup] = array(
-        OffsetFetchRequestGroup, "What to look up, by group.", since=8
+        OffsetFetchRequestGroup, "The partitions to look up, by group.", since=8
     )
     require_stable: bool = boolean(
         "Whether to answer 88 while a transaction is undecided (KIP-447).", since=7
@@ -246,7 +246,7 @@ class OffsetDeleteRequestTopic(Message):
 
     name: str = string("The topic's name.")
     partitions: list[OffsetDeleteRequestPartition] = array(
-        OffsetDeleteRequestPartition, "What to forget, by partition."
+        OffsetDeleteRequestPartition, "The partitions to forget."
     )
 
 
@@ -256,7 +256,7 @@ class OffsetDeleteRequest(Message):
 
     group_id: str = string("The group's id.")
     topics: list[OffsetDeleteRequestTopic] = array(
-        OffsetDeleteRequestTopic, "What to forget, by topic."
+        OffsetDeleteRequestTopic, "The partitions to forget, by topic."
     )
 
 

@@ -28,7 +28,7 @@ class TopicProduceData(Message):
 
     name: str = string("The topic's name.")
     partition_data: list[PartitionProduceData] = array(
-        PartitionProduceData, "What to append, by partition."
+        PartitionProduceData, "The batches to append."
     )
 
 
@@ -42,11 +42,9 @@ class ProduceRequest(Message):
         nullable_since=3,
         default=None,
     )
-    acks: int = int16(
-        "Who must have the records first: 0 nobody (no answer), 1 the leader, -1 the ISR."
-    )
+    acks: int = int16("Replicas that acknowledge: 0 none (no answer), 1 the leader, -1 the ISR.")
     timeout_ms: int = int32("How long to wait for the ISR, in ms.")
-    topic_data: list[TopicProduceData] = array(TopicProduceData, "What to append, by topic.")
+    topic_data: list[TopicProduceData] = array(TopicProduceData, "The batches to append, by topic.")
 
 
 @message
@@ -55,7 +53,7 @@ class BatchIndexAndErrorMessage(Message):
 
     batch_index: int = int32("The record's place in the batch.")
     batch_index_error_message: str | None = string(
-        "What is wrong with the record, or null.", nullable_since=0, default=None
+        "The error of the record, or null.", nullable_since=0, default=None
     )
 
 
@@ -79,7 +77,7 @@ class PartitionProduceResponse(Message):
         ignorable=True,
     )
     error_message: str | None = string(
-        "What is wrong with the batch, or null.",
+        "The error of the batch, or null.",
         since=8,
         nullable_since=8,
         ignorable=True,
@@ -99,7 +97,7 @@ class TopicProduceResponse(Message):
 
 @message
 class ProduceResponse(Message):
-    """What became of each batch. With acks=0 it is never sent."""
+    """The result of each batch. With acks=0 it is never sent."""
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse, "The results, by topic.")
     throttle_time_ms: int = int32(

@@ -33,7 +33,7 @@ class ComponentData(Message):
 class DescribeClientQuotasRequest(Message):
     """Asks for the quotas of users, clients and addresses (KIP-546)."""
 
-    components: list[ComponentData] = array(ComponentData, "What the entities must match.")
+    components: list[ComponentData] = array(ComponentData, "Conditions on the entities.")
     strict: bool = boolean("Whether entities with further parts are left out.")
 
 
@@ -59,7 +59,7 @@ class ValueData(Message):
 class DescribedQuotaEntry(Message):
     """One element of `DescribeClientQuotasResponse.entries`."""
 
-    entity: list[EntityData] = array(EntityData, "What the quota applies to.")
+    entity: list[EntityData] = array(EntityData, "The entity of the quota.")
     values: list[ValueData] = array(ValueData, "The limits.")
 
 
@@ -92,7 +92,7 @@ class OpData(Message):
 class AlteredQuotaEntry(Message):
     """One element of `AlterClientQuotasRequest.entries`."""
 
-    entity: list[EntityData] = array(EntityData, "What the quota applies to.")
+    entity: list[EntityData] = array(EntityData, "The entity of the quota.")
     ops: list[OpData] = array(OpData, "The changes.")
 
 
@@ -100,7 +100,7 @@ class AlteredQuotaEntry(Message):
 class AlterClientQuotasRequest(Message):
     """Changes the quotas of users, clients and addresses (KIP-546)."""
 
-    entries: list[AlteredQuotaEntry] = array(AlteredQuotaEntry, "What to change.")
+    entries: list[AlteredQuotaEntry] = array(AlteredQuotaEntry, "The changes.")
     validate_only: bool = boolean("Whether only to check what would happen.")
 
 
@@ -112,7 +112,7 @@ class AlterClientQuotasResult(Message):
     error_message: str | None = string(
         "The error in words, or null.", nullable_since=0, default=None
     )
-    entity: list[EntityData] = array(EntityData, "What the quota applies to.")
+    entity: list[EntityData] = array(EntityData, "The entity of the quota.")
 
 
 @message

@@ -1,4 +1,4 @@
-"""Who leads and who holds: ElectLeaders (43) 0-2, AlterPartitionReassignments (45) 0,
+"""Leaders and replicas: ElectLeaders (43) 0-2, AlterPartitionReassignments (45) 0,
 ListPartitionReassignments (46) 0.
 
 ElectLeaders: 1 unclean elections, an error for the whole (KIP-460). 2 flexible. The other two are
@@ -81,7 +81,7 @@ class ReassignableTopic(Message):
 
     name: str = string("The topic's name.")
     partitions: list[ReassignablePartition] = array(
-        ReassignablePartition, "What to move, by partition."
+        ReassignablePartition, "The partitions to move."
     )
 
 
@@ -92,7 +92,7 @@ class AlterPartitionReassignmentsRequest(Message):
     timeout_ms: int = int32(
         "How long the broker may take before it answers with error 7, in ms.", default=60000
     )
-    topics: list[ReassignableTopic] = array(ReassignableTopic, "What to move, by topic.")
+    topics: list[ReassignableTopic] = array(ReassignableTopic, "The partitions to move, by topic.")
 
 
 @message

@@ -40,7 +40,7 @@ class DescribeUserScramCredentialsResult(Message):
     error_message: str | None = string(
         "The error in words, or null.", nullable_since=0, default=None
     )
-    credential_infos: list[CredentialInfo] = array(CredentialInfo, "What the user can log in with.")
+    credential_infos: list[CredentialInfo] = array(CredentialInfo, "The user's credentials.")
 
 
 @message

@@ -1,4 +1,4 @@
-"""What operators ask of transactions (KIP-664): DescribeProducers (61), DescribeTransactions (65),
+"""Transactions for operators (KIP-664): DescribeProducers (61), DescribeTransactions (65),
 ListTransactions (66), version 0 each, flexible.
 """
 
@@ -28,7 +28,7 @@ class DescribeProducersTopic(Message):
 
 @message
 class DescribeProducersRequest(Message):
-    """Asks which producers partitions remember (KIP-664)."""
+    """Asks for the producers of partitions (KIP-664)."""
 
     topics: list[DescribeProducersTopic] = array(DescribeProducersTopic, "Where to look, by topic.")
 

@@ -219,7 +219,7 @@ class TxnOffsetCommitRequestTopic(Message):
 
     name: str = string("The topic's name.")
     partitions: list[TxnOffsetCommitRequestPartition] = array(
-        TxnOffsetCommitRequestPartition, "What to commit, by partition."
+        TxnOffsetCommitRequestPartition, "The offsets to commit."
     )
 
 
@@ -237,7 +237,7 @@ class TxnOffsetCommitRequest(Message):
         "The id of a static member (KIP-345), or null.", since=3, nullable_since=3, default=None
     )
     topics: list[TxnOffsetCommitRequestTopic] = array(
-        TxnOffsetCommitRequestTopic, "What to commit, by topic."
+        TxnOffsetCommitRequestTopic, "The offsets to commit, by topic."
     )
 
 

@@ -1,4 +1,4 @@
-"""The admin client: results item by item, and who is asked again."""
+"""The admin client: results item by item, and which requests are repeated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def admin(broker: FakeBroker, clock: Clock | None = None) -> Admin:
 
 
 def created(request: Message) -> Message:
-    """Every topic but `taken` is created."""
+    """Create every topic but `taken`."""
     assert isinstance(request, CreateTopicsRequest)
     return CreateTopicsResponse(
         topics=[
@@ -116,7 +116,7 @@ async def test_the_controller_is_looked_for_again_when_it_moved() -> None:
         assert len(broker.requests(DeleteTopicsRequest)) == 2
 
 
-async def test_what_may_have_been_done_is_not_done_again() -> None:
+async def test_a_creation_that_may_have_happened_is_not_repeated() -> None:
     async with FakeBroker() as broker, admin(broker) as target:
         broker.handlers[ApiKey.CREATE_TOPICS] = created
         broker.will(ApiKey.CREATE_TOPICS, LOSE_ANSWER)
@@ -151,7 +151,7 @@ async def test_an_older_cluster_is_described_by_its_metadata() -> None:
             assert (cluster.cluster_id, cluster.controller) == ("fake", cluster.nodes[0])
 
 
-async def test_options_that_somebody_set_are_told_apart_from_defaults() -> None:
+async def test_set_options_are_distinguished_from_defaults() -> None:
     rows = [
         DescribeConfigsResourceResult(name="a", value="1", config_source=1),
         DescribeConfigsResourceResult(name="b", value="2", config_source=5),
@@ -175,7 +175,7 @@ async def test_offsets_have_their_errors_one_by_one() -> None:
         assert isinstance(found[missing].error, ResponseError)
 
 
-async def test_a_closed_client_says_so() -> None:
+async def test_calls_of_a_closed_client_raise_closed() -> None:
     async with FakeBroker() as broker:
         async with admin(broker) as target:
             pass
@@ -262,7 +262,7 @@ async def test_all_that_is_committed_is_not_deleted_twice(offset: int, times: in
 
 
 async def test_a_broker_is_asked_for_its_own_options() -> None:
-    """Those of a broker that is not there fail alone."""
+    """Requests for a missing broker fail alone."""
 
     def altered(request: Message) -> Message:
         assert isinstance(request, IncrementalAlterConfigsRequest)
@@ -297,7 +297,7 @@ async def test_each_broker_tells_its_versions() -> None:
 
 
 def elected(request: Message) -> Message:
-    """Partition 0 gets its leader, 1 has it, others cannot."""
+    """Partition 0 gets its leader, 1 has it already, others fail."""
     assert isinstance(request, ElectLeadersRequest)
     codes = {0: ErrorCode.NONE, 1: ErrorCode.ELECTION_NOT_NEEDED}
     bad = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
@@ -315,7 +315,7 @@ def elected(request: Message) -> Message:
     )
 
 
-async def test_a_controller_that_stays_away_is_told_soon_and_with_the_brokers_reason(
+async def test_a_missing_controller_is_reported_with_the_brokers_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reason = "this broker does not hear from ZooKeeper"
@@ -339,8 +339,10 @@ async def test_a_controller_that_stays_away_is_told_soon_and_with_the_brokers_re
     )
     assert caught.value.retriable and caught.value.definite
     [warning] = [line for line in caplog.messages if "controller" in line]
-    assert warning.startswith(f"no broker acts as the controller yet (NOT_CONTROLLER: {reason})")
-    assert warning.endswith("trying for another 60 s")
+    assert warning.startswith(
+        f"no broker acts as the controller yet reason=NOT_CONTROLLER: {reason}"
+    )
+    assert warning.endswith("remaining_s=60")
 
 
 async def test_each_election_has_its_result() -> None:

@@ -1,5 +1,5 @@
-"""The admin client and groups: who coordinates is asked, and asked again when that moves; what may
-have been done is done again only where that does no harm."""
+"""Requests of the admin client about groups go to the coordinator, and again after it moved;
+requests that may have been carried out are repeated only if that is harmless."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def admin(broker: FakeBroker, **options: Any) -> Admin:
 def coordinates(
     broker: FakeBroker, *, first: Sequence[ErrorCode] = ()
 ) -> Callable[[Message], Message]:
-    """The answer of a broker that coordinates all groups itself, after these errors."""
+    """Return the answer of a broker that coordinates all groups itself, after these errors."""
     errors = list(first)
 
     def answer(request: Message) -> Message:
@@ -114,7 +114,7 @@ def in_turn(*answers: Message) -> Callable[[Message], Message]:
 
 
 def limited(**highest: int) -> Message:
-    """The offer of a broker that knows less of some APIs."""
+    """Return the API versions of a broker with lower maxima for some APIs."""
     offer = versions()
     assert isinstance(offer, ApiVersionsResponse)
     for row in offer.api_keys:
@@ -202,7 +202,7 @@ async def test_a_group_is_looked_for_again_when_it_has_moved(find_version: int) 
         assert sorted(asked[0]) == ["g", "h"] and asked[1:] == [["g"]]
 
 
-async def test_nobody_coordinates() -> None:
+async def test_a_group_without_a_coordinator_has_an_error() -> None:
     async with FakeBroker() as broker, admin(broker) as target:
         broker.handlers[ApiKey.FIND_COORDINATOR] = coordinates(
             broker, first=[ErrorCode.COORDINATOR_NOT_AVAILABLE] * 1_000
@@ -363,7 +363,7 @@ async def test_offsets_are_forgotten() -> None:
             await target.delete_offsets("g", [A0])
 
 
-async def test_a_closed_client_asks_nobody() -> None:
+async def test_a_closed_client_sends_no_request_about_groups() -> None:
     async with FakeBroker() as broker:
         target = admin(broker)
         async with target:

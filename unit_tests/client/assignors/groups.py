@@ -41,7 +41,7 @@ def partitions(text: str) -> list[TopicPartition]:
 def owning(
     members: Iterable[GroupMember], assignments: Mapping[str, list[TopicPartition]], generation: int
 ) -> list[GroupMember]:
-    """The same members in the next rebalance; those without an assignment are new."""
+    """Return the same members in the next rebalance; those without an assignment are new."""
     return [
         member(
             m.member_id,
@@ -55,7 +55,7 @@ def owning(
 
 
 def check_valid(counts: Counts, members: list[GroupMember], found: Assignments) -> None:
-    """Every partition that somebody reads has exactly one owner, who reads it."""
+    """Check that every partition with a reader has exactly one owner, which reads it."""
     assert found.keys() == {m.member_id for m in members}
     given = [partition for mine in found.values() for partition in mine]
     assert len(given) == len(set(given))

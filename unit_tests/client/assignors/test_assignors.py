@@ -1,4 +1,4 @@
-"""What all assignors promise, and what range and roundrobin give in known cases."""
+"""The rules of all assignors, and known assignments of range and roundrobin."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_range_cuts_each_topic_for_itself() -> None:
     }
 
 
-def test_static_members_keep_their_place_whatever_ids_they_are_given() -> None:
+def test_static_members_keep_their_place_with_other_member_ids() -> None:
     def spread(ids: list[str]) -> list[list[TopicPartition]]:
         members = [
             member(ids[0], ["t0"], instance_id="1"),
@@ -63,7 +63,7 @@ def test_roundrobin_deals_over_all_topics() -> None:
 
 
 class KafkaPythonCluster:
-    """The little of a cluster that kafka-python's assignors ask for."""
+    """The part of a cluster that kafka-python's assignors use."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
@@ -73,7 +73,7 @@ class KafkaPythonCluster:
 
 
 class KafkaPythonMember:
-    """A member as kafka-python's leader is told of it."""
+    """A member as kafka-python's leader sees it."""
 
     def __init__(self, m: GroupMember) -> None:
         self.member_id = m.member_id
@@ -84,7 +84,7 @@ class KafkaPythonMember:
 
 
 def check_oracle(name: str, oracle: Any, group: Group) -> None:
-    """Without static members: kafka-python groups them only where they stand side by side."""
+    """Without static members: kafka-python groups them only if they are adjacent."""
     counts, members = group
     members = [member(m.member_id, m.subscription.topics) for m in members]
     found = oracle.assign(KafkaPythonCluster(counts), [KafkaPythonMember(m) for m in members])
@@ -107,7 +107,7 @@ def test_range_assigns_as_in_kafka_python(group: Group) -> None:
 @settings(max_examples=60)
 @given(group=groups(same=True))
 def test_roundrobin_assigns_as_in_kafka_python(group: Group) -> None:
-    """Where all read the same: it fails if it has to pass over a member."""
+    """Only if all members read the same topics: kafka-python fails if it has to pass over one."""
     oracle = kafka.coordinator.assignors.roundrobin.RoundRobinPartitionAssignor
     check_oracle("roundrobin", oracle, group)
 

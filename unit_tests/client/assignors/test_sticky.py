@@ -47,7 +47,7 @@ def test_whatever_is_claimed_the_result_is_valid_and_balanced(
 
 @settings(max_examples=80)
 @given(group=groups())
-def test_what_is_balanced_stays_as_it_is(group: Group) -> None:
+def test_a_balanced_assignment_does_not_change(group: Group) -> None:
     counts, members = group
     found = balanced(counts, members, {})
     assert balanced(counts, members, owner_of(found)) == found
@@ -77,7 +77,7 @@ def test_no_more_moves_than_needed_when_a_member_comes(group: Group) -> None:
 
 
 def test_load_flows_through_others_where_topics_differ() -> None:
-    """a can give nothing to c itself: b takes from a and gives to c."""
+    """a can give nothing to c directly: b takes from a and gives to c."""
     members = [member("a", ["t0"]), member("b", ["t0", "t1"]), member("c", ["t1"])]
     owned = {
         **dict.fromkeys(partitions("t0:0,1,2"), "a"),
@@ -88,7 +88,7 @@ def test_load_flows_through_others_where_topics_differ() -> None:
     assert sorted(map(len, found.values())) == [2, 2, 2]
 
 
-def test_the_latest_generation_owns_and_of_two_equals_nobody() -> None:
+def test_the_latest_generation_owns_and_two_equal_claims_own_nothing() -> None:
     p0, p1 = partitions("t0:0,1")
     assert owners({"a": Claim((p0, p1), 3), "b": Claim((p0,), 4)}) == {p0: "b", p1: "a"}
     assert owners({"a": Claim((p0, p1), 3), "b": Claim((p0,), 3)}) == {p1: "a"}
@@ -99,14 +99,14 @@ def test_the_latest_generation_owns_and_of_two_equals_nobody() -> None:
 def test_a_partition_changes_hands_only_after_it_was_given_back(
     group: Group, data: st.DataObject
 ) -> None:
-    """Rebalance again and again, as members do that lost something; members come and go between."""
+    """Rebalance repeatedly, as members do that lost partitions; members come and go in between."""
     counts, everybody = group
     assignor = make_assignor("cooperative-sticky")
     owned: Assignments = {}
     for generation in range(1, 4):
         members = data.draw(st.lists(st.sampled_from(everybody), min_size=1, unique=True))
-        # Three in nearly all cases. Where subscriptions differ, one in some 20,000 needs a fourth:
-        # what nobody held for a moment does not stick, so one more partition may move.
+        # Three in nearly all cases. If subscriptions differ, one in some 20,000 needs a fourth: a
+        # partition without an owner does not stick, so one more may move.
         for _ in range(6):
             owned = {m.member_id: owned.get(m.member_id, []) for m in members}
             joined = owning(members, owned, generation)
@@ -142,7 +142,7 @@ def test_user_data_that_makes_no_sense_counts_as_none(user_data: bytes) -> None:
         assert is_balanced(members, found)
 
 
-def test_sticky_members_tell_what_they_had_in_kafkas_form() -> None:
+def test_sticky_members_send_their_partitions_in_kafkas_form() -> None:
     assignor = make_assignor("sticky")
     assert assignor.user_data() is None
     assignor.assigned(partitions("t0:4,5 t1:0"), 7)
@@ -159,7 +159,7 @@ def test_sticky_members_tell_what_they_had_in_kafkas_form() -> None:
 
 
 def test_the_generation_counts_where_the_user_data_has_it() -> None:
-    """A member of before subscriptions named it."""
+    """A member from before subscriptions had the generation."""
     p0 = partitions("t0:0")
     members = [
         member("a", ["t0"], owned=p0, user_data=b"\x00\x00\x00\x06"),

@@ -1,4 +1,4 @@
-"""What tests of the reader of ranges say: batches, a log that holds them, and one reading."""
+"""Helpers for tests of the range reader: batches, a log that holds them, and one reading."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def numbers(first: int, beyond: int) -> list[bytes]:
 
 
 class Reading:
-    """What one range gave: the values of its own offsets, what was lost, which stretches were not
-    as counted, and how it ended."""
+    """The result of reading a range: the values of its own offsets, lost offsets, stretches that
+    differ from their count, and the error."""
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []

@@ -1,5 +1,5 @@
-"""Ranges whose records were counted: what is said when others are there, and what comes before
-that."""
+"""Ranges with counted records: the error if the log holds other records, and the errors that
+precede it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from unit_tests.client.ranges.readings import (
 
 
 def counted(log: Partition, *edges: int) -> tuple[Counted, ...]:
-    """What the log holds between these offsets now; the first is 0."""
+    """Count the log's records between these offsets; the first is 0."""
     found: list[Counted] = []
     for beyond in edges:
         first, tally = found[-1].beyond if found else 0, Tally()
@@ -63,7 +63,7 @@ class Held:
         )
 
     def after_answer(self, number: int, change: Callable[[], None]) -> None:
-        """`change()` happens when the so many-th Fetch has been answered."""
+        """Call `change` after the given number of Fetch answers."""
         plain, asked = self.broker.handlers[ApiKey.FETCH], [0]
 
         async def fetch(request: Message) -> Message:
@@ -77,7 +77,7 @@ class Held:
         self.broker.handlers[ApiKey.FETCH] = fetch
 
     def before_answer(self, number: int, change: object) -> None:
-        """`change()` happens before the so many-th Fetch is answered."""
+        """Call `change` before that Fetch is answered."""
         plain, asked = self.broker.handlers[ApiKey.FETCH], [0]
 
         def fetch(request: Message) -> Message | Awaitable[Message]:
@@ -90,7 +90,7 @@ class Held:
         self.broker.handlers[ApiKey.FETCH] = fetch
 
 
-async def test_what_was_counted_is_found_again_and_again() -> None:
+async def test_counted_records_are_found_in_every_reading() -> None:
     async with FakeBroker({"t": 1}) as broker:
         held = Held(broker)
         for _ in range(2):
@@ -99,7 +99,11 @@ async def test_what_was_counted_is_found_again_and_again() -> None:
         holding(held.log, batch(b"more"))
         assert (await held.read()).failed is None
         held.lose({3, 44})
-        for start, end in [(20, 40), (7, 44), (4, 43)]:  # what is cut elsewhere knows less
+        for start, end in [
+            (20, 40),
+            (7, 44),
+            (4, 43),
+        ]:  # a part cut inside a stretch has fewer counts
             part = held.range.part(start, end)
             found = await asyncio.to_thread(read_now, broker.address, part)
             assert (found.failed, found.values) == (None, numbers(start, end))
@@ -136,7 +140,7 @@ async def test_a_record_that_compaction_took_ends_the_reading(
         assert found.offsets == [offset for offset in found.offsets if offset < beyond]
 
 
-async def test_who_bears_loss_goes_on_and_is_told_where() -> None:
+async def test_without_fail_on_data_loss_reading_continues_and_reports_differences() -> None:
     async with FakeBroker({"t": 1}) as broker:
         held = Held(broker)
         gone = {3, 4, *range(40, 50)}
@@ -182,7 +186,7 @@ async def test_another_replica_may_hold_more_or_others() -> None:
 # What comes before it
 
 
-async def test_what_has_aged_out_is_not_said_to_be_compacted() -> None:
+async def test_aged_out_records_are_not_reported_as_compacted() -> None:
     async with FakeBroker({"t": 1}) as broker:
         held = Held(broker)
         held.log.start = 12
@@ -191,11 +195,11 @@ async def test_what_has_aged_out_is_not_said_to_be_compacted() -> None:
         assert (failed.reason, failed.offset) == (RangeFault.AGED_OUT, 0)
         found = await held.read(fail_on_data_loss=False)
         assert (found.failed, found.lost, found.offsets) == (None, [(0, 12)], [*range(12, 50)])
-        assert found.compacted == [], "nobody can tell of what is lost"
+        assert found.compacted == [], "lost offsets are not compared"
 
 
-async def test_what_ages_out_while_it_is_read_is_not_said_to_be_compacted() -> None:
-    """Its gap comes with an answer that tells the old log start."""
+async def test_records_that_age_out_while_read_are_not_reported_as_compacted() -> None:
+    """The gap comes with an answer that still has the old log start."""
     async with FakeBroker({"t": 1}) as broker:
         held = Held(broker)
         held.log.fetch_limit = 1 << 20
@@ -237,7 +241,7 @@ async def test_another_topic_and_another_history_come_first() -> None:
         assert (failed.reason, failed.offset) == (RangeFault.TRUNCATED, 30)
 
 
-async def test_what_a_shorter_history_leaves_is_compared_as_far_as_it_goes() -> None:
+async def test_the_rest_of_a_truncated_range_is_compared_with_its_counts() -> None:
     async with FakeBroker({"t": 1}) as broker:
         held = Held(broker)
         held.log.epoch_end = 30
@@ -248,8 +252,8 @@ async def test_what_a_shorter_history_leaves_is_compared_as_far_as_it_goes() -> 
         assert found.lost == [(30, 50)]
 
 
-async def test_what_was_fetched_is_given_whatever_is_seen_when_it_is_compared() -> None:
-    """Who bears loss gets all that he is not told to be lost."""
+async def test_fetched_records_are_returned_although_the_comparison_finds_a_loss() -> None:
+    """A reader that accepts loss gets every record that is not reported as lost."""
     async with FakeBroker({"t": 1}) as broker:
         held = Held(broker)
         held.lose({13})
@@ -272,8 +276,9 @@ async def test_what_was_fetched_is_given_whatever_is_seen_when_it_is_compared() 
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-async def test_aborted_records_count_only_for_who_reads_them(isolation: str) -> None:
-    """Compaction removes them sooner or later, and that is no loss for who never saw them."""
+async def test_aborted_records_count_only_for_read_uncommitted(isolation: str) -> None:
+    """Compaction removes them at some time, and that is no loss for a reader that never saw
+    them."""
     async with FakeBroker({"t": 1}) as broker:
         log = broker.partition()
         holding_transactions(log)

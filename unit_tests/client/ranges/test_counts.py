@@ -1,5 +1,5 @@
-"""Records of ranges counted, and held against what is there later: over logs of every shape,
-against a model that looks at single offsets."""
+"""Counted records of ranges are compared with later logs of every shape, and with a model of single
+offsets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unit_tests.client.compaction import compacted
 from unit_tests.records.vocabulary import around, changed
 
 Shape = tuple[int, int, frozenset[int]]
-"""A batch: its first offset, how many offsets it has, and at which of them there are records."""
+"""A batch: its first offset, its number of offsets, and which of them have records."""
 
 codecs = st.sampled_from((Codec.NONE, Codec.GZIP))
 
@@ -40,7 +40,7 @@ def batch_of(shape: Shape, codec: Codec = Codec.NONE) -> bytes:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Shape]:
-    """Whole batches, perhaps after holes."""
+    """Whole batches, perhaps after gaps."""
     found: list[Shape] = []
     place = draw(st.sampled_from((0, 5, 70_000, 2**40)))
     for _ in range(draw(st.integers(1, 12))):
@@ -53,7 +53,7 @@ def logs(draw: st.DrawFn) -> list[Shape]:
 
 @st.composite
 def states(draw: st.DrawFn, log: list[Shape]) -> list[Shape]:
-    """A log after compaction: fewer records, and empty batches gone, or still there."""
+    """A log after compaction: fewer records, and empty batches removed or kept."""
     offsets = sorted(offset for _, _, records in log for offset in records)
     gone = draw(st.sets(st.sampled_from(offsets), max_size=5))
     left = [(first, size, records - gone) for first, size, records in log]
@@ -79,7 +79,7 @@ def model(log: list[Shape], edges: list[int]) -> list[Counted]:
 
 @st.composite
 def edges_of(draw: st.DrawFn, log: list[Shape]) -> list[int]:
-    """Where stretches begin and end: anywhere, also inside of batches."""
+    """Start and end of stretches: anywhere, even inside batches."""
     low, high = log[0][0], log[-1][0] + log[-1][1]
     return sorted(draw(st.sets(st.integers(low, high), min_size=2, max_size=6)))
 
@@ -98,10 +98,10 @@ def test_a_tally_knows_number_and_digest_of_all_offsets(
 
 
 @given(st.data(), logs(), codecs)
-def test_a_stretch_is_told_if_and_only_if_other_offsets_are_there(
+def test_a_stretch_is_reported_if_and_only_if_its_offsets_differ(
     data: st.DataObject, log: list[Shape], codec: Codec
 ) -> None:
-    """Neither state need be one that comes after the other: another replica may lead."""
+    """Neither log need be a later state of the other: another replica may lead."""
     before, now = data.draw(states(log), "before"), data.draw(states(log), "now")
     edges = data.draw(edges_of(log), "edges")
     counts = model(before, edges)

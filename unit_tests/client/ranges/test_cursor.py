@@ -1,5 +1,4 @@
-"""The position within a range, over logs of every shape, against a model that looks at single
-offsets."""
+"""The position within a range, over logs of every shape, against a model of single offsets."""
 
 from __future__ import annotations
 
@@ -21,18 +20,18 @@ PRODUCERS = (5, 6)
 
 @dataclass
 class Log:
-    """Batches with holes between them, and what a reader shall see of them."""
+    """Batches with gaps between them, and the records that a reader should see."""
 
     batches: list[bytes] = field(default_factory=list)
     end: int = 0
     plain: set[int] = field(default_factory=set)
     committed: set[int] = field(default_factory=set)
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
-    """First offset, producer, and where the marker is."""
+    """First offset, producer, and the offset of the marker."""
     open: dict[int, list[int]] = field(default_factory=dict)
 
     def hole(self, offsets: int) -> None:
-        """As compaction leaves it."""
+        """Leave a gap like compaction."""
         self.end += offsets
 
     def _append(self, data: bytes, offsets: int) -> range:
@@ -69,8 +68,8 @@ class Log:
             self.aborted.append((offsets[0], producer, at))
 
     def answer(self, position: int, batches_max: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """As a leader answers: whole batches, the last one cut off, and the transactions that were
-        aborted in between."""
+        """Return a leader's answer: whole batches, the last one cut off, and the aborted
+        transactions in between."""
         rest = [batch for batch in self.batches if read_header(batch).next_offset > position]
         chosen = rest[:batches_max]
         tail = rest[batches_max][:70] if len(rest) > batches_max else b""
@@ -105,7 +104,7 @@ def shown(header: BatchHeader, data: memoryview, wanted: PartitionRange) -> list
 
 
 @given(logs(), st.data(), st.booleans())
-def test_what_is_shown_of_a_range_is_what_a_model_shows(
+def test_a_range_shows_the_records_of_the_model(
     log: Log, data: st.DataObject, committed_only: bool
 ) -> None:
     start = data.draw(st.integers(0, log.end), "start")
@@ -132,7 +131,7 @@ def offsets_of(batch: bytes) -> range:
     return range(header.base_offset, header.next_offset)
 
 
-def test_no_answer_begins_inside_of_what_was_read() -> None:
+def test_an_answer_must_not_begin_before_the_end_of_the_last_batch() -> None:
     log = Log()
     log.records(5, None)
     cursor = RangeCursor(PartitionRange("t", 0, 0, 9), committed_only=False)
@@ -147,9 +146,9 @@ def test_no_answer_begins_inside_of_what_was_read() -> None:
 
 
 @given(logs(), st.data())
-def test_a_flipped_bit_is_noticed_or_harms_nobody(log: Log, data: st.DataObject) -> None:
-    """Base offset and leader epoch lie outside the checksum. A wrong epoch harms nobody; a wrong
-    offset does not fit to what lies before and behind, unless there is a hole."""
+def test_a_flipped_bit_is_detected_or_harmless(log: Log, data: st.DataObject) -> None:
+    """Base offset and leader epoch lie outside the checksum. A wrong epoch does no harm; a wrong
+    offset contradicts the neighbouring batches, unless there is a gap."""
     whole = b"".join(log.batches)
     position = data.draw(st.integers(0, len(whole) - 1), "position")
     has_holes = sum(read_header(batch).last_offset_delta + 1 for batch in log.batches) < log.end

@@ -1,4 +1,4 @@
-"""What counts as lost when a range is read, and what does not."""
+"""Which missing offsets of a range count as lost, and which do not."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_an_empty_answer_proves_nothing_before_the_end_is_committed() -> N
         assert (await reading).offsets == [0, 1, 2, 3, 4]
 
 
-async def test_what_ages_out_after_it_was_read_is_no_loss() -> None:
+async def test_records_that_age_out_after_they_were_read_are_no_loss() -> None:
     async with FakeBroker({"t": 1}) as broker:
         log = broker.partition()
         log.fetch_limit = 1
@@ -129,9 +129,8 @@ async def test_what_ages_out_after_it_was_read_is_no_loss() -> None:
 # Loss
 
 
-async def test_a_gap_of_which_nobody_can_tell_any_more_what_it_was_is_loss() -> None:
-    """The answer that shows the gap still has the old log start; it has moved when the next one
-    comes."""
+async def test_a_gap_below_the_new_log_start_is_loss() -> None:
+    """The answer with the gap still has the old log start; it has moved in the next answer."""
     async with FakeBroker({"t": 1}) as broker:
         log = broker.partition()
         holding(log, batch(*numbers(0, 5)))
@@ -193,7 +192,7 @@ async def test_a_history_that_was_cut_off_is_noticed_although_the_log_has_grown_
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
-async def test_what_was_given_of_a_history_that_was_cut_off_then_is_never_passed_over(
+async def test_reading_fails_if_returned_records_were_truncated(
     fail_on_data_loss: bool,
 ) -> None:
     async with FakeBroker({"t": 1}) as broker:
@@ -224,7 +223,7 @@ async def test_a_lower_leader_epoch_tells_of_another_topic_where_topics_have_no_
 async def test_records_of_another_topic_are_never_taken_for_those_that_were_meant(
     fail_on_data_loss: bool,
 ) -> None:
-    """The topic is made anew while it is read."""
+    """The topic is recreated while it is read."""
     async with FakeBroker({"t": 1}) as broker:
         broker.topic_ids["t"] = OLD
         holding(broker.partition(), batch(*numbers(0, 10)))

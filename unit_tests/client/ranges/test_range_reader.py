@@ -1,5 +1,5 @@
-"""Reading exact ranges: what is given, what is left out, what ends the reading, and brokers that
-stumble."""
+"""Reading exact ranges: which records are returned, which are left out, which errors end the
+reading, and brokers with temporary errors."""
 
 from __future__ import annotations
 
@@ -193,7 +193,8 @@ async def test_the_range_is_looked_at_again_when_another_leads() -> None:
 
 
 def empty(log: Partition, why: str) -> Message:
-    """Nothing, though all is committed, from a broker that limits us or sends us to another."""
+    """Return an answer without records, though all are committed, from a broker that throttles or
+    has moved."""
     row = PartitionData(
         partition_index=0,
         high_watermark=log.end,
@@ -204,7 +205,7 @@ def empty(log: Partition, why: str) -> Message:
     return FetchResponse(throttle_time_ms=int(why == "throttled"), responses=answers)
 
 
-async def test_a_topic_that_may_not_be_read_is_said_at_once() -> None:
+async def test_a_topic_that_may_not_be_read_is_an_error_at_once() -> None:
     async with FakeBroker({"t": 1}) as broker:
         broker.topic_errors["t"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         found = await read(broker, 0, 10)
@@ -247,7 +248,7 @@ async def test_a_batch_that_stays_damaged_ends_the_reading(position: int, text: 
 
 
 def whole_log(log: Partition) -> Message:
-    """Whatever the offset: what is damaged cannot be looked for by its header."""
+    """Return the log whatever the offset: a damaged batch cannot be found by its header."""
     row = PartitionData(
         partition_index=0,
         high_watermark=log.end,
@@ -308,7 +309,7 @@ async def test_closing_ends_the_thread_and_its_connections() -> None:
         assert not [each for each in threading.enumerate() if each.name == "pybroker ranges"]
 
 
-def test_what_was_fetched_may_be_taken_after_closing() -> None:
+def test_fetched_batches_may_be_taken_after_closing() -> None:
     data = memoryview(batch(b"x"))
     loop = asyncio.new_event_loop()
     waiting = range_reader.Waiting(loop)
@@ -347,13 +348,13 @@ async def test_a_small_range_asks_for_few_bytes() -> None:
         assert first.topics[0].partitions[0].partition_max_bytes == 64 * 1024
 
 
-def test_nobody_there_is_said_with_the_addresses() -> None:
+def test_an_unreachable_cluster_is_reported_with_its_addresses() -> None:
     found = read_now("127.0.0.1:1", PartitionRange("t", 0, 0, 5))
     assert isinstance(found.failed, NoBrokers)
     assert "127.0.0.1:1" in str(found.failed)
 
 
-def test_every_fault_of_the_options_is_told() -> None:
+def test_every_fault_of_the_options_is_reported() -> None:
     options = {
         "kafka.bootstrap.servers": "nowhere",
         "KAFKA.FETCH.MAX.BYTES": "many",

@@ -1,7 +1,7 @@
-"""What our session with ZooKeeper lets us believe: whether what we own is still ours.
+"""Tells whether this member still owns its partitions, by its session with ZooKeeper.
 
-While the connection is lost, or after the process was stopped, ZooKeeper may have given our
-partitions to others; so records are given to streams only while it has heard of us lately.
+While the connection is lost, or after the process was paused, ZooKeeper may have given the
+partitions to other members. So streams get records only if ZooKeeper has answered recently.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _SILENCE_OF_SESSION_MAX: Final = 2 / 3
 _RETRY_S: Final = 0.1
 
 
-class Standing:
-    """Listens to the session from its making on. `era` counts the sessions that have ended.
+class SessionValidity:
+    """Listens to the session from its start. `era` counts the sessions that have ended.
 
-    `on_expired` is called at once when a session is over, `on_connected` when there is a
-    connection again, with the old session or a new one, `on_certain` when streams may go on.
+    `on_expired` is called at once when a session is over, `on_connected` when there is a connection
+    again, with the old session or a new one, `on_certain` when streams may continue.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class Standing:
         coord.add_listener(self._on_session)
 
     async def close(self) -> None:
-        """Idempotent."""
+        """End the task. Idempotent."""
         self._closed = True
         await self._tasks.close()
 
     def is_certain(self) -> bool:
-        """Whether ZooKeeper can take nobody else for the owner of what we own."""
+        """Whether no other member can own this member's partitions."""
         return self._coord.session_id != 0 and self._coord.silence() < self._silence_max_s
 
     def find_out(self) -> None:
-        """Ask ZooKeeper, if that is not under way."""
+        """Ask ZooKeeper, unless a request is under way."""
         if self._asking is None and not self._closed:
-            self._asking = self._tasks.start(self._ask(), "classic consumer standing")
+            self._asking = self._tasks.start(self._ask(), "classic consumer session validity")
 
     @property
     def is_connected(self) -> bool:

@@ -1,6 +1,5 @@
-"""The leader epoch of a batch, which no checksum covers, and the file of epochs, which has none:
-which of them is right where they differ.
-"""
+"""The leader epoch of a batch, which no checksum covers, and the epoch file, which has no checksum:
+the start decides which is right if they differ."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ from pybroker.storage.log_config import LogConfig
 from unit_tests.storage.bench import Bench, storage_error
 
 EPOCH_END = 15
-"""Where the last byte of the epoch stands in a batch."""
+"""The position of the last byte of the epoch in a batch."""
 HISTORY = ((1, 3), (2, 6), (5, 9))
-"""Epochs and where they end."""
+"""Epochs and their end offsets."""
 
 
 @pytest.fixture
@@ -37,17 +36,17 @@ def ends(bench: Bench) -> tuple[tuple[int, int], ...]:
 @pytest.mark.parametrize("mask", (1, 2, 4, 16))
 @pytest.mark.parametrize("offset", range(9))
 @pytest.mark.parametrize("how", ("killed", "closed"))
-def test_a_bent_epoch_of_one_batch_changes_no_history(
+def test_a_corrupt_epoch_of_one_batch_changes_no_history(
     bench: Bench, how: str, offset: int, mask: int
 ) -> None:
-    """Else others that ask where an epoch ends would cut what they have, and it has."""
+    """Otherwise replicas that ask for the end of an epoch would truncate good records."""
     bench.flip_bit(offset, at=EPOCH_END, mask=mask)
     if how == "closed":
         bench.close()
     bench.open(clean=how == "closed", recovery_point=0 if how == "killed" else 9)
     damage = bench.log.damage
     if damage is None:
-        # Nobody looked there; who does finds that batch (`scrub.py`).
+        # The start did not read this batch; the scrubber finds it (`scrub.py`).
         assert how == "closed"
         assert ends(bench) == HISTORY
         return
@@ -57,11 +56,11 @@ def test_a_bent_epoch_of_one_batch_changes_no_history(
         assert offset in (0, 2, 3, 5, 6, 8), "only at the ends of an epoch it may be the file"
     with storage_error():
         bench.append(1, epoch=6)
-    assert bench.offsets_before_the_hole() == list(range(offset))
+    assert bench.offsets_before_the_damage() == list(range(offset))
 
 
 @pytest.mark.parametrize(("offset", "mask"), ((3, 16), (4, 16), (5, 16), (4, 1), (7, 16)))
-def test_without_the_file_a_batch_that_stands_out_is_bent(
+def test_without_the_file_a_batch_with_an_epoch_out_of_order_is_damage(
     bench: Bench, offset: int, mask: int
 ) -> None:
     bench.flip_bit(offset, at=EPOCH_END, mask=mask)
@@ -72,8 +71,8 @@ def test_without_the_file_a_batch_that_stands_out_is_bent(
     assert bench.log.damage.offset == offset
 
 
-def test_of_two_batches_that_may_be_bent_the_first_counts(bench: Bench) -> None:
-    """Either is out of turn, and the file is gone."""
+def test_of_two_batches_that_may_be_corrupt_the_first_counts(bench: Bench) -> None:
+    """Either is out of order, and the file is gone."""
     bench.flip_bit(7, at=EPOCH_END, mask=1)
     (bench.path / "leader-epoch-checkpoint").unlink()
     bench.open()
@@ -82,19 +81,19 @@ def test_of_two_batches_that_may_be_bent_the_first_counts(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("offset", (4, 8))
-def test_what_is_given_up_begins_with_the_bent_batch(bench: Bench, offset: int) -> None:
-    """Also where that is in doubt: what is left is certain."""
+def test_an_accepted_loss_begins_with_the_corrupt_batch(bench: Bench, offset: int) -> None:
+    """Even if the header is in doubt: the remaining records are certain."""
     before = bench.segment().read_bytes()
     bench.flip_bit(offset, at=EPOCH_END, mask=16)
-    bent = bench.segment().read_bytes()
-    assert bent != before
+    corrupted = bench.segment().read_bytes()
+    assert corrupted != before
     bench.open(accepts_loss=True)
     assert bench.log.damage is None
     assert bench.offsets() == list(range(offset))
     assert ends(bench)[:1] == HISTORY[:1]
     assert bench.log.epoch_end_offset(2) == (2, min(offset, 6))
     kept = b"".join((bench.path / name).read_bytes() for name in bench.kept_aside())
-    assert bent.endswith(kept)
+    assert corrupted.endswith(kept)
     assert len(kept) == bench.cut_bytes > 0
     bench.append(1, epoch=6)
     bench.crash()
@@ -102,8 +101,8 @@ def test_what_is_given_up_begins_with_the_bent_batch(bench: Bench, offset: int) 
     assert bench.offsets() == list(range(offset + 1))
 
 
-def test_two_holes_are_given_up_together(tmp_path: Path) -> None:
-    """The first look at a log whose loss is accepted cuts it behind the second one."""
+def test_an_accepted_loss_covers_two_corrupt_ranges(tmp_path: Path) -> None:
+    """The first check of a log whose loss is accepted cuts it at the second corrupt range."""
     bench = Bench(tmp_path, LogConfig(segment_bytes=200))
     for _ in range(9):
         bench.append(1, epoch=1)
@@ -115,7 +114,7 @@ def test_two_holes_are_given_up_together(tmp_path: Path) -> None:
     assert bench.kept_aside()
 
 
-def test_a_file_that_several_batches_contradict_is_bent(bench: Bench) -> None:
+def test_an_epoch_file_that_several_batches_contradict_is_rewritten(bench: Bench) -> None:
     (bench.path / "leader-epoch-checkpoint").write_text("0\n3\n1 0\n2 3\n7 6\n")
     bench.crash()
     assert bench.log.damage is None
@@ -152,14 +151,14 @@ def test_leader_epochs_that_the_batches_contradict_are_taken_from_them(
     assert bench.log.epoch_end_offset(1) == (1, 2)
     assert bench.log.epoch_end_offset(4) == (4, 5)
     assert bench.log.latest_epoch == 6
-    # Where it may as well be the only batch of that epoch, others have to say.
+    # The file may be the wrong one if the batch is the only one of that epoch.
     is_certain = flipped in ("1 0\n4 3\n6 5\n", "1 0\n4 2\n6 4\n")
     damage = bench.log.damage
     assert is_certain if damage is None else damage.is_doubt and not is_certain
 
 
 class SlowDisk(SystemDisk):
-    """Something else happens before a file of leader epochs is made durable."""
+    """Runs a callback before a file of leader epochs is made durable."""
 
     before: Callable[[], None] = staticmethod(lambda: None)
 
@@ -169,7 +168,7 @@ class SlowDisk(SystemDisk):
 
 
 class WatchedLock:
-    """Says that somebody comes while another one is inside."""
+    """Sets an event when a thread comes while another one is inside."""
 
     def __init__(self, comes: threading.Event) -> None:
         self._lock = threading.Lock()
@@ -185,8 +184,8 @@ class WatchedLock:
 
 
 def test_no_batch_comes_before_its_epoch_that_another_thread_makes_durable(tmp_path: Path) -> None:
-    """A broker that was killed in between would find a batch that contradicts the file, and take
-    its own log for damaged."""
+    """Otherwise a broker that was killed in between would find a batch that contradicts the file,
+    and take its own log for damaged."""
     disk = SlowDisk()
     bench = Bench(tmp_path, disk=disk)
     bench.append(1, 1, epoch=1)

@@ -1,8 +1,9 @@
-"""What a power loss leaves of segments that were being removed.
+"""Restore segments whose deletion a power loss undid in part.
 
-Retention renames them oldest first. The names of a directory that was not made durable since may
-come back one by one, and then the log lacks segments in its middle; or, where it had removed them
-all, the one that it had begun in their place. They are put back: retention removes them again.
+Retention renames segments to `.deleted`, the oldest first. Until the directory is synced, a power
+loss can undo any of these renames. The log then lacks segments in its middle; or, if retention had
+removed all, the new segment that replaced them is gone. Such segments are restored, and retention
+removes them again.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from pybroker.storage.filename import (
 )
 from pybroker.storage.segment import Segment
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _LOG: Final = SegmentFile.LOG
 
 
-def put_back(directory: str, disk: Disk, names: Iterable[str], recovery_point: int) -> bool:
-    """Give segments their names back that begin where another one ends, where a later one is there,
-    too, or where the log would end below its recovery point, which a cut lowers first. `names` are
-    those of all files. Gives whether there were any. Raises StorageError."""
+def restore(directory: str, disk: Disk, names: Iterable[str], recovery_point: int) -> bool:
+    """Restore `.deleted` segments that fill a gap: the base offset equals the previous segment's
+    end, and a later segment exists or the log would end below its recovery point (a truncation
+    lowers that first). If no segment is left, the newest one below the recovery point returns.
+    `names` are all files of the directory. Return whether any segment was restored. Raises
+    StorageError."""
     found = {name: parse_segment_file(name.removesuffix(DELETED_SUFFIX)) for name in names}
     logs = {name: each.offset for name, each in found.items() if each and each.kind is _LOG}
     bases = sorted(base for name, base in logs.items() if not name.endswith(DELETED_SUFFIX))
@@ -47,7 +50,7 @@ def put_back(directory: str, disk: Disk, names: Iterable[str], recovery_point: i
             continue
         path = f"{directory}/{segment_file(base, _LOG)}"
         disk.rename(path + DELETED_SUFFIX, path)
-        _logger.warning("segment put back, its removal was half undone path=%s", path)
+        log.warning("segment restored after a power loss undid its deletion path=%s", path)
         bases.insert(place, base)
         is_changed = True
     if is_changed:
@@ -56,7 +59,7 @@ def put_back(directory: str, disk: Disk, names: Iterable[str], recovery_point: i
 
 
 def _end(directory: str, disk: Disk, base: int) -> int | None:
-    """Where the batches of a segment end; None where something else stands in it."""
+    """Return the end offset of the batches of a segment, None if it holds other bytes."""
     size = disk.size(f"{directory}/{segment_file(base, _LOG)}")
     segment = Segment(directory, base, disk, size=size, next_offset=base)
     end = base

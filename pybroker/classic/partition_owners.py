@@ -1,4 +1,4 @@
-"""A partition that this member owns: what waits there for its stream, and how far it was read.
+"""A partition that this member owns: its queued records, and how far it was read.
 
 Values and decisions only; nothing here waits.
 """
@@ -16,40 +16,40 @@ from pybroker.model import TopicPartition
 
 
 @dataclass(slots=True, eq=False)
-class Claim:
+class OwnedPartition:
     """One partition, from the creation of its owner node to its release.
 
-    `stored` <= `consumed` <= `in_hand`, where each is known: the offset that the group's node holds
-    (None: there is no node), the first that may have to be read again, and the one behind the last
-    record that the stream was given and has not yet come back from.
+    `stored` <= `consumed` <= `in_hand`, as far as known: the offset in the group's node (None:
+    there is no node), the first offset that may have to be read again, and the offset behind the
+    records that the stream still has in hand.
     """
 
     topic_partition: TopicPartition
     thread: ThreadId
     era: int
-    """Of the session in which it was claimed, as `Standing.era` counts."""
+    """The session in which it was claimed, as counted by `SessionValidity.era`."""
     topic_czxid: int
-    """Tells the topic from a later one of the same name."""
+    """Distinguishes the topic from a later one of the same name."""
     stored: int | None = None
     consumed: int | None = None
     in_hand: int | None = None
     chunks: deque[deque[ConsumerRecord]] = field(default_factory=deque)
     is_open: bool = True
-    """Whether records may still be given."""
+    """Whether the stream may still get records."""
     released: bool = False
-    """Whether its owner node may be gone: nothing is stored for it any more."""
+    """Whether its owner node may be gone: no offset is stored for it any more."""
     searching: bool = False
-    """Whether it is being found out where to start."""
+    """Whether its start position is being looked up."""
     problem: ClientError | None = None
     on_settled: Callable[[], None] = lambda: None
-    """Called when the stream comes back from records that it had in hand."""
+    """Called when the stream has finished the records that it had in hand."""
 
     def add(self, records: Iterable[ConsumerRecord]) -> None:
         if self.is_open:
             self.chunks.append(deque(records))
 
     def take(self, limit: int) -> list[ConsumerRecord]:
-        """Up to `limit` records for the stream."""
+        """Return up to `limit` records for the stream."""
         taken: list[ConsumerRecord] = []
         while self.is_open and self.chunks and len(taken) < limit:
             chunk = self.chunks[0]
@@ -62,20 +62,20 @@ class Claim:
         return taken
 
     def settle(self) -> None:
-        """The stream has done with what it was given."""
+        """Count the records that the stream had in hand as consumed."""
         if self.in_hand is not None:
             self._done(self.in_hand)
             self.in_hand = None
             self.on_settled()
 
     def done_until(self, offset: int) -> None:
-        """The user says that everything below is done with."""
+        """Count all records below `offset` as consumed, as the user says."""
         if self.in_hand is not None and offset >= self.in_hand:
             self.settle()
         self._done(offset)
 
     def shut(self) -> None:
-        """Give nothing more; what waits is read again by the next owner."""
+        """Return no more records; the next owner reads the queued ones again."""
         self.is_open = False
         self.chunks.clear()
 

@@ -1,4 +1,4 @@
-"""When a segment ends and the next one begins. Does no I/O."""
+"""The decision when a segment ends and the next one begins. Does no I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.storage.segment import Appended, Segment
 from pybroker.storage.time_index import ENTRY as TIME_ENTRY
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-"""What an index entry can hold."""
+"""The largest offset that an index entry can hold."""
 
 
 def is_due(
@@ -24,12 +24,12 @@ def is_due(
     jitter_ms: int,
     age_ms: int,
 ) -> bool:
-    """Whether `active` must end before `batch` is written to it, behind `pending_bytes` that are
-    about to be: it would get too large, its index is full, the offset is too far from its base, or
-    it is too old.
+    """Whether `active` must end before `batch` is written to it, behind `pending_bytes` of other
+    batches: it would get too large, its index is full, the offset is too far from its base, or it
+    is too old.
 
-    The age is the time between its first batch and this one by their timestamps; `age_ms`, the
-    time since the segment was begun, serves records without timestamps. Jitter ends segments
+    The age is the time between its first batch and this one by their timestamps; for records
+    without timestamps it is `age_ms`, the time since the segment began. Jitter ends segments
     earlier, so that those of many partitions do not all end together.
     """
     size = active.size + pending_bytes
@@ -48,24 +48,24 @@ def is_due(
 
 
 class Room(NamedTuple):
-    """Up to where a segment surely goes on: no batch that keeps to these is due. Beyond them only
-    `is_due` knows."""
+    """The limits within which a segment surely continues: no roll is due for a batch within them.
+    Beyond them `is_due` decides."""
 
     size_bytes: int
     last_offset: int
     timestamp_ms: int
-    """-1: the age has to be looked at for each batch."""
+    """-1: the age must be checked for each batch."""
 
 
 NO_ROOM: Final = Room(-1, -1, -1)
 
 
 def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
-    """The room of a segment as it is now. Looking at everything for each batch costs more than
-    writing it.
+    """Return the room of a segment as it is now. Checking every limit for each batch costs more
+    than writing it.
 
-    An index entry is only made behind more than `index_interval_bytes` of log, so a number of
-    entries that are free stands for a number of bytes.
+    An index entry is only added behind more than `index_interval_bytes` of log, so a number of free
+    entries stands for a number of bytes.
     """
     first_ms = active.first_timestamp() if active.size else NO_TIMESTAMP
     free_entries = min(
@@ -80,8 +80,8 @@ def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
     )
 
 
-class Rolling:
-    """What one log remembers of its active segment, to tell when it ends."""
+class SegmentRoll:
+    """The state of one log that decides when its active segment ends."""
 
     __slots__ = ("_begun_ms", "_jitter_ms", "_rng", "room")
 
@@ -91,22 +91,22 @@ class Rolling:
         self.begin(config, 0)
 
     def begin(self, config: LogConfig, now_ms: int) -> None:
-        """A new segment is active, or another configuration holds (`now_ms` 0: the segment is as
-        old as it was)."""
+        """Begin a new segment, or take another configuration (`now_ms` 0: the segment keeps its
+        age)."""
         self.room = NO_ROOM
-        """Of the active segment, or less."""
+        """The room of the active segment, or less."""
         self._begun_ms = now_ms or self._begun_ms
-        # As in Kafka; with more, every batch would get a segment of its own.
+        # As in Kafka; with more jitter, every batch would get a segment of its own.
         limit = min(config.segment_jitter_ms, config.segment_ms)
         self._jitter_ms = self._rng.randrange(limit) if limit > 0 else 0
 
     def written(self, now_ms: int) -> None:
-        """A batch was written; the first tells when the segment begins."""
+        """Note that a batch was written; the first one starts the age of the segment."""
         if not self._begun_ms:
             self._begun_ms = now_ms
 
     def measure(self, active: Segment, config: LogConfig) -> None:
-        """Find out how much room the segment has."""
+        """Compute the room of the segment."""
         self.room = room_of(active, config, self._jitter_ms)
 
     def is_due(

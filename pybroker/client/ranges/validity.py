@@ -1,10 +1,10 @@
-"""What the cluster says of partitions now, and whether ranges that were made earlier can still be
-read as they were.
+"""Checks whether ranges that were made earlier can still be read as they were, by the current state
+of their partitions.
 
-A log that begins behind a range's start has lost records of it. Everything else that is missing
-between the log's start and its end was compacted, or is a marker: no loss. A topic of the same name
-is another topic where its id differs, or its leader epoch is lower than it was. A range was cut off
-by an unclean election where the leader epoch in which it was made ends before the range does.
+A log that begins behind a range's start has lost records of it. Other missing offsets between the
+log's start and its end were compacted, or are markers: no loss. A topic is another one if its id
+differs, or its leader epoch is lower than before. An unclean election cut a range off if the leader
+epoch in which it was made ends before the range does.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_I
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A partition at one moment. `topic_id` as UUID text, "" where topics have none. `epoch_end` is
-    where the leader epoch that was asked about ends in the leader's log. -1: not known."""
+class CurrentPartition:
+    """A partition at one moment. `topic_id` as UUID text, "" if topics have none. `epoch_end` is
+    the end, in the leader's log, of the leader epoch in the range. -1: unknown."""
 
     known: bool
     topic_id: str = ""
@@ -43,32 +43,32 @@ def topic_id_text(topic: TopicInfo) -> str:
     return "" if topic.topic_id == NO_TOPIC_ID else str(topic.topic_id)
 
 
-def named(view: ClusterView, topic_partition: TopicPartition) -> Standing | None:
-    """What metadata alone tells; None where it tells nothing for the moment. Raises ClientError
-    if the topic may not be seen."""
+def from_metadata(view: ClusterView, topic_partition: TopicPartition) -> CurrentPartition | None:
+    """Return the partition as metadata shows it; None if it shows nothing at the moment. Raises
+    ClientError if the topic may not be seen."""
     topic = view.topics.get(topic_partition.topic)
     if topic is None:
         return None
     if topic.error in UNKNOWN_CODES:
-        return Standing(known=False)
+        return CurrentPartition(known=False)
     if topic.error != ErrorCode.NONE:
         return None
     info = topic.partitions.get(topic_partition.partition)
     if info is None:
-        return Standing(known=False)
-    return Standing(True, topic_id_text(topic), info.leader_epoch)
+        return CurrentPartition(known=False)
+    return CurrentPartition(True, topic_id_text(topic), info.leader_epoch)
 
 
-async def standings(
+async def current_partitions(
     cluster: Cluster, ranges: Collection[PartitionRange], deadline: Deadline, *, once: bool = False
-) -> dict[TopicPartition, Standing | ClientError]:
-    """One answer for each partition, from fresh metadata and from its leader. With `once` what
-    cannot be answered now is not asked again. Raises ClientError."""
+) -> dict[TopicPartition, CurrentPartition | ClientError]:
+    """Return one answer for each partition, from fresh metadata and from its leader. With `once`
+    errors are not retried. Raises ClientError."""
     wanted = {item.topic_partition: item for item in ranges}
     topics = sorted({key.topic for key in wanted})
     view = await cluster.metadata(topics, timeout_s=request_limit_s(cluster, deadline))
-    told = {key: named(view, key) for key in wanted}
-    present = [key for key, standing in told.items() if standing is None or standing.known]
+    told = {key: from_metadata(view, key) for key in wanted}
+    present = [key for key, current in told.items() if current is None or current.known]
     epochs = {key: wanted[key].leader_epoch for key in present if wanted[key].leader_epoch >= 0}
     starts, ends = await asyncio.gather(
         list_offsets(
@@ -81,16 +81,16 @@ async def standings(
         epoch_ends(cluster, epochs, deadline=deadline, once=once),
     )
     return {
-        key: standing
-        if standing is not None and not standing.known
-        else _put_together(standing or Standing(True), starts[key], ends.get(key))
-        for key, standing in told.items()
+        key: current
+        if current is not None and not current.known
+        else _put_together(current or CurrentPartition(True), starts[key], ends.get(key))
+        for key, current in told.items()
     }
 
 
 def _put_together(
-    told: Standing, start: OffsetAnswer, end: EpochEnd | None
-) -> Standing | ClientError:
+    told: CurrentPartition, start: OffsetAnswer, end: EpochEnd | None
+) -> CurrentPartition | ClientError:
     if start.error is not None:
         return start.error
     if end is not None and end.error and not isinstance(end.error, UnsupportedByBroker):
@@ -98,37 +98,40 @@ def _put_together(
     return replace(told, log_start=start.offset, epoch_end=end.end_offset if end else NO_OFFSET)
 
 
-def faults(wanted: PartitionRange, position: int, standing: Standing) -> Iterator[RangeFailed]:
-    """What keeps the range from being read from `position` on as it was, most serious first."""
-    if not standing.known:
+def faults(
+    wanted: PartitionRange, position: int, current: CurrentPartition
+) -> Iterator[RangeFailed]:
+    """Yield the reasons why the range cannot be read from `position` on as it was, most serious
+    first."""
+    if not current.known:
         yield gone(wanted, position)
-    elif wanted.topic_id and standing.topic_id and wanted.topic_id != standing.topic_id:
+    elif wanted.topic_id and current.topic_id and wanted.topic_id != current.topic_id:
         yield _failed(
             wanted, position, RangeFault.RECREATED,
-            f"the topic was deleted and created anew (its id is {standing.topic_id}, was"
+            f"the topic was deleted and created anew (its id is {current.topic_id}, was"
             f" {wanted.topic_id}): take a new snapshot, without an earlier one to go on from",
         )  # fmt: skip
-    elif not wanted.topic_id and NO_EPOCH < standing.leader_epoch < wanted.leader_epoch:
+    elif not wanted.topic_id and NO_EPOCH < current.leader_epoch < wanted.leader_epoch:
         yield _failed(
             wanted, position, RangeFault.RECREATED,
-            f"the topic was deleted and created anew (its leader epoch is {standing.leader_epoch},"
+            f"the topic was deleted and created anew (its leader epoch is {current.leader_epoch},"
             f" was {wanted.leader_epoch}): take a new snapshot, without an earlier one to go on"
             " from",
         )  # fmt: skip
     else:
-        if standing.log_start > position and position < wanted.end:
-            yield aged_out(wanted, position, standing.log_start)
-        if NO_OFFSET < standing.epoch_end < wanted.end:
+        if current.log_start > position and position < wanted.end:
+            yield aged_out(wanted, position, current.log_start)
+        if NO_OFFSET < current.epoch_end < wanted.end:
             yield _failed(
-                wanted, max(standing.epoch_end, wanted.start), RangeFault.TRUNCATED,
-                f"leader epoch {wanted.leader_epoch} ends at {standing.epoch_end} now, the range at"
+                wanted, max(current.epoch_end, wanted.start), RangeFault.TRUNCATED,
+                f"leader epoch {wanted.leader_epoch} ends at {current.epoch_end} now, the range at"
                 f" {wanted.end}: an unclean election took acknowledged records; take a new snapshot"
                 " (and see unclean.leader.election.enable)",
             )  # fmt: skip
 
 
 def gone(wanted: PartitionRange, position: int) -> RangeFailed:
-    """The error for a partition that is not there."""
+    """Return the error for a partition that does not exist."""
     return _failed(
         wanted, position, RangeFault.GONE,
         "the cluster has no such partition any more: take a new snapshot",
@@ -136,12 +139,12 @@ def gone(wanted: PartitionRange, position: int) -> RangeFailed:
 
 
 def aged_out(wanted: PartitionRange, position: int, log_start: int) -> RangeFailed:
-    """The error for what lay between `position` and where the log begins now."""
+    """Return the error for the records between `position` and the current log start."""
     return _failed(
         wanted, position, RangeFault.AGED_OUT,
-        f"the partition begins at {log_start} now, retention or DeleteRecords took what was before:"
-        " take a new snapshot, keep records longer (retention.ms, retention.bytes), or go on"
-        " without them (failOnDataLoss=false)",
+        f"the partition begins at {log_start} now, retention or DeleteRecords removed earlier"
+        " records: take a new snapshot, keep records longer (retention.ms, retention.bytes), or"
+        " continue without them (failOnDataLoss=false)",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Whether the end of a log was cut off when its broker was killed, or is damaged."""
+"""Whether the end of a log is a torn tail of a killed broker, or damage."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def bench(tmp_path: Path) -> Bench:
 
 
 @pytest.mark.parametrize("at", [0, 6, 7, 8, 9, 10, 11, 16])
-@pytest.mark.parametrize("torn", [0, 5, 8, 30, 65])
+@pytest.mark.parametrize("torn_bytes", [0, 5, 8, 30, 65])
 def test_a_bit_outside_of_the_checksum_of_the_last_batch_is_damage(
-    bench: Bench, at: int, torn: int
+    bench: Bench, at: int, torn_bytes: int
 ) -> None:
-    """Also before a write that was cut off; as long as the machine stayed up."""
+    """Even before a torn tail, as long as the machine stayed up."""
     bench.append(1, 1)
     bench.flip_bit(1, at)
-    bench.add_tail(stamped(batch(1), 2)[:torn])
+    bench.add_tail(stamped(batch(1), 2)[:torn_bytes])
     bench.crash(same_boot=True)
     assert bench.log.damage is not None
     assert bench.log.damage.offset == 1
-    assert bench.offsets_before_the_hole() == [0]
+    assert bench.offsets_before_the_damage() == [0]
 
 
-def test_the_begin_of_a_batch_is_torn_wherever_it_ends(bench: Bench) -> None:
+def test_any_prefix_of_a_batch_is_a_torn_tail(bench: Bench) -> None:
     whole = batch(3, value=b"many values" * 3)
     for length in range(1, len(whole)):
         bench.append(1)
