@@ -12,7 +12,7 @@ from pybroker.coordinator.zookeeper.schemas import is_coordinated_member
 from pybroker.errors import ErrorCode, NoNode
 from pybroker.ports import Coord
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 async def classic_members(coord: Coord, group_id: str) -> list[str]:

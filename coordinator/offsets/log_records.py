@@ -14,7 +14,7 @@ from pybroker.coordinator.runtime.shard import StoredMarker, StoredRecord
 from pybroker.errors import MalformedInput
 from pybroker.model import NO_TIMESTAMP, TopicPartition
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _NO_PRODUCER = -1
 
@@ -90,7 +90,7 @@ def read_offset_record(
             return key, None
         committed = decode_offset_value(record.value)
     except MalformedInput as error:
-        logger.error("offset_record_ignored offset=%d reason=%s", record.offset, error)
+        log.error("offset_record_ignored offset=%d reason=%s", record.offset, error)
         return None
     if committed.commit_ms == NO_TIMESTAMP:
         committed = CommittedOffset(

@@ -26,7 +26,7 @@ from pybroker.errors import ConnectionLoss, MalformedNode, NoNode
 from pybroker.model import NO_TIMESTAMP, TopicPartition
 from pybroker.ports import Coord, NodeStat
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -208,7 +208,7 @@ class OffsetNodes:
         except NoNode:
             return None
         except MalformedNode as error:
-            logger.warning("offset_details_ignored %s", error)
+            log.warning("offset_details_ignored %s", error)
             return None
 
 

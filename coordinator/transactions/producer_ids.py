@@ -27,7 +27,7 @@ from pybroker.errors import (
 )
 from pybroker.ports import Coord
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 BLOCK_SIZE: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
@@ -97,7 +97,7 @@ class ProducerIds:
                 # The block may be ours or not: taking another is always right.
                 failures.append(error)
                 await asyncio.sleep(PAUSE_S)
-            logger.info("producer_id_block_retried reason=%r", failures[-1])
+            log.info("producer_id_block_retried reason=%r", failures[-1])
         raise failures[-1]
 
     async def _try_to_take_block(self) -> ProducerIdBlock:
@@ -113,7 +113,7 @@ class ProducerIds:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
         block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1)
         await self._coord.set(path, schemas.encode_producer_id_block(block), stat.version)
-        logger.info("producer_id_block_taken first=%d last=%d", block.first, block.last)
+        log.info("producer_id_block_taken first=%d last=%d", block.first, block.last)
         return block
 
 

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from pybroker.errors import ConnectionLoss, SessionExpired
 from pybroker.ports import Clock
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.2
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ async def asked_again(
             now = clock.monotonic()
             if deadline is None:
                 deadline = now + limit_s
-                _log.warning(
+                log.warning(
                     "zookeeper connection lost while starting, trying again step=%s limit_s=%g "
                     "error=%r",
                     what,

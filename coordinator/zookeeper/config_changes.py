@@ -18,7 +18,7 @@ from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import CoordError, MalformedNode, NoNode, PybrokerError
 from pybroker.ports import Clock, Coord, SessionEvent, WatchEvent
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 NOTIFICATION_LIFE_MS: Final = 15 * 60 * 1000
 """As in Kafka: by then every broker has seen it, or reads everything after its next start."""
@@ -75,12 +75,12 @@ class ConfigChanges:
                 failing = False
             except CoordError as error:
                 if not failing:
-                    logger.warning("config_changes_not_read, trying again error=%r", error)
+                    log.warning("config_changes_not_read, trying again error=%r", error)
                 failing = True
                 await asyncio.sleep(_RETRY_S)
                 self._wake.set()
             except PybrokerError as error:
-                logger.error("config_changes_not_applied error=%r", error)
+                log.error("config_changes_not_applied error=%r", error)
 
     async def _process(self) -> None:
         """Apply what is new. What fails is new the next time, too."""
@@ -89,7 +89,7 @@ class ConfigChanges:
             names = await self._coord.children(paths.CONFIG_CHANGES, self._on_change)
             await self._apply_new(names, everything=everything)
         except NoNode:
-            logger.error("config_changes_missing path=%s", paths.CONFIG_CHANGES)
+            log.error("config_changes_missing path=%s", paths.CONFIG_CHANGES)
             return
         except CoordError:
             self._everything |= everything
@@ -115,11 +115,11 @@ class ConfigChanges:
         except NoNode:
             return None
         except MalformedNode as error:
-            logger.warning("config_change_ignored path=%s error=%s", path, error)
+            log.warning("config_change_ignored path=%s error=%s", path, error)
             return None
         entity = paths.parse_config_entity_path(text)
         if entity is None:
-            logger.warning("config_change_ignored path=%s entity_path=%s", path, text)
+            log.warning("config_change_ignored path=%s entity_path=%s", path, text)
         return entity
 
     async def _purge(self, names: list[str]) -> None:
@@ -135,4 +135,4 @@ class ConfigChanges:
                 await self._coord.delete(path)
             except NoNode:
                 continue
-            logger.debug("config_change_purged path=%s", path)
+            log.debug("config_change_purged path=%s", path)

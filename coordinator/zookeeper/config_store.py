@@ -15,7 +15,7 @@ from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import BadVersion, ConnectionLoss, CoordError, MultiFailed, NodeExists, NoNode
 from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, SetOp
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 20
 """Others may write meanwhile, and topics be removed, many one after the other."""
@@ -66,7 +66,7 @@ async def change_config(
                 return False
             if not isinstance(error.cause, BadVersion | NodeExists | NoNode):
                 raise error.cause from error
-            logger.info("config_changed_meanwhile path=%s attempt=%d", path, attempt + 1)
+            log.info("config_changed_meanwhile path=%s attempt=%d", path, attempt + 1)
         except ConnectionLoss:
             await coord.sync(path)
             if await _holds(coord, path, data, version):

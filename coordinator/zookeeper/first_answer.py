@@ -14,7 +14,7 @@ from pybroker.coordinator.zookeeper.connect_string import ConnectString
 from pybroker.coordinator.zookeeper.handshake import NoServer, open_and_close
 from pybroker.errors import StartupError
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 TOOL_REFUSALS_MAX: Final = 3
 """A server that is being restarted, or a name server that is busy, may refuse once."""
@@ -57,7 +57,7 @@ class FirstAnswer:
                     self._reason = reason  # told soon, by the error or not at all
             if reason != self._reason:
                 self._reason = reason
-                _log.warning("zookeeper %s; waiting up to %g s for it", reason, timeout_s)
+                log.warning("zookeeper %s; waiting up to %g s for it", reason, timeout_s)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
 

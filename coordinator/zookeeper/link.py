@@ -38,7 +38,7 @@ from pybroker.coordinator.zookeeper.connect_string import ConnectString
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 from pybroker.coordinator.zookeeper.limits import REQUEST_BYTES_MAX
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _RECONNECT_DELAY_S: Final = 0.05
 _RECONNECT_DELAY_MAX_S: Final = 1.0
 _CONNECT_SHARE_OF_SESSION: Final = 3
@@ -164,7 +164,7 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
             except (InterruptedError, SystemExit):
                 pass  # kazoo's way to end a wait between two attempts, and ours to end them all
             except Exception as error:
-                _log.warning("zookeeper connection thread ended: %r", error)
+                log.warning("zookeeper connection thread ended: %r", error)
             finally:
                 self._on_end()
 

@@ -37,7 +37,7 @@ from pybroker.errors import (
 from pybroker.model import Broker, encode_uuid
 from pybroker.ports import Clock, Coord, CoordOp, CreateOp, DeleteOp, NodeStat, Rng, SetOp
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 RESERVED_BROKER_ID_MAX: Final = 1000
 """`reserved.broker.max.id`: generated ids begin above it."""
@@ -158,7 +158,7 @@ async def _outlast(
 ) -> None:
     """Wait for the end of a stranger's registration. Raises StartupError if it stays."""
     data, stat = found
-    _log.warning(
+    log.warning(
         "broker_id=%d is registered by session=0x%x, waiting for its end",
         broker_id,
         stat.ephemeral_owner,

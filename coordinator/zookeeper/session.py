@@ -44,7 +44,7 @@ from pybroker.ports import (
     WatchKind,
 )
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 SESSION_TIMEOUT_MS: Final = 18_000
 """As in Apache Kafka since 2.5."""
@@ -140,7 +140,7 @@ class KazooCoord:
                     self._connect.hosts, key, timeout_s=_CLOSE_TIMEOUT_S
                 )
                 if was_alive:
-                    _log.info("zookeeper previous_session=0x%x was alive, closed it", key.id)
+                    log.info("zookeeper previous_session=0x%x was alive, closed it", key.id)
             self._earlier.append(key)
 
     async def close(self) -> None:
@@ -159,7 +159,7 @@ class KazooCoord:
         if key is not None and in_order and told:
             self._save_keys([])
         elif not in_order:
-            _log.warning("zookeeper the session was not closed in order: the server is silent")
+            log.warning("zookeeper the session was not closed in order: the server is silent")
         if self._cleaners:
             await asyncio.wait(self._cleaners)
 
@@ -343,7 +343,7 @@ class KazooCoord:
                 self._suspended = True
                 self._seen_zxid = zxid if self._seen_zxid is None else self._seen_zxid
                 self._fail_in_flight()
-                _log.warning("zookeeper session=0x%x connection lost", self._key.id)
+                log.warning("zookeeper session=0x%x connection lost", self._key.id)
                 self._announce(SessionEvent.SUSPENDED)
             case LinkState.OVER:
                 self._session_ended(link)
@@ -358,7 +358,7 @@ class KazooCoord:
         self._seen_zxid = self._rewatched = None
         self._heard_at = self._clock.boottime()
         self._save_keys([*self._earlier, key])
-        _log.info("zookeeper session=0x%x generation=%d", key.id, self._generation)
+        log.info("zookeeper session=0x%x generation=%d", key.id, self._generation)
         self._connected.set()
         self._announce(SessionEvent.CONNECTED)
         self._probe_later()
@@ -377,7 +377,7 @@ class KazooCoord:
         paths = ([self._full(path) for path in group] for group in groups)
         self._rewatched = link.rewatch(self._seen_zxid or 0, *paths)
         self._rewatched.add_done_callback(done)
-        _log.info("zookeeper session=0x%x connection is back", self.session_id)
+        log.info("zookeeper session=0x%x connection is back", self.session_id)
         self._probe_later()
         self._announce(SessionEvent.RECONNECTED)
 
@@ -397,7 +397,7 @@ class KazooCoord:
             self._timer = loop.call_later(_RETRY_MAX_S, self._open_link)
             return
         self._earlier.append(key)
-        _log.warning("zookeeper session=0x%x expired", key.id)
+        log.warning("zookeeper session=0x%x expired", key.id)
         self._announce(SessionEvent.EXPIRED)
         self._open_link()
 
@@ -421,7 +421,7 @@ class KazooCoord:
         try:
             self._store.save(keys)
         except OSError as error:
-            _log.warning("zookeeper the session key cannot be kept: %s", error)
+            log.warning("zookeeper the session key cannot be kept: %s", error)
 
     # ---- private: silence
 
@@ -437,7 +437,7 @@ class KazooCoord:
         session_s = self._session_timeout_ms / 1000
         if not self._suspended:
             if self.silence() > _SILENCE_OF_SESSION_MAX * session_s and self._in_flight:
-                _log.warning("zookeeper silent for %.1f s, connecting again", self.silence())
+                log.warning("zookeeper silent for %.1f s, connecting again", self.silence())
                 link.cut()
             task = asyncio.ensure_future(self._probe())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -458,7 +458,7 @@ class KazooCoord:
 
     def _granted(self, timeout_ms: int) -> None:
         if timeout_ms != self._session_timeout_ms:
-            _log.warning(
+            log.warning(
                 "zookeeper grants a session timeout of %d ms instead of %d",
                 timeout_ms,
                 self._session_timeout_ms,

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _FILE_NAME: Final = "zookeeper.session"
 _SESSIONS_MAX: Final = 8
 
@@ -55,7 +55,7 @@ class FileSessionStore:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            _log.warning("session_file=%s is ignored: %s", self._path, error)
+            log.warning("session_file=%s is ignored: %s", self._path, error)
             return []
         return [key for key in keys if len(key.password) == 16 and -(2**63) <= key.id < 2**63]
 

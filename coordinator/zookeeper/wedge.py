@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _TURNS_PER_SESSION: Final = 12
 _TURNS_MAX: Final = 8
@@ -48,5 +48,5 @@ class WedgeWatch:
         while not self._stop.wait(self._session_s() / _TURNS_PER_SESSION):
             self._turns += 1
             if self._turns == _TURNS_MAX:
-                _log.error("zookeeper the event loop has come to a stop, giving the session up")
+                log.error("zookeeper the event loop has come to a stop, giving the session up")
                 self._give_up()

@@ -1,4 +1,4 @@
-"""Who is the controller, and what becomes of it when sessions and connections break."""
+"""The choice of the controller, and the controller's reaction to lost sessions and connections."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_any_lost_reply_of_an_election_is_made_good(
     assert member.controller.epoch == 1
 
 
-async def test_stop_is_idempotent_and_leaves_the_office_vacant(cluster: Cluster) -> None:
+async def test_stop_is_idempotent_and_removes_the_controller_node(cluster: Cluster) -> None:
     member = await cluster.member(1)
     await member.controller.stop()
     await member.controller.stop()

@@ -1,4 +1,4 @@
-"""Where replicas go: spread, balanced, over racks, and exactly as Kafka's rule says."""
+"""The placement of replicas: spread, balanced, over racks, and exactly by Kafka's rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pybroker.model import Broker
 
 
 class Draws:
-    """An `Rng` that gives these numbers."""
+    """An `Rng` that returns these numbers."""
 
     def __init__(self, *numbers: int) -> None:
         self._numbers = list(numbers)
@@ -112,8 +112,8 @@ def test_start_and_shift_without_racks(
 def test_start_and_shift_with_racks(
     racks: dict[int, str], start: int, shift: int, expected: list[tuple[int, ...]]
 ) -> None:
-    """Worked out by hand: as without, on the list that alternates racks, with the shift times the
-    number of racks; who is in a rack or on a broker that is used already is skipped, until all
+    """Worked out by hand: as without racks, on the list that alternates racks, with the shift times
+    the number of racks. A broker that has a replica, or whose rack has one, is skipped, until all
     racks are used."""
     found = assign_replicas(
         brokers(*racks, racks=racks), len(expected), len(expected[0]), Draws(start, shift)
@@ -140,7 +140,7 @@ def test_some_racks_unknown_means_no_racks() -> None:
 
 
 @pytest.mark.parametrize(("partitions", "factor"), [(1, 0), (1, 4), (0, 1)])
-def test_what_cannot_be_placed_is_refused(partitions: int, factor: int) -> None:
+def test_a_placement_that_does_not_fit_is_refused(partitions: int, factor: int) -> None:
     with pytest.raises(ValueError):
         assign_replicas(brokers(1, 2, 3), partitions, factor, Draws(0, 0))
 

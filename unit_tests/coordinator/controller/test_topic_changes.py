@@ -1,4 +1,4 @@
-"""Topics that come, grow and are replaced: what the controller stores and what it tells brokers."""
+"""Topics that are created, grow and are replaced: the stored states and the commands to brokers."""
 
 from __future__ import annotations
 

@@ -51,6 +51,6 @@ def test_every_request_is_made_in_every_state(state: GroupState) -> None:
     assert set(ANSWERS[state]) == set(Asked)
 
 
-def test_a_command_that_is_none_is_an_error() -> None:
+def test_an_unknown_command_is_an_error() -> None:
     with pytest.raises(ValueError, match="'jion' is none of"):
         played(parse("jion a\n"))
