@@ -1,9 +1,10 @@
-"""The records of `__consumer_offsets`, in Kafka's bytes: what a group is, and how far it has read.
+"""The records of `__consumer_offsets`, in Kafka's bytes: groups and committed offsets.
 
-A version stands in front of every key and value as an int16. Keys: 0 and 1 an offset, 2 a group.
-Values of offsets: 1 a time to expire. 2 without it. 3 leader epoch. Values of groups: 1 rebalance
-timeout. 2 when the state was reached. 3 static members. 4 of both: flexible; read, never written,
-so that brokers of every release can take over. A value of None is a tombstone.
+Every key and value begins with its version as an int16. Key versions: 0 and 1 an offset, 2 a group.
+Offset values: version 1 adds the time of expiry, 2 drops it, 3 adds the leader epoch. Group values:
+version 1 adds the rebalance timeout, 2 the time of the last state change, 3 static members. Version
+4 of both is flexible; it is read but never written, so that brokers of every release can take over.
+A value of None is a tombstone.
 
 Nothing here decides anything.
 """
@@ -34,11 +35,11 @@ from pybroker.wire.schema import (
 )
 
 OFFSET_KEY_VERSION: Final = 1
-"""What Kafka writes; 0 has the same fields."""
+"""The version that Kafka writes; 0 has the same fields."""
 GROUP_KEY_VERSION: Final = 2
 OFFSET_VALUE_VERSION: Final = 3
 EXPIRING_OFFSET_VALUE_VERSION: Final = 1
-"""The only version that says when an offset expires: written where a client asked for that."""
+"""The only version with a time of expiry: written if the client asked for a retention."""
 GROUP_VALUE_VERSION: Final = 3
 FIRST_FLEXIBLE: Final = 4
 VALUE_VERSION_MAX: Final = 4
@@ -63,8 +64,8 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMember:
-    """A member as the log knows it. Timeouts in ms; `subscription` is its metadata for the protocol
-    that was chosen."""
+    """A member in a group's record. Timeouts in ms; `subscription` is its metadata for the chosen
+    protocol."""
 
     member_id: str
     client_id: str
@@ -78,8 +79,8 @@ class RecordedMember:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGroup:
-    """A group as the log knows it. `protocol` and `leader` are None while nobody is in it;
-    `state_ms` is when it reached its state, in ms since 1970, -1 if unknown."""
+    """A group's record. `protocol` and `leader` are None while the group has no members; `state_ms`
+    is the time of its last state change, in ms since 1970, -1 if unknown."""
 
     protocol_type: str
     generation: int
@@ -176,8 +177,8 @@ def encode_group_key(group_id: str) -> bytes:
 
 
 def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
-    """What a record is about; None for versions that are not known here, which are to be left
-    alone. Raises MalformedInput."""
+    """Return the key of a record; None for an unknown version, whose records are to be left alone.
+    Raises MalformedInput."""
     version = _version_of(data)
     if version in (0, OFFSET_KEY_VERSION):
         found = _decode(_OffsetKey, data)
@@ -188,8 +189,8 @@ def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
 
 
 def encode_offset_value(committed: CommittedOffset) -> bytes:
-    """In the version that Kafka writes: 3, or 1 if it has a time to expire, which then has no room
-    for the leader epoch. Raises ValueError."""
+    """Encode in the version that Kafka writes: 3, or 1 if the offset has a time of expiry. Version
+    1 has no leader epoch. Raises ValueError."""
     expires = committed.expire_ms != NO_TIMESTAMP
     stored = _OffsetValue(
         offset=committed.offset,
@@ -202,7 +203,7 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(data: Buffer) -> CommittedOffset:
-    """Versions 0-4. Raises MalformedInput."""
+    """Decode versions 0-4. Raises MalformedInput."""
     _check_value_version(data, "an offset")
     found = _decode(_OffsetValue, data)
     return CommittedOffset(
@@ -215,7 +216,7 @@ def decode_offset_value(data: Buffer) -> CommittedOffset:
 
 
 def encode_group_value(group: RecordedGroup) -> bytes:
-    """In version 3. Raises ValueError for text that does not fit 32,767 bytes."""
+    """Encode in version 3. Raises ValueError for text that does not fit 32,767 bytes."""
     stored = _GroupValue(
         protocol_type=group.protocol_type,
         generation=group.generation,
@@ -240,8 +241,8 @@ def encode_group_value(group: RecordedGroup) -> bytes:
 
 
 def decode_group_value(data: Buffer) -> RecordedGroup:
-    """Versions 0-4; a member of version 0 has its session timeout as its rebalance timeout. Raises
-    MalformedInput."""
+    """Decode versions 0-4. In version 0 the session timeout of a member is also its rebalance
+    timeout. Raises MalformedInput."""
     version = _check_value_version(data, "a group")
     found = _decode(_GroupValue, data)
     return RecordedGroup(
@@ -267,8 +268,8 @@ def decode_group_value(data: Buffer) -> RecordedGroup:
 
 
 def plain_key(data: Buffer) -> tuple[int, dict[str, Any] | None]:
-    """The version of a key and its fields, which are None for a version that is not known here.
-    Raises MalformedInput."""
+    """Return (version of the key, its fields); the fields are None for an unknown version. Raises
+    MalformedInput."""
     version = _version_of(data)
     if version in (0, OFFSET_KEY_VERSION):
         return version, plain(_decode(_OffsetKey, data), version)
@@ -278,8 +279,8 @@ def plain_key(data: Buffer) -> tuple[int, dict[str, Any] | None]:
 
 
 def plain_value(key_version: int, data: Buffer) -> tuple[int, dict[str, Any]]:
-    """The version of a value and its fields; subscriptions and assignments of consumers as fields,
-    too, where they can be read. Raises MalformedInput."""
+    """Return (version of the value, its fields). Subscriptions and assignments of consumers are
+    decoded, too, where they can be read. Raises MalformedInput."""
     if key_version != GROUP_KEY_VERSION:
         version = _check_value_version(data, "an offset")
         return version, plain(_decode(_OffsetValue, data), version)

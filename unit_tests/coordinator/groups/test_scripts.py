@@ -1,8 +1,8 @@
-"""What a group does, as scripts with their traces: `scripts/*.txt`.
+"""The behaviour of a group, as scripts with their traces: `scripts/*.txt`.
 
-What commands there are is said in `stage.py`, how a script is written in `unit_tests/scripts.py`.
-The scripts that are named after a state have one step for every request, marked by a comment that
-begins with the cell's name. When a change alters a trace on purpose:
+`stage.py` has the commands, `unit_tests/scripts.py` the form of a script. The scripts that are
+named after a state have one step for every request, marked by a comment that begins with the
+cell's name. When a change alters a trace on purpose:
 
     PYBROKER_REWRITE=1 .venv/bin/python -m pytest unit_tests/coordinator/groups/test_scripts.py
 """
