@@ -1,4 +1,4 @@
-"""Repeats a step of the broker's start when the ZooKeeper connection breaks."""
+"""Repeats a step of the broker's start after a lost ZooKeeper connection."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 async def asked_again(
     what: str, ask: Callable[[], Awaitable[T]], *, clock: Clock, limit_s: float
 ) -> T:
-    """Give the result of `ask`. After ConnectionLoss or SessionExpired `ask` is called again, so it
-    must be repeatable. Raises the last of these errors when `limit_s` have passed since the first;
-    raises any other error at once."""
+    """Return the result of `ask`. After ConnectionLoss or SessionExpired `ask` is called again, so
+    it must be repeatable. Raises the last of these errors when `limit_s` have passed since the
+    first one; raises any other error at once."""
     deadline: float | None = None
     while True:
         try:
@@ -30,8 +30,7 @@ async def asked_again(
             if deadline is None:
                 deadline = now + limit_s
                 log.warning(
-                    "zookeeper connection lost while starting, trying again step=%s limit_s=%g "
-                    "error=%r",
+                    "zookeeper_connection_lost_at_start step=%s limit_s=%g error=%r",
                     what,
                     limit_s,
                     error,

@@ -1,6 +1,7 @@
-"""What replicas say they have when nobody is known to have everything: after a power loss that
-reached every in-sync and every eligible replica of a partition. One node a replica, in
-`/pybroker/suspects`; the controller compares them when all replicas are back.
+"""The log end reports (claims) of the replicas of an orphaned partition: after a power loss of
+every in-sync and every eligible replica, no replica is known to hold all committed records. Each
+replica writes one node below `/pybroker/suspects`; the controller compares them when all replicas
+have returned.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from pybroker.ports import Coord
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The replica's log ends at `end`, its last batch is of leader epoch `epoch`. `leader_epoch`:
-    that of the partition's state to which this is the answer. `incarnation`: that of the broker
-    (KIP-903); one that has begun anew since may have lost what it claimed. `topic_id`: NO_TOPIC_ID
-    where the replica does not know it."""
+    """The log of `replica` ends at offset `end`, and its last batch has the leader epoch `epoch`.
+
+    `leader_epoch`: the leader epoch of the partition's state to which this claim is the answer.
+    `incarnation`: the broker's incarnation (KIP-903); in a later one the broker may have lost the
+    log. `topic_id`: NO_TOPIC_ID if the replica does not know it.
+    """
 
     replica: int
     epoch: int
@@ -33,7 +36,7 @@ class Claim:
 
 
 def encode_claim(claim: Claim) -> bytes:
-    """Offsets are strings, as every number over 32 bits in a node."""
+    """Return the node's content. Offsets are strings, as every number over 32 bits in a node."""
     return dump(
         {
             "version": 1,
@@ -66,7 +69,7 @@ def decode_claim(path: str, data: bytes) -> Claim:
 
 
 async def write_claim(coord: Coord, key: TopicPartition, claim: Claim) -> None:
-    """In place of an earlier one. Raises CoordError."""
+    """Write the claim, in place of an earlier one of the replica. Raises CoordError."""
     path, data = paths.suspect(key, claim.replica), encode_claim(claim)
     try:
         await coord.set(path, data)
@@ -79,7 +82,8 @@ async def write_claim(coord: Coord, key: TopicPartition, claim: Claim) -> None:
 
 
 async def read_claim(coord: Coord, key: TopicPartition, replica: int) -> Claim | None:
-    """None if there is none that can be understood. Raises CoordError."""
+    """Return the replica's claim; None if there is none, or if it is malformed. Raises
+    CoordError."""
     path = paths.suspect(key, replica)
     with suppress(NoNode, MalformedNode):
         return decode_claim(path, (await coord.get(path))[0])

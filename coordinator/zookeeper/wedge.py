@@ -1,8 +1,8 @@
-"""Ends a session whose event loop has come to a stop.
+"""Ends the ZooKeeper session of a broker whose event loop is stuck.
 
-kazoo's thread answers the server whatever the loop does, so a broker that does nothing any more
-would keep its session, and its leaderships, for ever. A thread counts its own turns, not seconds:
-where the whole process was stopped it has not run either, and the session tells how long that was.
+kazoo's thread answers the server whatever the event loop does, so a stuck broker would keep its
+session, and its leaderships, for ever. The watching thread counts its own turns, not seconds: while
+the whole process is stopped, it does not run either, and the session times out by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TURNS_MAX: Final = 8
 
 
 class WedgeWatch:
-    """Owns a thread between `start` and `stop`."""
+    """Watches the event loop. Owns a thread between `start` and `stop`."""
 
     def __init__(self, session_s: Callable[[], float], give_up: Callable[[], None]) -> None:
         """`give_up` is called in the thread when the loop has not called `alive` for too long."""
@@ -37,7 +37,7 @@ class WedgeWatch:
             self._thread.start()
 
     def alive(self) -> None:
-        """The loop runs."""
+        """Note that the event loop runs."""
         self._turns = 0
 
     def stop(self) -> None:
@@ -48,5 +48,5 @@ class WedgeWatch:
         while not self._stop.wait(self._session_s() / _TURNS_PER_SESSION):
             self._turns += 1
             if self._turns == _TURNS_MAX:
-                log.error("zookeeper the event loop has come to a stop, giving the session up")
+                log.error("zookeeper_session_abandoned reason=event loop is stuck")
                 self._give_up()
