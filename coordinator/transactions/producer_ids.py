@@ -1,9 +1,9 @@
-"""Producer ids, never given twice in the whole cluster: each broker takes blocks of them from
+"""Producer ids, unique in the whole cluster: each broker takes blocks of them from
 /latest_producer_id_block by compare-and-set (KIP-98).
 
-A block is taken ahead of need, so that handing out an id waits only when blocks go faster than
-ZooKeeper answers. Ids of a block that was left unfinished (a restart, a lost reply) are never used:
-there are 2^63 of them.
+A block is taken ahead of need, so that handing out an id waits only when ids are used faster than
+ZooKeeper answers. The unused ids of a block are lost at a restart or with a lost reply: there are
+2^63 of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 BLOCK_SIZE: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
 RESERVE_BELOW: Final = BLOCK_SIZE // 10
-"""When so few ids are left, the next block is taken."""
+"""When fewer ids than this are left, the next block is taken."""
 ATTEMPTS_MAX: Final = 10
 PAUSE_S: Final = 0.05
 
@@ -45,11 +45,12 @@ class ProducerIds:
         self._broker_id = broker_id
         self._next = 0
         self._end = 0
-        """Invariant: the ids from `_next` up to, not including, `_end` are ours and unused."""
+        """Invariant: the ids from `_next` to `_end` (not included) belong to this broker and are
+        unused."""
         self._reserve: asyncio.Task[ProducerIdBlock] | None = None
 
     async def next_id(self) -> int:
-        """An id that nobody has had before.
+        """Return an id that was never given out before.
 
         Raises BrokerError: COORDINATOR_NOT_AVAILABLE while ZooKeeper gives no block.
         """
@@ -94,7 +95,7 @@ class ProducerIds:
             except (BadVersion, NodeExists) as error:
                 failures.append(error)
             except ConnectionLoss as error:
-                # The block may be ours or not: taking another is always right.
+                # The block may have been taken or not: taking another is always right.
                 failures.append(error)
                 await asyncio.sleep(PAUSE_S)
             log.info("producer_id_block_retried reason=%r", failures[-1])
