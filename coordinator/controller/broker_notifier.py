@@ -89,8 +89,8 @@ class BrokerNotifier:
         self._to_describe.update(keys)
 
     def describe_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """As `describe`, for every partition with a replica on one of these brokers: its list of
-        offline replicas has changed."""
+        """Send the metadata of every partition with a replica on one of these brokers to all
+        brokers at the end of the round: the partition's offline replicas have changed."""
         if broker_ids:
             self._to_describe.update(
                 partition.topic_partition

@@ -112,8 +112,8 @@ class LogDirFailures:
                     context.yielding.setdefault(key, set()).add(broker_id)
             offline.update(changed)
         if changed:
-            name = type(event).__name__
-            log.warning("%s broker=%d partitions=%d", name, broker_id, len(changed))
+            name = "accepted" if isinstance(event, ReplicasAccepted) else "refused"
+            log.warning("replicas_%s broker=%d partitions=%d", name, broker_id, len(changed))
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:

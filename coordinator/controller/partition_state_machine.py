@@ -96,7 +96,7 @@ class PartitionStateMachine:
                 break
             if not waiting:
                 return
-        log.warning("moves_failed partitions=%d", len(waiting))
+        log.warning("states_not_stored partitions=%d", len(waiting))
         self._retries.partitions.update(waiting)
 
     async def refresh(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -128,7 +128,7 @@ class PartitionStateMachine:
         stored, refused = [], []
         async for write, text, outcome in yield_every(zip(writes, texts, outcomes, strict=True)):
             if isinstance(outcome, CoordError):
-                log.info("move_unclear partition=%s reason=%r", write.topic_partition, outcome)
+                log.info("state_unclear partition=%s reason=%r", write.topic_partition, outcome)
                 refused.append(write)
             else:
                 self._note_stored(write, _version(outcome), text)

@@ -66,7 +66,7 @@ class Rebalance:
             self._schedule(BETWEEN_ROUNDS_S)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Cancel the timer. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -53,7 +53,7 @@ class Retries:
             self._timer = loop.call_later(pause_s, self._enqueue, Retry())
 
     def close(self) -> None:
-        """Idempotent."""
+        """Cancel the timer. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

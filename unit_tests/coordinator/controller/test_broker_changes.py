@@ -42,7 +42,7 @@ async def test_a_new_controller_leaves_a_leader_that_lives_alone(cluster: Cluste
     assert cluster.stored_epoch("orders-0") == 0
 
 
-async def test_all_are_told_the_new_endpoints_of_a_broker(cluster: Cluster) -> None:
+async def test_all_brokers_get_the_new_endpoints_of_a_broker(cluster: Cluster) -> None:
     """It is the same broker: there is no election, and the controller connects to its new
     endpoint."""
     first, second = await cluster.member(1), await cluster.member(2)
@@ -127,7 +127,7 @@ async def test_a_broker_that_dies_just_after_it_joined_the_isr_is_removed(
     await cluster.told(1, "lead orders-0 leader=1 epoch=2 isr=1")
 
 
-async def test_a_leader_hears_of_a_follower_that_left_the_isr_just_after_it_joined(
+async def test_a_leader_gets_the_isr_that_a_follower_left_just_after_joining(
     cluster: Cluster,
 ) -> None:
     """A power loss cut its log short. The controller has read neither change, and the leader does
@@ -175,7 +175,7 @@ async def test_a_bounced_broker_was_lost_and_has_started(cluster: Cluster) -> No
     assert not [line for line in cluster.lines(2) if line.startswith("lead") and "epoch=0" in line]
 
 
-async def test_a_bounced_follower_leaves_the_isr_before_it_is_told_anything(
+async def test_a_bounced_follower_leaves_the_isr_before_it_gets_its_role(
     cluster: Cluster,
 ) -> None:
     await cluster.member(1)
@@ -226,7 +226,7 @@ async def test_a_restarted_follower_leaves_the_isr_although_its_leader_wrote_in_
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("position", range(12))
-async def test_any_lost_reply_of_a_bounce_is_made_good(
+async def test_a_bounce_survives_any_lost_reply(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
     first, second = await cluster.member(1), await cluster.member(2)
@@ -267,7 +267,7 @@ async def test_a_partition_that_fails_is_sent_again(cluster: Cluster) -> None:
     assert not cluster.refusals
 
 
-async def test_a_leader_hears_of_a_follower_that_left_the_isr_by_itself(
+async def test_a_leader_gets_the_isr_that_a_follower_left_by_itself(
     cluster: Cluster,
 ) -> None:
     """After a power loss a broker leaves the ISR by itself before it registers. The leader would

@@ -90,14 +90,14 @@ def test_newer_facts_replace_older_ones() -> None:
     ]
 
 
-def test_a_removal_replaces_what_was_to_be_led() -> None:
+def test_a_removal_replaces_a_pending_role() -> None:
     pending = work()
     pending.lead_or_follow(facts("a-0", 1))
     pending.stop(removal("a-0"))
     assert told(pending) == ["delete a-0 epoch=-2"]
 
 
-def test_a_topic_made_anew_is_removed_first() -> None:
+def test_a_recreated_topic_is_removed_first() -> None:
     pending = work()
     pending.stop(removal("a-0"))
     pending.lead_or_follow(facts("a-0", 0, is_new=True))
@@ -218,13 +218,13 @@ def test_roles_and_metadata_wait_until_all_of_them_are_known() -> None:
     assert full_commands(pending) == []
 
 
-def test_a_broker_without_replicas_hears_that_it_has_none() -> None:
+def test_a_broker_without_replicas_gets_empty_full_roles() -> None:
     pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
     pending.complete(full_roles=True, full_metadata=True)
     assert [command.partitions for command in full_commands(pending)] == [(), ()]
 
 
-def test_a_full_command_that_failed_is_full_again_with_what_is_newer() -> None:
+def test_a_failed_full_command_is_full_again_with_newer_facts() -> None:
     pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
     pending.lead_or_follow(facts("a-0", 1))
     pending.lead_or_follow(facts("a-1", 1))
@@ -241,7 +241,7 @@ def test_a_full_command_that_failed_is_full_again_with_what_is_newer() -> None:
 @pytest.mark.parametrize("moment", ("before all is known", "before it is told", "under way"))
 def test_a_broker_that_keeps_a_replica_without_a_role_gets_no_full_roles(moment: str) -> None:
     """A broker in controlled shutdown follows no leader any more but may still be in an ISR. Full
-    roles without those replicas would make it set their logs aside."""
+    roles without those replicas would make it treat their logs as left over."""
     pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
     stop = StopReplicaPartition(key("a-0"), 1, delete=False)
     pending.lead_or_follow(facts("a-0", 1))

@@ -66,7 +66,7 @@ def epoch_of(member: Member) -> int:
     return node[1].czxid
 
 
-async def test_a_broker_hands_over_what_it_leads(cluster: Cluster) -> None:
+async def test_a_broker_hands_over_the_partitions_that_it_leads(cluster: Cluster) -> None:
     first, second, _ = await three(cluster)
     await cluster.create("orders", {0: (2, 1, 3), 1: (1, 2), 2: (2,), 3: (1, 3)})
     await cluster.told(3, "metadata orders-3 leader=1 epoch=0")

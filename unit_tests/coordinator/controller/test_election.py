@@ -82,6 +82,6 @@ async def test_every_form_of_the_node_is_read(cluster: Cluster, text: bytes) -> 
     assert await stand(cluster, await client(cluster), 1) == Lost(9)
 
 
-async def test_an_epoch_that_exists_goes_on(cluster: Cluster) -> None:
+async def test_an_existing_controller_epoch_is_raised_by_one(cluster: Cluster) -> None:
     await cluster.tool.create(paths.CONTROLLER_EPOCH, schemas.encode_number(41))
     assert await stand(cluster, await client(cluster), 1) == Won(1, epoch=42, epoch_version=1)

@@ -28,7 +28,7 @@ def names_all(cluster: Cluster) -> bool:
     return any(getattr(note.command, "extent", 0) != Extent.SOME for note in cluster.notes)
 
 
-async def test_a_broker_that_missed_a_deletion_hears_of_it_from_the_next_controller(
+async def test_the_next_controller_tells_a_broker_of_a_deletion_that_it_missed(
     cluster: Cluster,
 ) -> None:
     """The old controller dies when the nodes are gone, before it notifies brokers without a
@@ -49,7 +49,7 @@ async def test_a_broker_that_missed_a_deletion_hears_of_it_from_the_next_control
     assert full(cluster, 2, UpdateMetadata) == ["kept-0"]
 
 
-async def test_a_broker_hears_of_all_its_replicas_at_once(cluster: Cluster) -> None:
+async def test_a_restarted_broker_gets_all_its_replicas_in_one_command(cluster: Cluster) -> None:
     """The full roles include replicas of partitions without a leader, so the broker does not take
     them for left over."""
     await cluster.member(1)

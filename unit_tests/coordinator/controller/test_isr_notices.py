@@ -42,7 +42,7 @@ def isr_told(cluster: Cluster, broker_id: int, name: str) -> tuple[int, ...] | N
     return found
 
 
-async def test_metadata_follows_and_no_role_is_told_again(cluster: Cluster) -> None:
+async def test_an_isr_notice_sends_metadata_and_no_roles(cluster: Cluster) -> None:
     await orders(cluster)
     await shrink(cluster, "orders-0")
     await notify(cluster, "orders-0", "orders-1", "unknown-7")

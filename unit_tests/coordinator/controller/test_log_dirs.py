@@ -56,7 +56,7 @@ async def test_without_another_replica_there_is_no_leader_until_it_is_back(
     await cluster.told(1, "metadata orders-0 leader=1 epoch=2")
 
 
-async def test_a_broker_that_starts_anew_is_asked_anew(cluster: Cluster) -> None:
+async def test_a_restarted_broker_gets_its_refused_roles_again(cluster: Cluster) -> None:
     first = await cluster.member(1)
     await cluster.create("orders", {0: (1,)})
     await cluster.told(1, "metadata orders-0 leader=1 epoch=0")

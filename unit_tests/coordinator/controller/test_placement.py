@@ -126,7 +126,7 @@ def test_a_fixed_start_is_also_the_shift() -> None:
     assert fixed == assign_replicas(brokers(1, 2, 3, 4), 9, 3, Draws(2, 2))
 
 
-def test_growth_goes_on_where_the_topic_ends() -> None:
+def test_new_partitions_continue_the_placement_of_the_topic() -> None:
     whole = assign_replicas(brokers(1, 2, 3), 6, 2, Draws(0, 0))
     tail = assign_replicas(brokers(1, 2, 3), 2, 2, Draws(0, 1), first_partition=4)
     assert tail == {key: whole[key] for key in (4, 5)}

@@ -60,7 +60,7 @@ def test_the_preferred_replica_leads_if_it_is_live_and_in_sync(
         assert write.state == PartitionState(elected, 5, isr, controller_epoch=7, eligible=(9,))
 
 
-def test_nothing_is_decided_for_a_partition_that_nobody_has_led() -> None:
+def test_a_partition_without_a_first_leader_gets_no_preferred_election() -> None:
     new = Partition(key("orders-0"), (1, 2), PartitionStatus.NEW, None, NO_VERSION)
     assert decide_preferred(new, Circumstances((1, 2), (1, 2), 7)) is None
 

@@ -37,7 +37,7 @@ def names(found: dict[int, list[TopicPartition]]) -> dict[int, list[int]]:
     return {broker: [key.partition for key in keys] for broker, keys in found.items()}
 
 
-def test_only_brokers_above_the_share_are_told() -> None:
+def test_only_brokers_above_the_imbalance_percentage_are_found() -> None:
     assert imbalanced([], 10) == {}
     assert imbalanced(led([1] * 10), 0) == {}
     assert imbalanced(led([9] + [1] * 9), 10) == {}
@@ -69,7 +69,7 @@ def leaders(cluster: Cluster, count: int = 2) -> set[int]:
     return {-1 if state is None else state.leader for state in states}
 
 
-async def test_leadership_goes_back(cluster: Cluster) -> None:
+async def test_preferred_replicas_become_leaders_again(cluster: Cluster) -> None:
     await displaced(cluster, [2, 1])
     await cluster.member(3, rebalance=QUICK)
     await cluster.told(1, "lead orders-1 leader=1 epoch=6 isr=2,1")
@@ -77,7 +77,7 @@ async def test_leadership_goes_back(cluster: Cluster) -> None:
     assert leaders(cluster) == {1}
 
 
-async def test_it_stays_where_it_is_when_that_is_switched_off(cluster: Cluster) -> None:
+async def test_leaders_stay_when_the_rebalance_is_disabled(cluster: Cluster) -> None:
     await displaced(cluster, [2, 1])
     third = await cluster.member(3)
     await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2,1")
@@ -116,7 +116,7 @@ async def test_a_partition_whose_isr_is_just_changing_waits(cluster: Cluster) ->
     assert "lead orders-0 leader=1 epoch=6 isr=1,2" not in first
 
 
-async def test_a_large_cluster_goes_back_in_rounds(
+async def test_a_large_cluster_rebalances_in_rounds(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebalance, "ELECTIONS_PER_ROUND_MAX", 2)

@@ -67,7 +67,7 @@ def test_live_brokers_are_waited_for_and_those_that_are_away_are_not() -> None:
     assert statuses(found.finished()) == [NON_EXISTENT] * 3
 
 
-def test_a_broker_that_goes_is_not_waited_for_and_one_that_comes_back_is() -> None:
+def test_a_deletion_waits_for_a_returned_broker_but_not_for_a_lost_one() -> None:
     found = deletion().expecting(1, ORDERS).expecting(2, ORDERS).confirmed(1, ORDERS)
     found = found.without_broker(1).without_broker(2).without_broker(3)
     assert statuses(found) == [SUCCESSFUL, INELIGIBLE, INELIGIBLE]

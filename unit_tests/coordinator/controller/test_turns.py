@@ -25,7 +25,7 @@ from unit_tests.patience import until
 CHANGES = 100
 
 
-async def test_others_run_between_the_turns() -> None:
+async def test_other_tasks_run_during_a_long_loop() -> None:
     count = 3 * ITEMS_PER_YIELD + 1
     seen: list[int] = []
     heard: list[int] = []
@@ -43,7 +43,7 @@ async def test_others_run_between_the_turns() -> None:
     assert heard == [ITEMS_PER_YIELD, 2 * ITEMS_PER_YIELD, 3 * ITEMS_PER_YIELD]
 
 
-async def test_a_fail_over_leaves_turns_to_others(cluster: Cluster) -> None:
+async def test_a_failover_yields_to_other_tasks(cluster: Cluster) -> None:
     first = await cluster.member(1)
     await cluster.member(2)
     partitions = 4 * ITEMS_PER_YIELD

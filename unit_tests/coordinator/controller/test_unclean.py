@@ -140,7 +140,7 @@ async def test_receipts_add_up_and_go_with_their_topic(cluster: Cluster) -> None
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("position", range(8))
-async def test_there_is_one_receipt_whatever_reply_is_lost(
+async def test_an_unclean_election_has_one_receipt_after_any_lost_reply(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
     first = await leaderless(cluster)
@@ -153,7 +153,7 @@ async def test_there_is_one_receipt_whatever_reply_is_lost(
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("position", range(12))
-async def test_all_are_led_again_whatever_reply_is_lost_when_a_broker_dies(
+async def test_all_partitions_get_leaders_after_any_lost_reply(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
     first = await cluster.member(1)
