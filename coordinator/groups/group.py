@@ -56,7 +56,7 @@ class Group:
         """Move to `state`, entered at `wall_ms`. Raises IllegalMove."""
         if self.state not in LEGAL_MOVES[state]:
             raise IllegalMove(
-                f"group {self.group_id}: from {self.state.value} to {state.value} is no legal move"
+                f"group={self.group_id} cannot go from {self.state.value} to {state.value}"
             )
         self.state = state
         self.state_ms = wall_ms

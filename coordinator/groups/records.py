@@ -92,7 +92,7 @@ class RecordedGroup:
 
 @message
 class _OffsetKey(Message):
-    """As `OffsetKey`, stored."""
+    """The stored form of an `OffsetKey`."""
 
     group: str = string("The group's id.")
     topic: str = string("The topic's name.")
@@ -101,23 +101,23 @@ class _OffsetKey(Message):
 
 @message
 class _GroupKey(Message):
-    """As `GroupKey`, stored."""
+    """The stored form of a `GroupKey`."""
 
     group: str = string("The group's id.")
 
 
 @message
 class _OffsetValue(Message):
-    """As `CommittedOffset`, stored."""
+    """The stored form of a `CommittedOffset`."""
 
     offset: int = int64("The next record's offset.")
     leader_epoch: int = int32(
-        "The leader epoch of the record before.", since=3, ignorable=True, default=NO_EPOCH
+        "The leader epoch of the last record read.", since=3, ignorable=True, default=NO_EPOCH
     )
-    metadata: str = string("What the client added.")
-    commit_timestamp: int = int64("When it was committed, in ms since 1970.")
+    metadata: str = string("The client's metadata.")
+    commit_timestamp: int = int64("The time of the commit, in ms since 1970.")
     expire_timestamp: int = int64(
-        "When it expires, in ms since 1970.",
+        "The time of expiry, in ms since 1970.",
         since=1,
         until=1,
         ignorable=True,
@@ -127,7 +127,7 @@ class _OffsetValue(Message):
 
 @message
 class _Member(Message):
-    """As `RecordedMember`, stored."""
+    """The stored form of a `RecordedMember`."""
 
     member_id: str = string("The member's id.")
     group_instance_id: str | None = string(
@@ -138,25 +138,25 @@ class _Member(Message):
         default=None,
     )
     client_id: str = string("The member's client id.")
-    client_host: str = string("Where the member connects from.")
+    client_host: str = string("The address of the member's client.")
     rebalance_timeout: int = int32(
-        "How long it may take to join again, in ms.", since=1, ignorable=True, default=-1
+        "The member's rebalance timeout, in ms.", since=1, ignorable=True, default=-1
     )
-    session_timeout: int = int32("How long it may be silent, in ms.")
-    subscription: bytes = octets("What the member told the assignor.")
-    assignment: bytes = octets("What the member was given.")
+    session_timeout: int = int32("The member's session timeout, in ms.")
+    subscription: bytes = octets("The member's metadata for the assignor.")
+    assignment: bytes = octets("The member's assignment.")
 
 
 @message
 class _GroupValue(Message):
-    """As `RecordedGroup`, stored."""
+    """The stored form of a `RecordedGroup`."""
 
-    protocol_type: str = string("What kind of group it is.")
+    protocol_type: str = string("The group's protocol type.")
     generation: int = int32("The group's generation.")
-    protocol: str | None = string("The assignor that was chosen.", nullable_since=0, default=None)
-    leader: str | None = string("The member that assigns.", nullable_since=0, default=None)
+    protocol: str | None = string("The chosen assignor.", nullable_since=0, default=None)
+    leader: str | None = string("The id of the leader.", nullable_since=0, default=None)
     current_state_timestamp: int = int64(
-        "When the state was reached, in ms since 1970.",
+        "The time of the last state change, in ms since 1970.",
         since=2,
         ignorable=True,
         default=NO_TIMESTAMP,
@@ -165,14 +165,14 @@ class _GroupValue(Message):
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    """Raises ValueError for names that do not fit 32,767 bytes."""
+    """Encode the key of an offset. Raises ValueError for names that do not fit 32,767 bytes."""
     topic, partition = key.topic_partition
     stored = _OffsetKey(group=key.group_id, topic=topic, partition=partition)
     return _encode(stored, OFFSET_KEY_VERSION)
 
 
 def encode_group_key(group_id: str) -> bytes:
-    """Raises as `encode_offset_key` does."""
+    """Encode the key of a group. Raises ValueError for an id that does not fit 32,767 bytes."""
     return _encode(_GroupKey(group=group_id), GROUP_KEY_VERSION)
 
 
