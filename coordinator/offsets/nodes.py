@@ -170,8 +170,8 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """The details of these offsets. For more than FEW offsets the existing nodes are listed
-        first, because most offsets have no details."""
+        """Return the details of these offsets. For more than FEW offsets the existing nodes are
+        listed first, because most offsets have no details."""
         if len(keys) > FEW:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)

@@ -51,7 +51,7 @@ def encode_claim(claim: Claim) -> bytes:
 
 
 def decode_claim(path: str, data: bytes) -> Claim:
-    """Raises MalformedNode."""
+    """Decode a claim. Raises MalformedNode."""
     fields = load_object(path, data)
     text = fields.text("topic_id", default="")
     try:

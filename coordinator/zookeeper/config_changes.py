@@ -54,7 +54,7 @@ class ConfigChanges:
         self._task.start(self._listen)
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """End the task. Idempotent."""
         self._stopped = True
         await self._task.stop()
 

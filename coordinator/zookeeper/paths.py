@@ -339,7 +339,8 @@ def parse_offset(path: str) -> OffsetKey | None:
 
 
 def acl(resource_type: str, name: str, *, prefixed: bool = False) -> str:
-    """`resource_type` as in ZooKeeper: Topic, Group, Cluster, TransactionalId, DelegationToken."""
+    """Return the path of a resource's ACLs. `resource_type` is Topic, Group, Cluster,
+    TransactionalId or DelegationToken."""
     return f"{PREFIXED_ACLS if prefixed else ACLS}/{resource_type}/{encode_name(name)}"
 
 

@@ -195,7 +195,7 @@ async def _register_once(
     assert isinstance(registered, NodeStat)
     assert isinstance(incarnation, NodeStat)
     if registered.ephemeral_owner != coord.session_id:
-        raise ConnectionLoss(f"{path} belongs to another session of ours, which has ended")
+        raise ConnectionLoss(f"{path} belongs to an earlier session of this broker")
     return replace(broker, epoch=registered.czxid, incarnation=incarnation.version)
 
 

@@ -23,7 +23,8 @@ class WedgeWatch:
     """Watches the event loop. Owns a thread between `start` and `stop`."""
 
     def __init__(self, session_s: Callable[[], float], give_up: Callable[[], None]) -> None:
-        """`give_up` is called in the thread when the loop has not called `alive` for too long."""
+        """`give_up` is called in the thread when the event loop has not called `alive` for two
+        thirds of `session_s`, the session timeout."""
         self._session_s = session_s
         self._give_up = give_up
         self._turns = 0
@@ -31,7 +32,7 @@ class WedgeWatch:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Idempotent."""
+        """Start the thread. Idempotent."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="wedge-watch", daemon=True)
             self._thread.start()
@@ -41,7 +42,7 @@ class WedgeWatch:
         self._turns = 0
 
     def stop(self) -> None:
-        """Idempotent; does not wait."""
+        """End the thread, without waiting. Idempotent."""
         self._stop.set()
 
     def _run(self) -> None:

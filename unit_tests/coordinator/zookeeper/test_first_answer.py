@@ -57,7 +57,7 @@ def waiting(
     return servers, FirstAnswer(parse_connect_string("zk:2181"), refusals_max=refusals_max)
 
 
-async def test_a_tool_gives_up_after_a_few_refusals(
+async def test_a_tool_ends_its_wait_after_a_few_refusals(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers, first = waiting(monkeypatch, TOOL_REFUSALS_MAX, REFUSED)
