@@ -63,7 +63,7 @@ class ProducerIds:
         return given
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Cancel the task. Idempotent."""
         task, self._reserve = self._reserve, None
         if task is not None:
             await cancel_and_wait(task)
@@ -76,7 +76,7 @@ class ProducerIds:
             if self._reserve is task:
                 self._reserve = None
             raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no block of producer ids: {error}"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"cannot take a block of producer ids: {error}"
             ) from error
         if self._reserve is task:
             self._reserve = None
