@@ -165,9 +165,9 @@ class BrokerNotifier:
             sender.wake()
 
     def _complete(self, sender: BrokerSender) -> None:
-        """Mark the first roles and metadata as full ones. The broker then removes all other
-        replicas as left over from deleted topics, so they are not marked where the controller could
-        not read everything itself."""
+        """Mark the first roles and metadata as full ones. The broker then takes all other replicas
+        for left over from deleted topics. So nothing is marked if the controller could not read all
+        topics, and roles are not marked while a partition of the broker has no state."""
         whole = not self._context.damaged
         untold = any(
             partition.state is None and sender.broker.id in partition.replicas

@@ -54,8 +54,9 @@ class LogDirFailures:
             await self._services.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
     async def _look_at(self, broker_id: int) -> None:
-        """Read the states that the broker may have changed, and send each state whose ISR it has
-        left to the leader, which may not know. Elect a leader for partitions that have none."""
+        """Read the states that the broker may have changed. Send each state whose ISR the broker
+        has left to the replicas, since the leader may not know it. Elect a leader for partitions
+        that have none."""
         services = self._services
         keys = [
             partition.topic_partition
