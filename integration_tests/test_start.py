@@ -33,11 +33,11 @@ from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
-SLOW_ZOOKEEPER: Final = "the session was not closed in order: the server is silent"
+SLOW_ZOOKEEPER: Final = "zookeeper_session_not_closed"
 """One that was stopped already would refuse connections, of which other lines tell."""
 LONGEST_SESSION: Final = {"zookeeper.session.timeout.ms": "60000"}
-WAITS_FOR_A_SESSION: Final = "waiting for its end"
-CLOSED_A_SESSION: Final = "was alive, closed it"
+WAITS_FOR_A_SESSION: Final = "broker_id_awaited"
+CLOSED_A_SESSION: Final = "zookeeper_earlier_session_closed"
 
 
 class Maker(Protocol):

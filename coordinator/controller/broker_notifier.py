@@ -1,7 +1,8 @@
-"""What the brokers are told, and when: news are collected while a round lasts, and handed over at
-its end, one command of a kind for each broker.
+"""The controller's messages to the brokers. A round of the controller handles one event; the
+notifier collects the changes of a round and sends them at its end, one request of each kind to each
+broker.
 
-Owns a sender for every live broker. What is decided, and why, is none of this module's business.
+Owns a sender for every live broker. This module decides nothing about partitions.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ ChannelFactory = Callable[[Broker], BrokerChannel]
 
 
 class BrokerNotifier:
-    """Of one term. Owns the senders, from `open` to `close`.
+    """The notifier of one controller's term. Owns the senders, from `open` to `close`.
 
-    `changed`: partitions whose state was stored in this round -> whether its node was created.
+    `changed`: partitions whose state was stored in this round -> whether this created the state
+    node.
     """
 
     def __init__(
@@ -48,7 +50,8 @@ class BrokerNotifier:
     # ---- senders
 
     def open(self, broker_ids: Iterable[int]) -> None:
-        """Begin to tell these live brokers, and tell all of them who is alive now."""
+        """Start a sender for each of these live brokers, and send all brokers the list of live
+        brokers."""
         brokers = tuple(self._context.brokers[key] for key in sorted(self._context.brokers))
         for broker_id in broker_ids:
             broker = self._context.brokers[broker_id]
@@ -62,13 +65,14 @@ class BrokerNotifier:
             sender.work.set_brokers(brokers)
 
     async def move(self, broker_ids: Iterable[int]) -> None:
-        """These live brokers have other endpoints: reach them there. `open` tells all of them."""
+        """Connect to these live brokers at their new endpoints. `open` sends the endpoints to all
+        brokers."""
         for broker_id in broker_ids:
             broker = self._context.brokers[broker_id]
             await self._senders[broker_id].move(broker, self._channels(broker))
 
     async def close(self, broker_ids: Collection[int] | None = None) -> None:
-        """Stop telling these brokers anything (None: all). Idempotent."""
+        """Stop sending to these brokers (None: all). Idempotent."""
         keys = list(self._senders) if broker_ids is None else broker_ids
         closing = [self._senders.pop(key) for key in keys if key in self._senders]
         await asyncio.gather(*(sender.close() for sender in closing))
@@ -76,15 +80,17 @@ class BrokerNotifier:
     # ---- news
 
     def changed_state(self, key: TopicPartition, *, created: bool = False) -> None:
-        """Tell its live replicas what is stored, and everybody who leads."""
+        """At the end of the round, send the partition's stored state to its live replicas
+        (LeaderAndIsr) and its metadata to all brokers (UpdateMetadata)."""
         self.changed[key] = self.changed.get(key, False) or created
 
     def describe(self, keys: Iterable[TopicPartition]) -> None:
-        """Tell everybody of these partitions at the end of the round."""
+        """Send the metadata of these partitions to all brokers at the end of the round."""
         self._to_describe.update(keys)
 
     def describe_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """Which replicas are offline has changed where one of these brokers has a replica."""
+        """Send the metadata of every partition with a replica on one of these brokers to all
+        brokers at the end of the round: the partition's offline replicas have changed."""
         if broker_ids:
             self._to_describe.update(
                 partition.topic_partition
@@ -93,16 +99,20 @@ class BrokerNotifier:
             )
 
     def describe_now(self, partitions: Iterable[Partition]) -> None:
-        """Tell everybody of these partitions as they are at this moment."""
+        """Queue the present metadata of these partitions for all brokers."""
         for partition in partitions:
             facts = self._context.facts(partition)
             for sender in self._senders.values():
                 sender.work.describe(facts)
 
     async def tell_current_state(self, broker_ids: Collection[int]) -> None:
-        """These brokers know nothing yet: all metadata, and what they lead or follow. What still
-        needs a leader is told to all when this round has tried to give it one; until then nobody
-        leads it, least of all a broker that did before it was started again."""
+        """Queue all metadata and all roles (leader or follower) for these brokers, which know
+        nothing yet.
+
+        A partition that is not online is sent without a leader, so that a restarted broker does not
+        take the lead again. Its metadata is sent once more at the end of the round, after the
+        election.
+        """
         if not broker_ids:
             return
         async for partition in yield_every(list(self._context.kept_partitions())):
@@ -117,16 +127,16 @@ class BrokerNotifier:
                     work.lead_or_follow(facts)
 
     def tell_roles_again(self, broker_id: int) -> None:
-        """What the broker leads and follows, although it was told before."""
+        """Queue all roles of the broker again."""
         if broker_id not in self._senders:
-            return  # it will be told all anyway
+            return  # a broker without a sender gets all roles when its sender is opened
         for partition in self._context.kept_partitions():
             if partition.state is not None and broker_id in partition.replicas:
                 self._senders[broker_id].work.lead_or_follow(self._context.facts(partition))
 
     def tell_roles(self, broker_id: int, keys: Iterable[TopicPartition]) -> None:
-        """What the broker leads and follows of these; for one that is about to stop and is told
-        nothing otherwise."""
+        """Queue the broker's roles in these partitions. For a broker in controlled shutdown: `tell`
+        sends it no roles."""
         for key in keys:
             facts = self._context.facts(self._context.partitions[key])
             self._senders[broker_id].work.lead_or_follow(facts)
@@ -136,8 +146,8 @@ class BrokerNotifier:
             self._senders[broker_id].work.stop(each)
 
     async def tell(self) -> None:
-        """The round is over: hand over what it changed, and wake every sender. Brokers that are
-        about to stop get no new roles."""
+        """End the round: queue its changes for the brokers, and wake every sender. Brokers in
+        controlled shutdown get no new roles."""
         changed, self.changed = self.changed, {}
         described, self._to_describe = self._to_describe | changed.keys(), set()
         async for key in yield_every(sorted(described)):
@@ -155,8 +165,9 @@ class BrokerNotifier:
             sender.wake()
 
     def _complete(self, sender: BrokerSender) -> None:
-        """What the broker has beyond this is left over from topics that are gone; but where we do
-        not know all ourselves, it must not think so."""
+        """Mark the first roles and metadata as full ones. The broker then takes all other replicas
+        for left over from deleted topics. So nothing is marked if the controller could not read all
+        topics, and roles are not marked while a partition of the broker has no state."""
         whole = not self._context.damaged
         untold = any(
             partition.state is None and sender.broker.id in partition.replicas

@@ -1,4 +1,5 @@
-"""Brokers that come, go and come back: what becomes of their partitions, and who is told."""
+"""Brokers that start, end, restart or change their endpoints: the controller elects leaders for the
+affected partitions and notifies the brokers."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.model import TopicPartition
 from pybroker.ports import Watch
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class BrokerChanges:
-    """Of one term; changes the context's brokers."""
+    """The handler of broker changes in one controller's term. Changes the context's brokers."""
 
     def __init__(
         self,
@@ -36,8 +37,11 @@ class BrokerChanges:
         return self._services.context
 
     async def look(self) -> None:
-        """See who is registered, and where. A broker that is registered anew was lost and has
-        started (KIP-380); one with other endpoints is the same."""
+        """Read the registered brokers, and act on each change since the last reading.
+
+        A broker with a new registration counts as lost and started (KIP-380). A broker that only
+        changed its endpoints is the same broker. Raises ControllerMoved, or CoordError.
+        """
         services, notifier = self._services, self._services.notifier
         current = await read_brokers(services.coord, self._watch)
         before = self._context.brokers
@@ -55,17 +59,17 @@ class BrokerChanges:
             if current[broker_id].endpoints != before[broker_id].endpoints
         }
         if moved:
-            logger.info("brokers_moved brokers=%s", sorted(moved))
+            log.info("brokers_moved brokers=%s", sorted(moved))
         if lost:
-            logger.info("brokers_lost brokers=%s", sorted(lost))
+            log.info("brokers_lost brokers=%s", sorted(lost))
         services.journal.brokers_changed(lost, started)
         came_back = lost & current.keys()
-        # A leader may have let one of them into the ISR since, and would wait for it.
+        # A leader may have added one of them to the ISR since, and would wait for it.
         left_out = self._left_out(lost)
         await services.machine.refresh(left_out)
         disturbed = self._lose(lost)
         if started:
-            logger.info("brokers_started brokers=%s", sorted(started))
+            log.info("brokers_started brokers=%s", sorted(started))
             disturbed.update(
                 partition.topic_partition
                 for partition in self._context.kept_partitions()
@@ -77,8 +81,9 @@ class BrokerChanges:
         notifier.open(started)
         for key, version in left_out.items():
             partition = self._context.partitions[key]
-            # It may have stepped aside by itself, for a log that the power cut short: a leader that
-            # let it in before would go on to count it in sync, and never take it back.
+            # A restarted broker may have left the ISR by itself, since a power loss cut its log
+            # short. A leader that had added it before would count it as in sync still, and would
+            # never add it again.
             if partition.version > version or not came_back.isdisjoint(partition.replicas):
                 notifier.changed_state(key)
         notifier.describe_replicas_of(lost | started)
@@ -88,8 +93,8 @@ class BrokerChanges:
         await self._deletions.finish()
 
     def _left_out(self, lost: set[int]) -> dict[TopicPartition, int]:
-        """The partitions with a replica on one of these brokers that is not known to be in sync,
-        and the versions of their states."""
+        """Return the partitions with a replica on one of these brokers that is outside the ISR as
+        the controller knows it -> the version of the partition's state."""
         return {
             partition.topic_partition: partition.version
             for partition in self._context.kept_partitions()
@@ -98,8 +103,8 @@ class BrokerChanges:
         }
 
     def _lose(self, lost: set[int]) -> set[TopicPartition]:
-        """Note that these brokers have ended; those that have started anew, too, were not in sync
-        in between. Gives the partitions that have to do without them."""
+        """Note that these brokers have ended. A restarted broker counts too: it was not in sync in
+        between. Return the partitions that had one of them in the ISR."""
         context = self._context
         context.leaving -= lost
         self._log_dirs.forget(lost)

@@ -1,8 +1,8 @@
-"""From the controller to one broker: what it still has to be told, and the task that tells it.
+"""The controller's requests to one broker: the pending work, and the task that sends it.
 
 `PendingWork` is pure: newer facts replace older ones that were not sent yet, and commands come out
-in an order that brokers can follow. `BrokerSender` owns the task, which tries until the broker
-leaves. What a broker is to be told is decided elsewhere.
+in an order that brokers can follow. `BrokerSender` owns the task, which retries until the broker's
+registration ends. `broker_notifier.py` decides what a broker is sent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pybroker.model import (
 )
 from pybroker.ports import BrokerChannel
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 AnyCommand = LeaderAndIsr | StopReplica | UpdateMetadata
 Item = PartitionFacts | StopReplicaPartition
@@ -44,13 +44,14 @@ Item = PartitionFacts | StopReplicaPartition
 NEWER_IS_KNOWN: Final = frozenset(
     {ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.STALE_BROKER_EPOCH}
 )
-"""Answers for one partition that mean that the broker knows better: not tried again."""
+"""Answers for one partition which mean that the broker knows something newer. The command is not
+retried for this partition."""
 IS_GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 CLOSE_LIMIT_S: Final = 1.0
-"""How long a channel that does not end is waited for: the partitions of a lost broker are."""
+"""How long `close` waits for the task to end. The partitions of a lost broker wait meanwhile."""
 _CLOSE_LOOKS: Final = 20
-"""That limit is counted in so many parts, so that an event loop which comes to a stop uses up one
-of them, however long: a channel that had no turn is not one that does not end."""
+"""`close` waits for CLOSE_LIMIT_S in this number of parts. A pause of the whole event loop then
+uses up one part, however long it lasts: the task had no chance to run during the pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +62,29 @@ class Backoff:
     max_s: float = 1.0
 
     def pause_s(self, attempt: int) -> float:
-        """`attempt` counts from 0."""
+        """Return the pause after failed attempt number `attempt`, which counts from 0."""
         return float(min(self.max_s, self.initial_s * 2 ** min(attempt, 20)))
 
 
 def _is_worth_a_line(attempt: int) -> bool:
-    """0, 1, 2, 4, 8 ...: attempts may go on for days."""
+    """Whether attempt number 0, 1, 2, 4, 8 ... : attempts may go on for days, so few are logged."""
     return attempt & (attempt - 1) == 0
 
 
 class PendingWork:
-    """What one broker has not been told yet.
+    """The facts and commands that one broker has not been sent yet.
 
-    Commands come out in this order: the list of brokers and the partitions to forget, replicas to
-    stop, partitions to lead or follow, the metadata of the rest. So a broker knows the brokers
-    before it follows one, and leads before clients are told so.
-    Until `complete` has been called, only the list of brokers and what is to be stopped comes
-    out. Then the first roles and the first metadata are full ones, if everything is known: only so
-    a broker hears of what vanished while nobody, or another controller, told it. Roles are not full
-    ones any more once a replica is to be stopped and kept, as no role names that one.
-    Invariant: a partition is never both to be stopped and to be led or followed, except that it
-    is to be removed first and then opened again.
+    Commands come out in this order: the list of brokers and the partitions to forget
+    (UpdateMetadata), replicas to stop (StopReplica), partitions to lead or follow (LeaderAndIsr),
+    the metadata of the other partitions (UpdateMetadata). So a broker knows the brokers before it
+    follows one, and leads a partition before clients hear of it.
+    Before `complete` is called, only the list of brokers, the partitions to forget and the replicas
+    to stop come out. After it, the first roles and the first metadata are full ones if `complete`
+    says so: a full one lets the broker drop what vanished while it was not connected to a
+    controller. Once a replica is to be stopped and kept, roles are not full ones any more, since
+    such a replica has no role.
+    Invariant: a partition is never both to be stopped and to be led or followed. The exception is a
+    partition that is to be removed first and then opened again.
     """
 
     def __init__(self, broker: Broker, controller_id: int, controller_epoch: int) -> None:
@@ -104,8 +107,8 @@ class PendingWork:
         return self._complete
 
     def complete(self, *, full_roles: bool, full_metadata: bool) -> None:
-        """All that the broker has to know at the beginning is pending; with `full_roles` it has no
-        other replicas, with `full_metadata` there are no other partitions."""
+        """Note that all initial facts for the broker are pending. With `full_roles` the broker has
+        no other replicas. With `full_metadata` the cluster has no other partitions."""
         self._complete = True
         self._full_roles, self._full_metadata = full_roles, full_metadata
 
@@ -134,7 +137,8 @@ class PendingWork:
         self._keeps_more = self._keeps_more or not stop.delete
 
     def take(self) -> AnyCommand | None:
-        """The next command, which is not pending any more; None if there is nothing to say."""
+        """Return the next command and remove it from the pending work; None if nothing is
+        pending."""
         forgotten = tuple(
             facts
             for facts in self._metadata.values()
@@ -165,8 +169,8 @@ class PendingWork:
         return None
 
     def give_back(self, command: AnyCommand) -> None:
-        """`command` failed as a whole: pending again, except where something newer took its
-        place."""
+        """Make `command`, which failed as a whole, pending again, except for partitions with newer
+        pending facts."""
         for item in command.partitions:
             if isinstance(command, UpdateMetadata) and isinstance(item, PartitionFacts):
                 self._metadata.setdefault(item.topic_partition, item)
@@ -179,13 +183,13 @@ class PendingWork:
             self._full_roles |= command.extent is Extent.ALL
 
     def defer(self, item: Item) -> None:
-        """`item` of a LeaderAndIsr or a StopReplica was refused: keep it for `resume`, unless
-        something newer is pending or comes before."""
+        """Keep `item` of a LeaderAndIsr or StopReplica request, which the broker refused, for
+        `resume`. A newer pending command for the partition replaces it, now or before `resume`."""
         if not self._is_replaced(item):
             self._deferred[item.topic_partition] = item
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """Make pending again what was deferred for that partition, if it still is."""
+        """Make the deferred item of that partition pending again, if there still is one."""
         item = self._deferred.pop(topic_partition, None)
         if item is not None:
             self._put_back(item)
@@ -204,11 +208,12 @@ class PendingWork:
 
 
 class BrokerSender:
-    """Tells one broker, in one incarnation, what is pending for it. Owns its channel, and a task
-    from `start` to `close`.
+    """Sends the pending work to one broker, in one incarnation. Owns its channel, and a task from
+    `start` to `close`.
 
-    When a command fails as a whole, everything waits and is tried again, for as long as the broker
-    is registered; when it fails for a partition, that partition alone is tried again later.
+    When a command fails as a whole, the sender pauses and retries it before any other, for as long
+    as the broker is registered. When a command fails for a partition, the sender later retries that
+    partition alone.
     """
 
     def __init__(
@@ -233,19 +238,19 @@ class BrokerSender:
         self._task.start(self._run)
 
     def wake(self) -> None:
-        """Something is pending: to be called after every change of `work`."""
+        """Send the pending work. To be called after every change of `work`."""
         self._wake.set()
 
     async def move(self, broker: Broker, channel: BrokerChannel) -> None:
-        """The broker has other endpoints: go on over that channel. What is under way on the one
-        before fails, and is tried again."""
+        """Use `channel`, since the broker has other endpoints. A request under way on the previous
+        channel fails, and is sent again."""
         before, self._channel = self._channel, channel
         self.broker = broker
         if before is not channel:
             await before.close()
 
     async def close(self) -> None:
-        """Stop at once and close the channel; what is under way may or may not reach the broker.
+        """Stop at once and close the channel. A request under way may or may not reach the broker.
         Idempotent."""
         for handle in self._later.values():
             handle.cancel()
@@ -255,13 +260,13 @@ class BrokerSender:
             if self._task.runs:
                 await self._task.finish(CLOSE_LIMIT_S / _CLOSE_LOOKS)
         if self._task.runs:
-            logger.error("channel_not_closed broker=%d after_s=%g", self.broker.id, CLOSE_LIMIT_S)
+            log.error("channel_not_closed broker=%d after_s=%g", self.broker.id, CLOSE_LIMIT_S)
 
     async def _run(self) -> None:
         try:
             await self._tell()
         finally:
-            # Here, and not in `close`: who closes may be cancelled while it waits.
+            # Here, and not in `close`: the caller of `close` may be cancelled while it waits.
             await self._channel.close()
 
     async def _tell(self) -> None:
@@ -278,24 +283,24 @@ class BrokerSender:
                 attempt += 1
 
     async def _deliver(self, command: AnyCommand, attempt: int) -> bool:
-        """Whether the broker answered; if not, the command is pending again. Of many attempts in a
-        row some are logged."""
+        """Send `command`. Return whether the broker answered; if not, the command is pending again.
+        Only some of many failed attempts in a row are logged."""
         try:
             answers = await self._send(command)
         except BrokerError as error:
             if error.code == ErrorCode.STALE_CONTROLLER_EPOCH:
-                logger.warning("command_refused broker=%d reason=newer_controller", self.broker.id)
+                log.warning("command_refused broker=%d reason=newer_controller", self.broker.id)
                 self._on_event(Deposed())
                 return True
             if error.code == ErrorCode.STALE_BROKER_EPOCH:
-                logger.info("command_refused broker=%d reason=broker_restarted", self.broker.id)
+                log.info("command_refused broker=%d reason=broker_restarted", self.broker.id)
                 return True
             self._warn_of(error, attempt)
         except (PybrokerError, OSError, TimeoutError) as error:
             self._warn_of(error, attempt)
         except Exception:
             # The task must outlive any defect of a channel: the broker would never be told again.
-            logger.exception("command_failed broker=%d", self.broker.id)
+            log.exception("command_failed broker=%d", self.broker.id)
         else:
             self._note_answers(command, answers)
             return True
@@ -304,7 +309,7 @@ class BrokerSender:
 
     def _warn_of(self, error: Exception, attempt: int) -> None:
         if _is_worth_a_line(attempt):
-            logger.warning(
+            log.warning(
                 "command_failed broker=%d attempt=%d error=%r", self.broker.id, attempt, error
             )
 
@@ -322,7 +327,7 @@ class BrokerSender:
         self, command: AnyCommand, answers: Mapping[TopicPartition, ErrorCode]
     ) -> None:
         if isinstance(command, UpdateMetadata):
-            return  # what a broker thinks of its replicas is not in this answer
+            return  # its answer has no error code for each partition
         deleted, refused, accepted = set(), set(), set()
         for item in command.partitions:
             topic_partition = item.topic_partition
@@ -351,7 +356,7 @@ class BrokerSender:
         attempt = self._attempts.get(topic_partition, 0)
         self._attempts[topic_partition] = attempt + 1
         if _is_worth_a_line(attempt):
-            logger.warning(
+            log.warning(
                 "command_refused broker=%d partition=%s error=%s attempt=%d",
                 self.broker.id,
                 topic_partition,

@@ -1,7 +1,7 @@
-"""The controller's picture of the cluster: live brokers, topics, partitions, deletions under way.
+"""The controller's view of the cluster: live brokers, topics, partitions, deletions under way.
 
-One owner, the controller's consumer task, changes it; everything that it hands out is immutable.
-The picture is never authority: every write is conditional on what was read.
+Only the controller's consumer task changes it. Every value that it returns is immutable. The view
+may be out of date, so every write to ZooKeeper is conditional on the version that was read.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ class ClusterContext:
     partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
     deletions: dict[str, Deletion] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
-    """Topics of which not everything could be read or taken up."""
+    """Topics with a node that cannot be read, or without a stored topic id."""
     unclean_elections: int = 0
-    """Leaders chosen outside the in-sync replicas, in this term."""
+    """Leaders elected outside the ISR and the eligible replicas, in this term."""
     unclean_epochs: dict[TopicPartition, int] = field(default_factory=dict)
-    """Leader epochs that such a choice began: the last one of a partition."""
+    """The leader epoch that began with the partition's latest unclean election."""
     failed_log_dirs: set[int] = field(default_factory=set)
     """Live brokers that have lost a log directory."""
     offline: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas that a live broker cannot open, by broker."""
     yielding: dict[TopicPartition, set[int]] = field(default_factory=dict)
-    """Brokers that could lead and have said that they would rather not: others come first."""
+    """Brokers that refused to lead the partition: other replicas are preferred as leaders."""
     stale: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
-    """Members of the ISR whose broker ended, or started anew, since it was known to be in sync: to
-    be taken out. Kept until that is stored, whatever fails in between."""
+    """Members of the ISR whose broker ended, or restarted, since it was known to be in sync: they
+    have to leave the ISR. Kept until the smaller ISR is stored, whatever fails in between."""
     leaving: set[int] = field(default_factory=set)
-    """Live brokers that have asked to hand over what they lead, since they will stop."""
+    """Live brokers in controlled shutdown."""
     _by_topic: dict[str, dict[int, Partition]] = field(default_factory=dict)
 
     def put_topic(self, topic: TopicDescription) -> None:
-        """Take note of a topic; partitions that are new to us are put with `put_partition`."""
+        """Add or replace the topic. The caller adds its new partitions with `put_partition`."""
         self.topics[topic.name] = topic
         self._by_topic.setdefault(topic.name, {})
 
@@ -65,7 +65,7 @@ class ClusterContext:
         )
 
     def drop_topic(self, name: str) -> None:
-        """Forget a topic, its partitions and its deletion. No error if it is not known."""
+        """Forget a topic, its partitions and its deletion. No error for an unknown topic."""
         self.topics.pop(name, None)
         self.deletions.pop(name, None)
         self.damaged.discard(name)
@@ -76,11 +76,11 @@ class ClusterContext:
             self.unclean_epochs.pop(partition.topic_partition, None)
 
     def partitions_of(self, topic: str) -> list[Partition]:
-        """Sorted by partition number; empty for a topic that is not known."""
+        """Return the topic's partitions in order of their numbers; empty for an unknown topic."""
         return [partition for _, partition in sorted(self._by_topic.get(topic, {}).items())]
 
     def kept_partitions(self) -> Iterator[Partition]:
-        """All partitions except those of topics that are being deleted."""
+        """Return all partitions except those of topics that are being deleted."""
         return (
             partition
             for name, partitions in self._by_topic.items()
@@ -89,8 +89,8 @@ class ClusterContext:
         )
 
     def facts(self, partition: Partition, *, is_new: bool = False) -> PartitionFacts:
-        """What brokers are told of it; a partition of a topic that is being deleted is told with
-        LEADER_DURING_DELETION, one that was never led without a leader."""
+        """Return the partition's facts as brokers get them. The leader is LEADER_DURING_DELETION
+        if the topic is being deleted, and NO_LEADER if the partition never had one."""
         name = partition.topic_partition.topic
         state = partition.state or PartitionState(NO_LEADER, NO_EPOCH, (), self.controller_epoch)
         if name in self.deletions:
@@ -112,22 +112,25 @@ class ClusterContext:
         )
 
     def hosts_of(self, partition: Partition) -> Collection[int]:
-        """The live brokers, without those that cannot open their replica of the partition."""
+        """Return the live brokers, without those that cannot open their replica of the
+        partition."""
         if not self.offline:
             return self.brokers
         key = partition.topic_partition
         return [broker for broker in self.brokers if key not in self.offline.get(broker, ())]
 
     def candidates_of(self, partition: Partition) -> Collection[int]:
-        """Of `hosts_of` those that stay: who may be elected."""
+        """Return the brokers that may be elected: `hosts_of` without brokers in controlled
+        shutdown."""
         hosts = self.hosts_of(partition)
         if not self.leaving:
             return hosts
         return [broker for broker in hosts if broker not in self.leaving]
 
     def is_disturbed(self, partition: Partition) -> bool:
-        """Whether it has no leader, members of the ISR that do not stay in sync, or once had some
-        and is not safe without them yet: only then its topic's policy counts."""
+        """Whether a decision about the partition depends on its topic's policy. It does if the
+        partition is not online, if a member of the ISR is stale or may not be elected, or if
+        there are eligible replicas outside the ISR."""
         if partition.state is None:
             return False
         candidates = self.candidates_of(partition)
@@ -139,7 +142,7 @@ class ClusterContext:
         )
 
     def staying(self, replicas: Iterable[int]) -> tuple[int, ...]:
-        """Those on live brokers that are not about to stop."""
+        """Return the replicas on live brokers that are not in controlled shutdown."""
         return tuple(
             replica
             for replica in replicas

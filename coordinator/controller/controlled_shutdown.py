@@ -1,6 +1,6 @@
-"""A broker is about to stop and asks for it (ControlledShutdown): what it leads is handed to
-others, and it leaves the in-sync replicas, before it goes. So clients wait for one refresh of their
-metadata and not for the end of a session.
+"""ControlledShutdown: before a broker stops, the controller elects other leaders for the partitions
+that it leads, and removes it from the in-sync replicas. Clients then wait for one metadata refresh
+and not for the end of the broker's session.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import Broker, StopReplicaPartition, TopicPartition
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def decide_handover(
     partition: Partition, leaving: Collection[int], now: Circumstances
 ) -> StateWrite | None:
-    """The state without the brokers `leaving`: another leader, a smaller ISR. Nothing if nobody
-    else may lead: then the leader stays until it is gone."""
+    """Return the state without the brokers `leaving`: another leader, a smaller ISR. None if no
+    other replica may lead: then the leader stays until its broker ends."""
     state = partition.state
     if state is None or partition.status is not PartitionStatus.ONLINE:
         return None
@@ -42,8 +42,8 @@ def decide_handover(
 
 
 class Handovers:
-    """Of one term; changes the context's leaving brokers. `look_at_brokers` brings the context's
-    brokers up to date."""
+    """The handler of ControlledShutdown requests in one controller's term. Changes the context's
+    leaving brokers. `look_at_brokers` brings the context's brokers up to date."""
 
     def __init__(
         self, services: ControllerServices, look_at_brokers: Callable[[], Awaitable[None]]
@@ -52,14 +52,15 @@ class Handovers:
         self._look_at_brokers = look_at_brokers
 
     async def answer(self, event: HandoverAsked) -> None:
-        """Raises ControllerMoved, or CoordError; what the broker is refused goes into the reply."""
+        """Hand over the broker's partitions and set the reply. A refusal is set as the reply's
+        exception. Raises ControllerMoved, or CoordError."""
         if event.reply.done():
-            return  # it has given up
+            return  # the caller was cancelled, or this controller's term has ended
         try:
             broker = await self._find(event.broker_id, event.broker_epoch)
             remaining = await self._hand_over(broker)
         except BrokerError as error:
-            logger.info("handover_refused broker=%d reason=%s", event.broker_id, error)
+            log.info("handover_refused broker=%d reason=%s", event.broker_id, error)
             if not event.reply.done():
                 event.reply.set_exception(error)
             return
@@ -67,10 +68,10 @@ class Handovers:
             event.reply.set_result(remaining)
 
     async def _find(self, broker_id: int, broker_epoch: int) -> Broker:
-        """Raises BrokerError BROKER_NOT_AVAILABLE or STALE_BROKER_EPOCH."""
+        """Return the live broker. Raises BrokerError BROKER_NOT_AVAILABLE or STALE_BROKER_EPOCH."""
         broker = self._services.context.brokers.get(broker_id)
         if broker is None or broker.epoch < broker_epoch:
-            await self._look_at_brokers()  # it has registered, and we have not heard of it yet
+            await self._look_at_brokers()  # its registration may be newer than the context
             broker = self._services.context.brokers.get(broker_id)
         if broker is None:
             raise BrokerError(
@@ -79,7 +80,7 @@ class Handovers:
         if broker_epoch not in (-1, broker.epoch):
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch {broker_epoch} of broker {broker_id} is not {broker.epoch}",
+                f"broker {broker_id} has broker epoch {broker.epoch}, the request {broker_epoch}",
             )
         return broker
 
@@ -94,7 +95,7 @@ class Handovers:
             if len(partition.replicas) > 1:
                 mine = partition.state.leader == broker.id
                 (led if mine else followed).append(partition.topic_partition)
-        # A leader may have let replicas into the ISR since we heard of it.
+        # A leader may have added replicas to the ISR since the state was last read.
         await services.machine.refresh(
             key for key in led if self._decide(context.partitions[key]) is None
         )
@@ -111,7 +112,7 @@ class Handovers:
             ],
         )
         services.notifier.describe_replicas_of({broker.id})
-        logger.info(
+        log.info(
             "broker_leaving broker=%d handed_over=%d followed=%d remaining=%d",
             broker.id,
             len(handed_over),

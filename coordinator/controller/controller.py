@@ -1,8 +1,9 @@
-"""The controller of a broker: one queue, one consumer task. The broker stands for election, is the
-controller once it has won, and steps down when it must.
+"""The controller of a broker: one queue, one consumer task. The broker stands for election and is
+the controller once it has won. It steps down when its session ends or another broker is the
+controller.
 
-Watches and answers only put events into the queue. What an elected controller does with them is in
-`term.py`; here is only which broker is the controller, and when.
+Watches and answers only put events into the queue. `term.py` handles the events of an elected
+controller. This module only decides which broker is the controller, and when.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from pybroker.errors import (
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Coord, Rng, WatchEvent
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -47,11 +48,11 @@ NO_CONTROLLER_EPOCH = -1
 
 
 class Controller:
-    """Every broker runs one; at most one of the cluster is active.
+    """Every broker runs one; at most one in the cluster is active.
 
-    Life: `start` once the broker is registered. `session_expired` when the session with ZooKeeper
-    is lost, `session_renewed` when there is a new one and the broker is registered again. `stop`
-    before the registration is removed and the session closed.
+    The broker calls `start` once it is registered, `session_expired` when its ZooKeeper session is
+    lost, `session_renewed` when it is registered again in a new session, and `stop` before it
+    removes its registration and closes the session.
     """
 
     def __init__(
@@ -73,12 +74,12 @@ class Controller:
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
         self._queued: set[Event] = set()
         self._term: ControllerTerm | None = None
-        self._office: Won | None = None
-        self._office_generation = 0
+        self._won: Won | None = None
+        self._won_generation = 0
         self._controller_id: int | None = None
         self.looked = asyncio.Event()
-        """Set when it is known for the first time who is the controller, and if we are, when the
-        term has begun."""
+        """Set once this broker knows which broker is the controller. If it is this broker, set once
+        its term has begun."""
         self._session_lost = False
         self._stopping = False
         self._task = BackgroundTask("controller")
@@ -86,7 +87,7 @@ class Controller:
         self._unclean_before = 0
         self._awaited: set[asyncio.Future[Any]] = set()
 
-    # ---- what others may know
+    # ---- state that other parts of the broker read
 
     @property
     def is_active(self) -> bool:
@@ -95,27 +96,31 @@ class Controller:
 
     @property
     def epoch(self) -> int:
-        """Of the current term; NO_CONTROLLER_EPOCH if this broker is not the controller."""
+        """The controller epoch of the current term; NO_CONTROLLER_EPOCH if this broker is not the
+        controller."""
         return self._term.won.epoch if self._term is not None else NO_CONTROLLER_EPOCH
 
     @property
     def controller_id(self) -> int | None:
-        """Who is the controller, as last seen; None if nobody is or nothing is known."""
+        """The id of the controller, as last read; None if there is none or it is unknown."""
         return self._controller_id
 
     @property
     def unclean_elections(self) -> int:
-        """Leaders that this controller has chosen outside the in-sync replicas, in all terms."""
+        """The number of unclean leader elections by this broker as controller, in all terms."""
         term = self._term
         return self._unclean_before + (0 if term is None else term.context.unclean_elections)
 
-    # ---- what others may ask
+    # ---- requests from other parts of the broker
 
     async def elect_leaders(
         self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Election]:
-        """Hold elections; one result for each partition. Raises BrokerError NOT_CONTROLLER, also
-        when the office is lost meanwhile: then nobody knows what was done."""
+        """Hold elections. Return one result for each partition.
+
+        Raises BrokerError NOT_CONTROLLER. If this broker stops being the controller meanwhile, the
+        error leaves open which elections were held.
+        """
         reply: asyncio.Future[Mapping[TopicPartition, Election]]
         reply = asyncio.get_running_loop().create_future()
         return await self._ask(ElectionAsked(election_type, tuple(topic_partitions), reply), reply)
@@ -123,8 +128,8 @@ class Controller:
     async def controlled_shutdown(
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
-        """That broker is about to stop: have others lead what it leads. Gives the replicated
-        partitions that it still leads, since nobody else can.
+        """Elect other leaders for the partitions of a broker that is about to stop. Return the
+        replicated partitions that it still leads, since no other replica can lead them.
 
         Raises BrokerError NOT_CONTROLLER, STALE_BROKER_EPOCH or BROKER_NOT_AVAILABLE.
         """
@@ -133,8 +138,8 @@ class Controller:
         return await self._ask(HandoverAsked(broker_id, broker_epoch, reply), reply)
 
     def policies_changed(self, topics: Collection[str] | None) -> None:
-        """The options of these topics (None: of the cluster) have changed: unclean elections may be
-        allowed now, or min.insync.replicas may be another."""
+        """Look at the partitions of these topics (None: of all) again, since their options have
+        changed: unclean.leader.election.enable or min.insync.replicas may have another value."""
         if self.is_active:
             self._enqueue(PoliciesChanged(None if topics is None else frozenset(topics)))
 
@@ -151,41 +156,43 @@ class Controller:
     # ---- life
 
     def start(self) -> None:
-        """Begin to stand for election. Needs a running loop and a session; the parents of Kafka's
-        nodes exist."""
+        """Begin to stand for election. Needs a running event loop, a ZooKeeper session, and the
+        parent nodes of Kafka's nodes."""
         if not self._task.runs:
             self._task.start(self._consume)
             self._enqueue(ControllerChanged())
 
     def session_expired(self) -> None:
-        """The session is over, and with it our office: nothing of what we know holds any more."""
+        """Note that the session has ended. This broker is not the controller any more, and its view
+        of the cluster is out of date."""
         self._session_lost = True
         self._controller_id = None
         self._enqueue(ControllerChanged())
 
     def session_renewed(self) -> None:
-        """There is a new session, and the broker is registered in it: stand for election again."""
+        """Stand for election again: the broker is registered in a new session."""
         self._session_lost = False
         self._enqueue(ControllerChanged())
 
     async def stop(self) -> None:
-        """Resign if this broker is the controller, and end; within `stop_timeout_s`. Idempotent."""
+        """Resign if this broker is the controller, and end. Resigning takes at most
+        `stop_timeout_s`. Idempotent."""
         self._stopping = True
         await self._task.stop()
-        office = None if self._is_over() else self._office
+        won = None if self._is_over() else self._won
         await self._step_down()
-        if office is None:
+        if won is None:
             return
         try:
             async with asyncio.timeout(self._settings.stop_timeout_s):
-                await election.resign(self._coord, office)
+                await election.resign(self._coord, won)
         except TimeoutError:
-            logger.warning("resignation_timed_out epoch=%d", office.epoch)
+            log.warning("resignation_timed_out epoch=%d", won.epoch)
 
     # ---- the consumer
 
     def _enqueue(self, event: Event) -> None:
-        """Equal events that wait are one."""
+        """Put the event into the queue, unless an equal event waits there."""
         if event not in self._queued and not self._stopping:
             self._queued.add(event)
             self._queue.put_nowait(event)
@@ -201,21 +208,21 @@ class Controller:
                 await self._handle(event)
                 self._failures = 0
             except ControllerMoved as error:
-                logger.warning("controller_deposed reason=%s", error)
+                log.warning("controller_deposed reason=%s", error)
                 await self._step_down()
                 self._enqueue(ControllerChanged())
             except SessionExpired:
                 await self._step_down()
             except ConnectionLoss as error:
-                logger.warning("event_postponed event=%s reason=%r", event, error)
+                log.warning("event_postponed event=%s reason=%r", event, error)
                 await self._pause()
                 self._enqueue(event)
             except PybrokerError as error:
-                logger.error("event_failed event=%s reason=%r", event, error)
+                log.error("event_failed event=%s reason=%r", event, error)
                 await self._begin_anew()
             except Exception:
-                # The picture may be half changed: the only safe way on is to build it again.
-                logger.exception("event_failed event=%s", event)
+                # The context may be half changed: the only safe way on is to read it again.
+                log.exception("event_failed event=%s", event)
                 await self._begin_anew()
 
     async def _handle(self, event: Event) -> None:
@@ -226,12 +233,12 @@ class Controller:
         if isinstance(event, ControllerChanged):
             await self._look()
         elif isinstance(event, Deposed):
-            await self._check_office()
+            await self._check_controller()
         elif self._term is not None:
             await self._term.handle(event)
 
     async def _look(self) -> None:
-        """See who is the controller; stand for election if nobody is."""
+        """Read which broker is the controller; stand for election if there is none."""
         outcome = await election.elect(
             self._coord, self._broker_id, self._clock, self._node_changed
         )
@@ -250,14 +257,15 @@ class Controller:
         else:
             self.looked.set()
 
-    async def _check_office(self) -> None:
-        """A broker knows a newer controller. If we still hold the office, it is mistaken."""
+    async def _check_controller(self) -> None:
+        """Look for the newer controller that a broker reported. If /controller is still ours, the
+        broker is mistaken."""
         if self._term is not None:
             await self._look()
 
     async def _begin(self, won: Won) -> None:
-        logger.info("controller_elected broker=%d epoch=%d", won.broker_id, won.epoch)
-        self._office, self._office_generation = won, self._coord.generation
+        log.info("controller_elected broker=%d epoch=%d", won.broker_id, won.epoch)
+        self._won, self._won_generation = won, self._coord.generation
         term = ControllerTerm(
             self._coord,
             won,
@@ -275,28 +283,28 @@ class Controller:
         self._term = term
 
     def _is_over(self) -> bool:
-        """Whether the session in which we were elected has ended."""
+        """Whether the session in which this broker was elected has ended."""
         return self._session_lost or (
-            self._office is not None and self._office_generation != self._coord.generation
+            self._won is not None and self._won_generation != self._coord.generation
         )
 
     async def _step_down(self) -> None:
-        """Forget the term; /controller is left alone."""
-        self._office = None
+        """Close the term and fail the waiting requests. Does not touch /controller."""
+        self._won = None
         for reply in self._awaited:
             if not reply.done():
                 reply.set_exception(_not_controller())
         term, self._term = self._term, None
         if term is not None:
             self._unclean_before += term.context.unclean_elections
-            logger.info("controller_steps_down epoch=%d", term.won.epoch)
+            log.info("controller_steps_down epoch=%d", term.won.epoch)
             await term.close()
 
     async def _begin_anew(self) -> None:
-        office = self._office
+        won = self._won
         await self._step_down()
-        if office is not None:
-            await election.resign(self._coord, office)
+        if won is not None:
+            await election.resign(self._coord, won)
         await self._pause()
         self._enqueue(ControllerChanged())
 

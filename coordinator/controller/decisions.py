@@ -1,6 +1,6 @@
-"""What should be stored for a partition next: pure decisions from what the controller knows.
+"""Pure decisions about the next state of a partition, from the controller's view of the cluster.
 
-A decision is a `StateWrite`; only when it is stored does the partition have that state. Nothing
+A decision is a `StateWrite`. The partition has the new state only when the write is stored. Nothing
 here waits, writes or logs.
 """
 
@@ -24,14 +24,14 @@ from pybroker.model import NO_LEADER, PartitionState, isr_changed
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Under what a decision about one partition is made.
+    """The inputs of a decision about one partition.
 
-    `hosts`: live brokers that can use their replica; `candidates`: of these, who will stay.
-    `stale`: members of the ISR whose broker ended or started anew since it was known to be in sync:
-    they have to leave, and may come back when they have caught up. `required`: how small the ISR
-    may become before the high watermark stands still (min.insync.replicas, at most the number of
-    replicas). `unclean`: whether a replica may lead that may lack committed records. `yielding`:
-    who would rather not lead.
+    `hosts`: live brokers that can use their replica. `candidates`: the hosts that are not in
+    controlled shutdown. `stale`: members of the ISR whose broker ended or restarted since it was
+    known to be in sync: they have to leave the ISR, and may return when they have caught up.
+    `required`: the smallest ISR with which the high watermark advances (min.insync.replicas, at
+    most the number of replicas). `unclean`: whether a replica that may lack committed records may
+    lead. `yielding`: brokers that refused to lead.
     """
 
     hosts: Collection[int]
@@ -43,25 +43,26 @@ class Circumstances:
     yielding: Collection[int] = ()
 
     def in_order(self, replicas: Sequence[int]) -> Sequence[int]:
-        """The replicas as they are to be asked whether they can lead."""
+        """Return the replicas in the order in which they are considered as leaders: yielding ones
+        last."""
         return sorted(replicas, key=lambda replica: replica in self.yielding)
 
     @property
     def in_sync_candidates(self) -> Collection[int]:
-        """Who may lead if it is in the ISR."""
+        """The brokers that may lead if they are in the ISR."""
         if not self.stale:
             return self.candidates
         return [replica for replica in self.candidates if replica not in self.stale]
 
 
 def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None:
-    """The best state that the live brokers allow; None if nothing is to be written.
+    """Return the best state that the live brokers allow; None if nothing is to be written.
 
-    A partition that nobody has led yet gets the first live assigned replica as its leader, and all
-    live ones in sync. A leader that is lost is replaced in the same write in which the ISR shrinks;
-    lost followers leave the ISR, and the leader epoch grows so that the leader takes notice. When
-    nobody may lead, the partition is left without a leader and the ISR as it was: each of its
-    members holds everything committed, and the last of them must never be forgotten (KAFKA-5083).
+    A new partition gets the first live assigned replica as its leader, and all live replicas as its
+    ISR. A lost leader is replaced in the same write that shrinks the ISR. Lost followers leave the
+    ISR, and the leader epoch grows so that the leader takes notice. When no replica may lead, the
+    partition gets no leader and keeps its ISR: each member holds all committed records, and the
+    last member must never be forgotten (KAFKA-5083).
     """
     state = partition.state
     if state is None:
@@ -95,8 +96,9 @@ def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None
 def succeeded(
     partition: Partition, elected: Elected, now: Circumstances, reason: Reason
 ) -> StateWrite:
-    """The state with the new leader. Who leaves an ISR that becomes too small stays eligible; after
-    an unclean election nobody is, for the new leader's log is what counts now."""
+    """Return the state with the new leader. A replica that leaves an ISR which becomes too small
+    stays eligible. After an unclean election no replica is eligible: the new leader's log
+    counts from now on."""
     state = partition.state
     assert state is not None and elected.leader in elected.isr
     changed = isr_changed(state, elected.isr, 0 if elected.unclean else now.required)
@@ -114,8 +116,8 @@ def succeeded(
 def without(
     partition: Partition, gone: Collection[int], now: Circumstances, reason: Reason
 ) -> StateWrite | None:
-    """The state without these followers in the ISR; None if none of them is in it. The leader is
-    not among them."""
+    """Return the state without these followers in the ISR; None if none of them is in it. The
+    leader must not be among them."""
     state = partition.state
     assert state is not None and state.leader not in gone
     isr = tuple(replica for replica in state.isr if replica not in gone)

@@ -1,6 +1,6 @@
-"""What can happen to a controller. Events carry no data that could be stale: the handler reads.
+"""The controller's events. An event carries no data that could become stale: its handler reads.
 
-Equal events that wait in the queue are one event, therefore all are frozen and hashable.
+Equal events in the queue are one event, therefore all are frozen and hashable.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pybroker.model import NO_LEADER, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ControllerChanged:
-    """/controller was created, changed or deleted; or it is time to look and, if it is vacant, to
-    stand for election."""
+    """/controller was created, changed or deleted, or may be: read it, and stand for election if it
+    does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TopicsChanged:
 
 @dataclass(frozen=True, slots=True)
 class TopicChanged:
-    """The node of one topic changed (partitions were added, for one) or went away."""
+    """The node of one topic changed (for example, partitions were added) or was removed."""
 
     topic: str
 
@@ -44,7 +44,8 @@ class DeletionRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDeleted:
-    """A broker (in the incarnation `broker_epoch`) has confirmed that these replicas are gone."""
+    """A broker with the broker epoch `broker_epoch` has confirmed that it deleted these
+    replicas."""
 
     broker_id: int
     broker_epoch: int
@@ -63,7 +64,8 @@ class IsrChanged:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasRefused:
-    """A broker (in the incarnation `broker_epoch`) could not open these replicas."""
+    """A broker with the broker epoch `broker_epoch` answered KAFKA_STORAGE_ERROR to its roles in
+    these partitions."""
 
     broker_id: int
     broker_epoch: int
@@ -72,7 +74,7 @@ class ReplicasRefused:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasAccepted:
-    """A broker has opened these replicas, which it had refused before."""
+    """A broker accepted its roles in these partitions, which it had refused before."""
 
     broker_id: int
     broker_epoch: int
@@ -91,11 +93,11 @@ class ReassignmentRequested:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceDue:
-    """It is time to look whether leaders are where they are preferred."""
+    """It is time to check whether the preferred replicas lead."""
 
 
 class ElectionType(enum.IntEnum):
-    """Of ElectLeaders (KIP-460)."""
+    """The election type of ElectLeaders (KIP-460)."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -103,7 +105,7 @@ class ElectionType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What became of an election: `code` NONE and who leads now, or why there was none."""
+    """The result of an election: `code` NONE and the leader, or the error."""
 
     code: ErrorCode
     message: str | None = None
@@ -112,7 +114,7 @@ class Election:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ElectionAsked:
-    """Somebody wants leaders elected, and waits for `reply`."""
+    """A caller asks for leader elections and waits for `reply`."""
 
     election_type: ElectionType
     topic_partitions: tuple[TopicPartition, ...]
@@ -121,8 +123,8 @@ class ElectionAsked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandoverAsked:
-    """A broker (in the incarnation `broker_epoch`, -1 if it does not say) is about to stop and
-    waits for `reply`: the replicated partitions that it still leads."""
+    """A broker with the broker epoch `broker_epoch` (-1 if the request has none) is about to stop
+    and waits for `reply`: the replicated partitions that it still leads."""
 
     broker_id: int
     broker_epoch: int
@@ -131,15 +133,15 @@ class HandoverAsked:
 
 @dataclass(frozen=True, slots=True)
 class PoliciesChanged:
-    """The configuration of these topics (None: perhaps of any) has changed, on which elections
-    depend."""
+    """The options of these topics (None: possibly of every topic) on which elections depend have
+    changed."""
 
     topics: frozenset[str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try again what failed."""
+    """It is time to retry what failed (`retries.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

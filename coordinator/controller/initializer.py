@@ -1,5 +1,5 @@
-"""What a new controller reads before it does anything, in the order that leaves no gap: a watch is
-set with each list as it is read, so a change after the reading is always heard.
+"""A new controller reads the cluster from ZooKeeper before it does anything else. It sets a watch
+with each list as it reads it, so it hears of every change after the reading.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pybroker.errors import CoordError
 from pybroker.model import TopicDescription, TopicPartition
 from pybroker.ports import Coord, Rng, SetOp, Watch
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Watches:
-    """What to call when one of the things that a controller reads has changed."""
+    """The callbacks for changes of the nodes that a controller reads."""
 
     brokers: Watch
     topics: Watch
@@ -43,7 +43,8 @@ class Watches:
 
 
 class ControllerInitializer:
-    """Reads into one context. Owned by the controller's consumer task."""
+    """Reads brokers, topics and partition states into one context. Owned by the controller's
+    consumer task."""
 
     def __init__(
         self,
@@ -60,14 +61,14 @@ class ControllerInitializer:
         self._rng = rng
 
     async def load(self) -> tuple[set[str], set[str]]:
-        """Read the whole cluster. Gives (topics whose deletion is asked for, topics that could not
-        be taken up)."""
+        """Read the whole cluster. Return (topics whose deletion is requested, topics to read
+        again: their topic id could not be stored)."""
         await self._coord.sync()
         self._context.brokers = await read_brokers(self._coord, self._watches.brokers)
         names = await read_topic_names(self._coord, self._watches.topics)
         deletions = await read_deletion_requests(self._coord, self._watches.deletions)
         left_out = await self.add_topics(names)
-        logger.info(
+        log.info(
             "cluster_loaded brokers=%d topics=%d partitions=%d deletions=%d",
             len(self._context.brokers),
             len(self._context.topics),
@@ -77,8 +78,8 @@ class ControllerInitializer:
         return deletions, left_out
 
     async def add_topics(self, names: Iterable[str]) -> set[str]:
-        """Read topics that are new to the context. Gives those that could not be taken up only for
-        now; a damaged one is read again when somebody changes it."""
+        """Read topics that are new to the context. Return those to read again, since their topic
+        id could not be stored. A topic with a damaged node is read again when the node changes."""
         nodes, damaged = await read_topics(self._coord, names, self._watches.topic)
         identified = await self.identify(nodes.values())
         left_out = nodes.keys() - identified.keys()
@@ -96,15 +97,16 @@ class ControllerInitializer:
         return left_out
 
     async def expand_topic(self, topic: TopicDescription, added: Iterable[TopicPartition]) -> None:
-        """Take up `added`, new partitions of a topic that the context knows."""
+        """Read `added`, new partitions of a topic that is in the context."""
         keys = list(added)
         states, unreadable = await read_states(self._coord, keys)
         self._context.put_topic(topic)
         await self._put_partitions(keys, states, unreadable)
 
     async def identify(self, nodes: Iterable[TopicNode]) -> dict[str, TopicDescription]:
-        """The topics, each with a topic id. Tools of the ZooKeeper years write topics without one:
-        such a node gets the id that we know, or a new one; all else in it stays."""
+        """Return the topics, each with a topic id. Kafka's older tools write topic nodes without an
+        id: such a node gets the id in the context, or a new one, and is otherwise kept. A topic
+        whose id could not be stored is left out."""
         identified: dict[str, TopicDescription] = {}
         nameless: list[tuple[TopicNode, uuid.UUID]] = []
         for node in nodes:
@@ -117,7 +119,7 @@ class ControllerInitializer:
         outcomes = await self._writer.write_all([_naming(*pair) for pair in nameless])
         for (node, topic_id), outcome in zip(nameless, outcomes, strict=True):
             if isinstance(outcome, CoordError):
-                logger.warning("topic_id_not_stored topic=%s reason=%r", node.name, outcome)
+                log.warning("topic_id_not_stored topic=%s reason=%r", node.name, outcome)
             else:
                 identified[node.name] = _described(node, topic_id)
         return identified

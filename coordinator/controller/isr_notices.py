@@ -1,5 +1,5 @@
-"""Leaders tell of changed in-sync replicas (`/isr_change_notification`): what is stored is read
-again, and everybody's metadata follows. Leaders write the states themselves; this is only the news.
+"""Leaders report ISR changes under /isr_change_notification. The leader has already written the
+partition's state. The controller reads the state again and sends the new metadata to all brokers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pybroker.errors import CoordError, MalformedNode, NoNode
 from pybroker.model import TopicPartition
 from pybroker.ports import DeleteOp, Watch
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class IsrNotices:
-    """Of one term."""
+    """The handler of ISR change notices in one controller's term."""
 
     def __init__(self, services: ControllerServices, watch: Watch, suspects: Suspects) -> None:
         self._services = services
@@ -28,7 +28,7 @@ class IsrNotices:
         self._watch = watch
 
     async def find(self) -> list[str]:
-        """The nodes of the notices that there are. Raises CoordError."""
+        """Return the paths of the notices. Raises CoordError."""
         try:
             names = await self._services.coord.children(paths.ISR_CHANGES, self._watch)
         except NoNode:
@@ -36,9 +36,9 @@ class IsrNotices:
         return [f"{paths.ISR_CHANGES}/{name}" for name in names]
 
     async def take(self) -> None:
-        """Read the states that the notices name, and remove the notices.
+        """Read the partition states that the notices name, and remove the notices.
 
-        Raises ControllerMoved, or CoordError: then they stay, and are taken again.
+        Raises ControllerMoved, or CoordError: then the notices stay, and are read again.
         """
         nodes = await self.find()
         if not nodes:
@@ -48,11 +48,12 @@ class IsrNotices:
         keys = sorted({key for keys in named.values() for key in keys if key in partitions})
         await self._services.machine.refresh(keys)
         await self._suspects.look(keys)
-        logger.debug("isr_notices nodes=%d partitions=%d", len(nodes), len(keys))
+        log.debug("isr_notices nodes=%d partitions=%d", len(nodes), len(keys))
         await self.remove(nodes)
 
     async def remove(self, nodes: list[str]) -> None:
-        """Raises ControllerMoved, or SessionExpired. What cannot be removed now is later."""
+        """Remove the notices. A notice that cannot be removed now is removed later. Raises
+        ControllerMoved, or SessionExpired."""
         outcomes = await self._services.writer.write_all(
             [Write((DeleteOp(node),)) for node in nodes]
         )
@@ -69,5 +70,5 @@ class IsrNotices:
         except NoNode:
             return None
         except MalformedNode as error:
-            logger.error("isr_notice_ignored reason=%s", error)
+            log.error("isr_notice_ignored reason=%s", error)
             return None

@@ -1,18 +1,18 @@
-"""The decision journal: what a controller decided, why, and which event made it look.
+"""The decision journal: each decision of the controller, its reason, and the event that caused it.
 
-Entries are plain JSON objects, made here and kept elsewhere; noting one never waits and never
-fails. Every entry has `time` (UTC), `controller` and `controller_epoch`, `event` (what made the
-controller look, see `events.py`) and `what`:
+Entries are plain JSON objects. This module makes them and another keeps them; adding an entry never
+waits and never fails. Every entry has `time` (UTC), `controller` and `controller_epoch`, `event`
+(the event that the controller is handling, see `events.py`) and `what`:
 
 - `state`: the state of `partition` was stored, for the `reason` that `partitions.Reason` names;
   `from` and `to` are states with `version`, the version of the state node, and `from` is null for a
   new partition;
 - `elected`, `steps-down`: a term began or ended;
-- `brokers`: which brokers were `lost` and `started`;
+- `brokers`: the brokers that were `lost` and `started`;
 - `deletion`: the `topic` is being deleted, or (`done`) is gone;
-- `election-failed`: the node of Kafka's tools asked for the preferred leader of `partition`, which
-  it did not get for the `reason`, the name of an error of the protocol;
-- `election-ignored`: that node cannot be read, for the `reason` in words.
+- `election-failed`: the node of Kafka's tools asked for a preferred election of `partition`, which
+  failed; `reason` is the name of an error of the protocol;
+- `election-ignored`: that node cannot be read; `reason` says why.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import Clock
 
 REASON_CHARACTERS_MAX: Final = 200
-"""Of words that are made of what others wrote."""
+"""The longest reason that quotes the content of a node."""
 
 Entry = dict[str, object]
 Note = Callable[[Entry], None]
@@ -35,7 +35,8 @@ Note = Callable[[Entry], None]
 
 
 class Journal:
-    """Of one term. `event` is set to what the controller is dealing with."""
+    """The journal of one controller's term. The controller sets `event` to the event that it is
+    handling."""
 
     def __init__(self, note: Note, won: Won, clock: Clock) -> None:
         self._note = note

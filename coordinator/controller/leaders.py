@@ -1,4 +1,4 @@
-"""Who may lead a partition: one pure function a strategy.
+"""The choice of a partition's leader: one pure function for each strategy.
 
 A strategy looks at the assignment, the stored state and the live brokers; it knows no epochs and
 writes nothing. `decisions.py` turns its answer into a new state.
@@ -14,7 +14,8 @@ from pybroker.model import PartitionState
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """Invariant: `leader` is in `isr`. `unclean`: records that were acknowledged may be missing."""
+    """A leader and its ISR. Invariant: `leader` is in `isr`. `unclean`: the leader may lack
+    acknowledged records."""
 
     leader: int
     isr: tuple[int, ...]
@@ -29,10 +30,16 @@ def offline(
     stale: Collection[int] = (),
     unclean: bool = False,
 ) -> Elected | None:
-    """A leader for a partition that lost its own: the first assigned replica that is live and in
-    sync; else one that was, and whose broker has been restarted since (`stale`): the others have to
-    catch up with it first; else one that is eligible, since it still holds all that is committed
-    (KIP-966); else, only if `unclean`, any live one. None if nobody may lead."""
+    """Return a leader for a partition that lost its own; None if no replica may lead.
+
+    Return the first of these, each in the order of the assignment:
+
+    - a live replica in sync;
+    - a live member of the ISR whose broker has restarted since (`stale`): the other members have to
+      catch up with it before they are in sync again;
+    - a live eligible replica, since it still holds all committed records (KIP-966);
+    - with `unclean`, any live replica.
+    """
     in_sync = tuple(broker for broker in state.isr if broker in live and broker not in stale)
     for candidate in replicas:
         if candidate in in_sync:
@@ -51,8 +58,8 @@ def offline(
 def preferred(
     replicas: Sequence[int], state: PartitionState, live: Collection[int]
 ) -> Elected | None:
-    """The preferred replica, which is the first assigned one, if it is live and in sync. The ISR
-    stays as it is."""
+    """Return the preferred replica, which is the first assigned one, if it is live and in sync. The
+    ISR stays the same."""
     if replicas and replicas[0] in live and replicas[0] in state.isr:
         return Elected(replicas[0], state.isr)
     return None
@@ -61,8 +68,9 @@ def preferred(
 def handover(
     replicas: Sequence[int], state: PartitionState, live: Collection[int], leaving: Collection[int]
 ) -> Elected | None:
-    """A leader in place of one that is about to stop (`live` are those that stay): the first
-    assigned replica that stays and is in sync. Who is leaving is not in the ISR any more."""
+    """Return a leader in place of one that is about to stop: the first assigned replica that is in
+    sync and in `live`, the live brokers that do not stop. The `leaving` brokers are taken out of
+    the ISR."""
     isr = tuple(broker for broker in state.isr if broker not in leaving)
     for candidate in replicas:
         if candidate in isr and candidate in live:

@@ -1,9 +1,9 @@
-"""Log directories that failed while their broker lives on: what was notified, and which replicas
-cannot be used for it (`/log_dir_event_notification`, KIP-112).
+"""Failed log directories of live brokers (`/log_dir_event_notification`, KIP-112).
 
-A notification names the broker only. Which replicas it has lost comes out when they are told their
-roles once more: those in the failed directory answer KAFKA_STORAGE_ERROR. The same way a broker
-says that a replica would rather not lead, or has stepped aside, though no directory failed.
+A notification names only the broker. The controller sends the broker all its roles again, and the
+broker answers KAFKA_STORAGE_ERROR for each replica in the failed directory. A broker uses the same
+way to refuse to lead with a replica, or to report that a replica has left the ISR by itself, though
+no directory failed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from pybroker.errors import MalformedNode, NoNode
 from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.ports import DeleteOp, Watch
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class LogDirFailures:
-    """Of one term; changes the context's failed directories and offline replicas."""
+    """The handler of log directory notifications in one controller's term. Changes the context's
+    failed directories and offline replicas."""
 
     def __init__(self, services: ControllerServices, watch: Watch) -> None:
         self._services = services
@@ -41,20 +42,21 @@ class LogDirFailures:
         for broker_id, event in sorted({await self._read(node) for node in nodes}):
             if broker_id not in self._context.brokers:
                 continue
-            self._forget_reluctance({broker_id})
+            self._forget_refusals({broker_id})
             if event is LogDirEvent.DIRECTORY_FAILED:
-                logger.warning("log_dir_failed broker=%d", broker_id)
+                log.warning("log_dir_failed broker=%d", broker_id)
                 self._context.failed_log_dirs.add(broker_id)
             else:
-                logger.warning("replicas_changed broker=%d", broker_id)
+                log.warning("replicas_changed broker=%d", broker_id)
                 await self._look_at(broker_id)
             self._services.notifier.tell_roles_again(broker_id)
         if nodes:
             await self._services.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
     async def _look_at(self, broker_id: int) -> None:
-        """Take what that broker has stored of its replicas, and tell the leaders which do not know
-        that it left their ISR; a partition that it does not lead any more gets another leader."""
+        """Read the states that the broker may have changed. Send each state whose ISR the broker
+        has left to the replicas, since the leader may not know it. Elect a leader for partitions
+        that have none."""
         services = self._services
         keys = [
             partition.topic_partition
@@ -63,7 +65,7 @@ class LogDirFailures:
         ]
         await services.machine.refresh(keys)
         for key in keys:
-            # Also where it was read before: after another notice leaders are told nothing.
+            # Also for a state that was read before: after an ISR notice leaders are sent nothing.
             if not self._counts_on(key, broker_id):
                 services.notifier.changed_state(key)
         await services.repair(key for key in keys if not self._is_led(key))
@@ -77,20 +79,23 @@ class LogDirFailures:
         return state is None or state.leader != NO_LEADER
 
     async def _read(self, node: str) -> tuple[int, LogDirEvent]:
-        """The broker, -1 if the node is gone or says nothing, and its reason."""
+        """Return the broker (-1 if the node is gone or cannot be read) and its reason."""
         try:
             return schemas.decode_log_dir_event(node, (await self._services.coord.get(node))[0])
         except NoNode:
             return -1, LogDirEvent.DIRECTORY_FAILED
         except MalformedNode as error:
-            logger.error("log_dir_event_ignored reason=%s", error)
+            log.error("log_dir_event_ignored reason=%s", error)
             return -1, LogDirEvent.DIRECTORY_FAILED
 
     def answered(self, event: ReplicasRefused | ReplicasAccepted) -> list[TopicPartition]:
-        """What a broker could not open, or could after all: the replicas for which that is new.
-        Where no directory failed a refusal counts only if somebody else can lead instead: a replica
-        that has to be copied first, has a hole, or no room on its disk. Else it is tried again
-        where it is."""
+        """Note the replicas that a broker refused to open or lead, or accepted after all. Return
+        those that changed.
+
+        If no directory of the broker failed, a refusal counts only if another replica can lead
+        instead: the refused replica has to be copied first, has a gap in its log, or its disk is
+        full. Otherwise the controller keeps asking the same replica.
+        """
         context, broker_id = self._context, event.broker_id
         broker = context.brokers.get(broker_id)
         if broker is None or broker.epoch != event.broker_epoch:
@@ -108,13 +113,13 @@ class LogDirFailures:
                     context.yielding.setdefault(key, set()).add(broker_id)
             offline.update(changed)
         if changed:
-            name = type(event).__name__
-            logger.warning("%s broker=%d partitions=%d", name, broker_id, len(changed))
+            name = "accepted" if isinstance(event, ReplicasAccepted) else "refused"
+            log.warning("replicas_%s broker=%d partitions=%d", name, broker_id, len(changed))
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
-        """Whether that broker is to lead, and another one could that has not refused itself, or the
-        partition would never come to rest."""
+        """Whether `leader` is the partition's leader and another replica could lead that has not
+        refused, too: otherwise the lead would go round forever."""
         partition = self._context.partitions[key]
         state = partition.state
         if state is None or state.leader != leader:
@@ -122,7 +127,7 @@ class LogDirFailures:
         others = {*self._context.hosts_of(partition)}.intersection(partition.replicas) - {leader}
         others -= self._context.yielding.get(key, set())
         if self._context.unclean_epochs.get(key) == state.leader_epoch:
-            # It was chosen although it may lack records, and has not led yet: so may any other.
+            # An unclean election chose it, and it has not led yet: so any other replica may lead.
             return bool(others)
         return not others.isdisjoint((*state.isr, *state.eligible))
 
@@ -133,13 +138,13 @@ class LogDirFailures:
             if state is not None and state.leader == broker_id:
                 self._context.yielding.get(key, set()).discard(broker_id)
 
-    def _forget_reluctance(self, broker_ids: Collection[int]) -> None:
+    def _forget_refusals(self, broker_ids: Collection[int]) -> None:
         for brokers in self._context.yielding.values():
             brokers.difference_update(broker_ids)
 
     def forget(self, broker_ids: Collection[int]) -> None:
-        """These brokers have ended or started anew."""
-        self._forget_reluctance(broker_ids)
+        """Forget the failures and refusals of these brokers, which have ended or restarted."""
+        self._forget_refusals(broker_ids)
         for broker_id in broker_ids:
             self._context.failed_log_dirs.discard(broker_id)
             self._context.offline.pop(broker_id, None)

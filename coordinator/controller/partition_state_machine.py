@@ -1,7 +1,7 @@
-"""From decisions to stored states: writes what was decided, finds out what became of it, and tries
-again where somebody else was faster.
+"""The partition state machine: writes decisions to ZooKeeper, reads back writes with an unknown
+outcome, and decides again where another write came first.
 
-Nothing is decided here; decisions are given as pure functions.
+The caller gives the decision as a pure function.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ from pybroker.errors import ConnectionLoss, CoordError, NodeExists
 from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
-"""What becomes of leaders and in-sync replicas, as in Kafka's log of that name."""
+"""Changes of leaders and in-sync replicas, as in Kafka's state-change log."""
 
 ATTEMPTS_MAX: Final = 3
-"""So often a decision is made anew at once, when a leader changed the ISR in between."""
+"""Attempts to decide and store at once; another one is due when a leader has changed the ISR in
+between."""
 
 Decide = Callable[[Partition], StateWrite | None]
 
 
 class PartitionStateMachine:
-    """Move the partitions of one context to new states. The `notifier` gets each state that was
-    stored, `retries` each one that could not be stored."""
+    """Moves the partitions of one context to new states. The `notifier` gets each partition whose
+    state was stored, `retries` each whose state could not be stored."""
 
     def __init__(
         self,
@@ -84,22 +85,23 @@ class PartitionStateMachine:
             try:
                 await self._policies.load({each.topic_partition.topic for each in disturbed})
             except ConnectionLoss as error:
-                logger.warning("policies_not_read partitions=%d reason=%r", len(known), error)
+                log.warning("policies_not_read partitions=%d reason=%r", len(known), error)
                 break
             decided = [decide(partition) async for partition in yield_every(known)]
             writes = [write for write in decided if write is not None]
             try:
                 waiting = await self._store(writes) if writes else []
             except ConnectionLoss as error:
-                logger.warning("receipts_not_prepared partitions=%d reason=%r", len(writes), error)
+                log.warning("receipts_not_prepared partitions=%d reason=%r", len(writes), error)
                 break
             if not waiting:
                 return
-        logger.warning("moves_failed partitions=%d", len(waiting))
+        log.warning("states_not_stored partitions=%d", len(waiting))
         self._retries.partitions.update(waiting)
 
     async def refresh(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Take what is stored where it is newer than the picture: leaders change the ISR.
+        """Read these partitions' states and adopt those that are newer than the context's: leaders
+        change the ISR without the controller.
 
         Raises ControllerMoved, or CoordError.
         """
@@ -110,7 +112,7 @@ class PartitionStateMachine:
                 self._adopt(key, node)
 
     async def _store(self, writes: Sequence[StateWrite]) -> list[TopicPartition]:
-        """The partitions for which a decision has to be made anew."""
+        """Store the states. Return the partitions for which a new decision is necessary."""
         await self._create_parents(writes)
         texts = [
             schemas.encode_state(write.state, self._context.partitions[write.topic_partition].data)
@@ -126,7 +128,7 @@ class PartitionStateMachine:
         stored, refused = [], []
         async for write, text, outcome in yield_every(zip(writes, texts, outcomes, strict=True)):
             if isinstance(outcome, CoordError):
-                logger.info("move_unclear partition=%s reason=%r", write.topic_partition, outcome)
+                log.info("state_unclear partition=%s reason=%r", write.topic_partition, outcome)
                 refused.append(write)
             else:
                 self._note_stored(write, _version(outcome), text)
@@ -141,15 +143,16 @@ class PartitionStateMachine:
         outcomes = await self._writer.write_all([Write((CreateOp(parent),)) for parent in parents])
         for parent, outcome in zip(parents, outcomes, strict=True):
             if isinstance(outcome, CoordError) and not isinstance(outcome, NodeExists):
-                logger.warning("create_failed node=%s reason=%r", parent, outcome)
+                log.warning("create_failed node=%s reason=%r", parent, outcome)
 
     async def _read_back(self, refused: Sequence[StateWrite]) -> list[TopicPartition]:
-        """Compare what is stored with what we wanted: a lost reply may hide our own success."""
+        """Compare the stored states with the refused writes: a lost reply may hide that our own
+        write was stored. Return the partitions for which a new decision is necessary."""
         keys = [write.topic_partition for write in refused]
         try:
             nodes, damaged = await read_states(self._coord, keys)
         except ConnectionLoss as error:
-            logger.warning("read_back_failed partitions=%d reason=%r", len(keys), error)
+            log.warning("read_back_failed partitions=%d reason=%r", len(keys), error)
             self._retries.partitions.update(keys)
             return []
         again = []
@@ -187,16 +190,17 @@ class PartitionStateMachine:
         )
 
     def _keep_stale(self, write: StateWrite) -> None:
-        """Who has to leave and is in sync still, as an election that was asked for leaves it,
-        leaves later; who was elected although it was stale need not."""
+        """Keep the stale replicas that are still in the ISR, as after a requested election: they
+        leave it later. A stale replica that was elected leader need not leave."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:
             self._context.stale[write.topic_partition] = stale
 
     def _adopt(self, key: TopicPartition, node: StateNode) -> None:
-        """Somebody else wrote the state: a leader changed the ISR, a broker has left it by itself
-        (`health/power_loss.py`), or an earlier controller was faster. Take what is stored."""
+        """Adopt a stored state that this controller did not write: a leader changed the ISR, a
+        broker left the ISR by itself (`health/power_loss.py`), or an earlier controller wrote
+        first."""
         if node.state.controller_epoch > self._context.controller_epoch:
             raise ControllerMoved(f"the state of {key} was written by a newer controller")
         context, before = self._context, self._context.partitions[key]
@@ -212,16 +216,16 @@ class PartitionStateMachine:
             before.state is not None and before.state.leader_epoch == node.state.leader_epoch
         )
         if same_epoch and stale == were_stale:
-            self._notifier.describe([key])  # it is the leader who changed the ISR: it knows
+            self._notifier.describe([key])  # the leader itself changed the ISR: it knows the state
         else:
             self._notifier.changed_state(key)
 
 
 def _tell_stored(writes: Iterable[StateWrite]) -> None:
-    """One line for all that were stored for one reason by one controller."""
+    """Log one line for all states that one controller stored for one reason."""
     causes = Counter((write.reason.value, write.state.controller_epoch) for write in writes)
     for (reason, epoch), count in causes.items():
-        logger.info("states_stored partitions=%d reason=%s epoch=%d", count, reason, epoch)
+        log.info("states_stored partitions=%d reason=%s epoch=%d", count, reason, epoch)
 
 
 def _state_write(write: StateWrite, text: bytes, receipt: CoordOp | None) -> Write:
@@ -234,6 +238,6 @@ def _state_write(write: StateWrite, text: bytes, receipt: CoordOp | None) -> Wri
 
 
 def _version(outcome: WriteOutcome) -> int:
-    """The version of the state node after its write: a node that was created has version 0."""
+    """Return the version of the state node after its write: a created node has version 0."""
     result = outcome[0] if isinstance(outcome, list) else None
     return result.version if isinstance(result, NodeStat) else 0

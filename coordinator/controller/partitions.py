@@ -1,8 +1,8 @@
-"""The life of a partition as the controller sees it: four statuses, a table of legal moves, and
-what is to be stored.
+"""The life of a partition as the controller sees it: four statuses, a table of legal moves, and the
+writes of its state.
 
-A decision (`decisions.py`) is a `StateWrite`; only when that is stored does `stored` give the new
-`Partition`. Nothing here waits, writes or logs.
+A decision (`decisions.py`) is a `StateWrite`. Only when the write is stored does `stored` make the
+new `Partition`. Nothing here waits, writes or logs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class PartitionStatus(enum.Enum):
     NON_EXISTENT = "NonExistent"
     """Never created, or deleted."""
     NEW = "New"
-    """Assigned, but nobody has led it yet: it has no state node."""
+    """Assigned, but it never had a leader: it has no state node."""
     ONLINE = "Online"
-    """It has a leader that we believe to be alive."""
+    """It has a leader that the controller believes to be alive."""
     OFFLINE = "Offline"
-    """It had a leader, and that one is gone or was restarted."""
+    """It had a leader whose broker has ended or was restarted."""
 
 
 LEGAL_MOVES: Final[Mapping[PartitionStatus, frozenset[PartitionStatus]]] = MappingProxyType(
@@ -47,14 +47,14 @@ LEGAL_MOVES: Final[Mapping[PartitionStatus, frozenset[PartitionStatus]]] = Mappi
 
 
 class IllegalMove(PybrokerError):
-    """The controller tried a move that the table does not have: its picture is wrong, and it must
-    be built again."""
+    """The controller tried a move that is not in the table: its context is wrong and has to be read
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateNode:
-    """What a state node says. `data` is its text, so that a rewrite keeps keys that we do not know;
-    `written` its mzxid: when it was last written, in the order of the whole service."""
+    """The content of a state node. `data` is its text, so that a rewrite keeps unknown keys.
+    `written` is its mzxid, which orders its last write among all writes to ZooKeeper."""
 
     state: PartitionState
     version: int
@@ -64,10 +64,10 @@ class StateNode:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition in the controller's picture.
+    """One partition in the controller's context.
 
-    `version` is the state node's (the partition epoch), NO_VERSION while there is none; `data` its
-    text.
+    `version` is the version of the state node (the partition epoch), NO_VERSION while there is no
+    node. `data` is the node's text.
     Invariant: `state` is None exactly in the statuses NonExistent and New.
     """
 
@@ -79,7 +79,7 @@ class Partition:
     data: bytes = field(default=b"", repr=False, compare=False)
 
     def moved(self, target: PartitionStatus) -> Partition:
-        """The same partition in status `target`. Raises IllegalMove."""
+        """Return the same partition in status `target`. Raises IllegalMove."""
         if self.status not in LEGAL_MOVES[target]:
             raise IllegalMove(
                 f"partition={self.topic_partition} cannot go from {self.status.value}"
@@ -89,7 +89,7 @@ class Partition:
 
 
 class Reason(enum.Enum):
-    """Why a state is written; in these words in the journal."""
+    """The reason for which a state is written; the journal uses the values."""
 
     NEW_PARTITION = "new-partition"
     LEADER_LOST = "leader-lost"
@@ -103,9 +103,10 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StateWrite:
-    """Store `state` in the partition's state node: set it at `expected_version`, or create it when
-    that is NO_VERSION. `unclean`: committed records may be given up by this. `incarnations`: of
-    brokers, by id, that must not have begun anew."""
+    """A write of `state` to the partition's state node: set it at `expected_version`, or create it
+    if that is NO_VERSION. `unclean`: the write may lose committed records. `incarnations`: pairs
+    (broker id, version of its incarnation node) that must still hold: none of these brokers has
+    begun a new incarnation."""
 
     topic_partition: TopicPartition
     state: PartitionState
@@ -125,11 +126,11 @@ def found(
     node: StateNode | None,
     brokers: Mapping[int, Broker],
 ) -> Partition:
-    """A partition as a new controller finds it; `node` is None if it has no state node.
+    """Return a partition as a new controller reads it; `node` is None if it has no state node.
 
-    A leader that registered after the state was last written is not the process that was
-    appointed: such a partition is Offline, so that the restarted leader gets a new leader epoch
-    and may not be confused with what it was before (KIP-380's bounce, seen across a fail-over).
+    A leader that registered after the state was last written is not the process that was elected.
+    Its partition is Offline, so that the restarted leader gets a new leader epoch and is not
+    confused with the process before (KIP-380's bounce, seen across a controller failover).
     """
     partition = Partition(topic_partition, replicas).moved(PartitionStatus.NEW)
     if node is None:
@@ -145,7 +146,7 @@ def found(
 
 
 def registered_since(node: StateNode, brokers: Mapping[int, Broker]) -> frozenset[int]:
-    """The members of the ISR whose brokers have registered after the state was last written: they
+    """Return the members of the ISR whose brokers registered after the state was last written: they
     are not the processes that were known to be in sync."""
     return frozenset(
         replica
@@ -155,6 +156,7 @@ def registered_since(node: StateNode, brokers: Mapping[int, Broker]) -> frozense
 
 
 def stored(partition: Partition, state: PartitionState, version: int, data: bytes) -> Partition:
-    """The partition after `state` was stored; `version` and `data` are what its node has now."""
+    """Return the partition after `state` was stored; `version` and `data` are those of the written
+    node."""
     status = PartitionStatus.OFFLINE if state.leader == NO_LEADER else PartitionStatus.ONLINE
     return dataclasses.replace(partition.moved(status), state=state, version=version, data=data)

@@ -1,7 +1,7 @@
-"""Where the replicas of new partitions go: Kafka's own rule, so that tools which predict it agree.
+"""The placement of new replicas by Kafka's own rule, so that tools which predict it agree.
 
-Pure: brokers and randomness in, an assignment out. What is a legal request (factor against the
-number of brokers, for one) is decided in `topics.py`.
+Pure: brokers and randomness in, an assignment out. `topics.py` decides whether a request is legal
+(for example, the replication factor against the number of brokers).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def assign_replicas(
     first_partition: int = 0,
     start: int | None = None,
 ) -> dict[int, tuple[int, ...]]:
-    """Partition -> replicas, preferred replica first, for `partitions` partitions from
+    """Return partition -> replicas, preferred replica first, for `partitions` partitions from
     `first_partition` on.
 
-    First replicas go round the brokers from a random start; followers are shifted by a random
+    First replicas go round the brokers from a random start. Followers are shifted by a random
     amount that grows with every round, so that the followers of one broker's partitions spread.
-    `start` takes the place of both random numbers, so that a topic grows as it began.
+    `start` takes the place of both random numbers: new partitions of a topic continue its pattern.
     When every broker names a rack, no rack gets a second replica before each rack has one
     (KIP-36); otherwise racks are ignored.
 
@@ -60,8 +60,8 @@ def assign_replicas(
 
 
 def alternate_racks(racks: Mapping[int, str]) -> list[int]:
-    """Broker ids in an order in which neighbours sit in different racks as far as possible: the
-    first of each rack, the second of each rack, and so on; racks and ids ascending."""
+    """Return broker ids in an order in which neighbours are in different racks as far as possible:
+    the first of each rack, the second of each rack, and so on; racks and ids ascending."""
     by_rack: dict[str, list[int]] = defaultdict(list)
     for broker_id in sorted(racks):
         by_rack[racks[broker_id]].append(broker_id)
@@ -71,7 +71,8 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _follower_index(first: int, shift: int, number: int, brokers: int) -> int:
-    """Index of a follower: 1 to brokers-1 places after the first replica, so never on it."""
+    """Return the index of a follower: 1 to brokers-1 places after the first replica, so never on
+    it."""
     return (first + 1 + (shift + number) % (brokers - 1)) % brokers
 
 

@@ -1,5 +1,5 @@
-"""What a topic's configuration says about its leaders: read from ZooKeeper when a decision depends
-on it, so that the newest change counts.
+"""The topic options on which elections depend: read from ZooKeeper before each decision that needs
+them, so that the newest change counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pybroker.coordinator.controller.topics import topic_configs
 from pybroker.errors import MalformedNode
 from pybroker.ports import Coord
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _MIN_ISR = "min.insync.replicas"
 _UNCLEAN = "unclean.leader.election.enable"
@@ -30,12 +30,13 @@ class Policy:
 
 
 PolicyOf = Callable[[Mapping[str, str]], Policy]
-"""From the values that were set for a topic to what holds for it."""
+"""From the options that are set for a topic to its policy."""
 
 
 def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
-    """What is no value is left out, as it is where logs are opened; but no default allows an
-    unclean election that the topic's own value may have been meant to forbid."""
+    """Return the policy of a topic with these options. An option with an invalid value is ignored,
+    as it is where logs are opened. If that is unclean.leader.election.enable, unclean elections are
+    forbidden: the topic's value may have been meant to forbid them."""
     own = {name: overrides[name] for name in (_MIN_ISR, _UNCLEAN) if name in overrides}
     if not own:
         return Policy(broker.min_insync_replicas, broker.unclean_leader_election_enable)
@@ -46,7 +47,7 @@ def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
 
 
 class Policies:
-    """Of one term."""
+    """The topics' policies in one controller's term."""
 
     def __init__(self, coord: Coord, policy_of: PolicyOf) -> None:
         self._coord = coord
@@ -58,15 +59,15 @@ class Policies:
         self._policies = await read_each(self._read, topics)
 
     def of(self, topic: str) -> Policy:
-        """As last loaded. One that was not loaded elects nobody who is not in sync: none of the
-        decisions that depend on it is made without loading it."""
+        """Return the policy as last loaded. A policy that was not loaded allows no unclean
+        election; each decision that depends on a policy loads it first."""
         return self._policies.get(topic, _CAUTIOUS)
 
     async def _read(self, topic: str) -> Policy:
         try:
             return self._policy_of(await topic_configs(self._coord, topic))
         except MalformedNode as error:
-            logger.error("topic_options_ignored topic=%s reason=%s", topic, error)
+            log.error("topic_options_ignored topic=%s reason=%s", topic, error)
             return replace(self._policy_of({}), unclean_elections=False)
 
 

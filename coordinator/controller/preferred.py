@@ -1,8 +1,8 @@
-"""Elections that somebody asks for: by the node /admin/preferred_replica_election, or by the
-ElectLeaders API (KIP-460), which also knows unclean ones.
+"""Requested elections: by the node /admin/preferred_replica_election (preferred elections only), or
+by the ElectLeaders API (KIP-460; preferred or unclean elections).
 
-Whatever becomes of the elections that a node asks for, the node is removed after the round: it is
-the lock of Kafka's tools, and one that stays would keep everybody from asking again.
+The controller removes the node after the round, whether or not its elections succeeded: Kafka's
+tools refuse to start while the node exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pybroker.errors import ErrorCode, MalformedNode
 from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.ports import Watch
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 Elections = dict[TopicPartition, Election]
 
@@ -50,7 +50,8 @@ _UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition 
 
 
 def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | None:
-    """The preferred replica leads, if it may and does not yet."""
+    """Return the state with the preferred replica as the leader; None if it leads already or may
+    not lead."""
     state = partition.state
     first = partition.replicas[0]
     if state is None or state.leader == first or first in now.yielding:
@@ -62,8 +63,8 @@ def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | N
 
 
 def is_needed(partition: Partition, election_type: ElectionType, hosts: Collection[int]) -> bool:
-    """Whether there is anything to elect: another than the preferred replica leads; or, for an
-    unclean election, nobody does."""
+    """Whether the partition needs this election: for a preferred election, the leader is not the
+    preferred replica; for an unclean election, no live broker leads."""
     leader = NO_LEADER if partition.state is None else partition.state.leader
     if election_type is ElectionType.PREFERRED:
         return leader != partition.replicas[0]
@@ -74,7 +75,7 @@ def is_needed(partition: Partition, election_type: ElectionType, hosts: Collecti
 
 
 class AskedElections:
-    """Of one term."""
+    """The handler of requested elections in one controller's term."""
 
     def __init__(self, services: ControllerServices, watch: Watch) -> None:
         self._services = services
@@ -89,7 +90,7 @@ class AskedElections:
         try:
             asked = schemas.decode_partitions(paths.PREFERRED_ELECTION, data)
         except MalformedNode as error:
-            logger.error("preferred_election_ignored reason=%s", error)
+            log.error("preferred_election_ignored reason=%s", error)
             self._services.journal.election_ignored(str(error))
         else:
             self._note(await self.hold(ElectionType.PREFERRED, asked))
@@ -98,7 +99,7 @@ class AskedElections:
         )
 
     async def answer(self, event: ElectionAsked) -> None:
-        """Hold the elections that a request asks for, also if whoever asked waits no more."""
+        """Hold the elections of an ElectLeaders request, even if its caller has stopped waiting."""
         held = await self.hold(event.election_type, event.topic_partitions)
         if not event.reply.done():
             event.reply.set_result(held)
@@ -106,7 +107,7 @@ class AskedElections:
     async def hold(
         self, election_type: ElectionType, topic_partitions: Iterable[TopicPartition]
     ) -> Elections:
-        """One result for each partition, in their order.
+        """Hold the elections. Return one result for each partition, in their order.
 
         Raises ControllerMoved, or CoordError.
         """
@@ -125,7 +126,7 @@ class AskedElections:
             else:
                 held[key] = Election(ErrorCode.ELECTION_NOT_NEEDED)
         decide = self._decision(election_type)
-        # A leader may have let replicas into the ISR since we heard of it.
+        # A leader may have added replicas to the ISR since the state was last read.
         await machine.refresh(
             partition.topic_partition for partition in needed if decide(partition) is None
         )
@@ -162,18 +163,19 @@ class AskedElections:
         return Election(ErrorCode.NONE, leader=leader)
 
     def _note(self, held: Elections) -> None:
-        """Nobody waits for an answer to the node: what failed stands in the log and the journal."""
+        """Write failed elections to the log and the journal: a request by the node has no
+        answer."""
         elected = sum(election.code is ErrorCode.NONE for election in held.values())
-        logger.info("preferred_election partitions=%d elected=%d", len(held), elected)
+        log.info("preferred_election partitions=%d elected=%d", len(held), elected)
         failed = [
             (key, election.code.name)
             for key, election in held.items()
             if election.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
         ]
         for key, name in failed[:_FAILURES_TOLD_MAX]:
-            logger.warning("preferred_election_failed partition=%s reason=%s", key, name)
+            log.warning("preferred_election_failed partition=%s reason=%s", key, name)
         if len(failed) > _FAILURES_TOLD_MAX:
-            logger.warning("preferred_elections_failed partitions=%d", len(failed))
+            log.warning("preferred_elections_failed partitions=%d", len(failed))
         for key, name in failed:
-            if key in self._services.context.partitions:  # others may be any number of names
+            if key in self._services.context.partitions:  # the node may name any unknown partition
                 self._services.journal.election_failed(key, name)

@@ -1,7 +1,7 @@
-"""Reading brokers, topics and partition states: many requests under way at once, results whole.
+"""Reading brokers, topics and partition states with many requests under way at once.
 
-A node that is damaged is left out and logged: one bad node must not stop the controller of a whole
-cluster. Nothing is decided here.
+A damaged node is left out and logged: one bad node must not stop the controller of a whole cluster.
+Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pybroker.errors import MalformedNode, NoNode
 from pybroker.model import Broker, TopicPartition, topic_name_fault
 from pybroker.ports import Coord, Watch
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class TopicNode:
-    """What /brokers/topics/<topic> says, and the node's version."""
+    """The content of the node /brokers/topics/<topic>, and its version."""
 
     name: str
     assignment: TopicAssignment
@@ -35,15 +35,17 @@ class TopicNode:
 
 
 async def read_each(read: Callable[[K], Awaitable[V | None]], keys: Iterable[K]) -> dict[K, V]:
-    """`read(key)` for every key, as `bounded_gather`; keys for which it gives None are left out."""
+    """Return key -> `read(key)`, with the reads at once that `bounded_gather` allows. A key whose
+    read returns None is left out."""
     wanted = list(keys)
     values = await bounded_gather(read, wanted)
     return {key: each for key, each in zip(wanted, values, strict=True) if each is not None}
 
 
 async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Broker]:
-    """The registered brokers; `watch` fires when one comes, goes, or changes its endpoints. A
-    broker's epoch is the czxid of its registration (KIP-380)."""
+    """Return the registered brokers by id. `watch` fires when a broker registers, loses its
+    registration, or changes its endpoints. A broker's epoch is the czxid of its registration
+    (KIP-380)."""
 
     async def one(name: str) -> Broker | None:
         path = f"{paths.BROKER_IDS}/{name}"
@@ -54,10 +56,10 @@ async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Br
         except NoNode:
             return None
         except MalformedNode as error:
-            logger.error("broker_ignored reason=%s", error)
+            log.error("broker_ignored reason=%s", error)
             return None
         if broker_id is None:
-            logger.error("broker_ignored node=%s reason=not_a_number", path)
+            log.error("broker_ignored node=%s reason=not_a_number", path)
             return None
         return Broker(broker_id, endpoints, rack, epoch=stat.czxid)
 
@@ -67,14 +69,15 @@ async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Br
 
 
 async def read_topic_names(coord: Coord, watch: Watch | None = None) -> set[str]:
-    """The topics that have a node; one under a name that no topic can have is passed over."""
+    """Return the names of the topics that have a node. A node whose name is not a legal topic name
+    is ignored."""
     faults = {
         name: topic_name_fault(name)
         for name in await _names(coord, paths.TOPICS, paths.parse_topic, watch)
     }
     for name, fault in sorted(faults.items()):
         if fault is not None:
-            logger.error("topic_ignored node=%s/%.100s reason=%s", paths.TOPICS, name, fault)
+            log.error("topic_ignored node=%s/%.100s reason=%s", paths.TOPICS, name, fault)
     return {name for name, fault in faults.items() if fault is None}
 
 
@@ -85,8 +88,8 @@ async def read_deletion_requests(coord: Coord, watch: Watch | None = None) -> se
 async def read_topics(
     coord: Coord, names: Iterable[str], watch: Watch | None = None
 ) -> tuple[dict[str, TopicNode], set[str]]:
-    """(the topics that exist, those whose node is damaged). `watch` fires when the node of one of
-    them changes."""
+    """Return (the topics that exist, the names of those whose node is damaged). `watch` fires when
+    the node of one of them changes."""
     damaged: set[str] = set()
 
     async def one(name: str) -> TopicNode | None:
@@ -97,7 +100,7 @@ async def read_topics(
         except NoNode:
             return None
         except MalformedNode as error:
-            logger.error("topic_ignored reason=%s", error)
+            log.error("topic_ignored reason=%s", error)
             damaged.add(name)
             return None
 
@@ -107,8 +110,8 @@ async def read_topics(
 async def read_states(
     coord: Coord, topic_partitions: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, StateNode], set[TopicPartition]]:
-    """(the states that exist, the partitions whose state node is damaged). Nothing may be done with
-    the damaged ones: their node exists, and nobody knows what it said."""
+    """Return (the states that exist, the partitions whose state node is damaged). The caller must
+    leave the damaged ones alone: their node exists, but its state is unknown."""
     damaged: set[TopicPartition] = set()
 
     async def one(topic_partition: TopicPartition) -> StateNode | None:
@@ -119,7 +122,7 @@ async def read_states(
         except NoNode:
             return None
         except MalformedNode as error:
-            logger.error("partition_ignored reason=%s", error)
+            log.error("partition_ignored reason=%s", error)
             damaged.add(topic_partition)
             return None
         return StateNode(state, stat.version, stat.mzxid, data)

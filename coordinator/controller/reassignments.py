@@ -1,7 +1,7 @@
-"""The node /admin/reassign_partitions of Kafka's older tools. This version moves no replicas: the
-controller says so in the log and removes the request, as Kafka's controller drops partitions that
-it cannot reassign. The tool's --verify then reports a failure, and a later version does not begin
-with a forgotten request.
+"""The node /admin/reassign_partitions of Kafka's older tools. This version moves no replicas. The
+controller logs a warning and removes the request, as Kafka's controller drops partitions that it
+cannot reassign. The tool's --verify then reports a failure, and a later version does not start an
+old request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pybroker.errors import MalformedNode
 from pybroker.model import TopicPartition
 from pybroker.ports import Watch
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _NAMED_MAX: Final = 20
 """Partitions named in the log; the node may ask for tens of thousands."""
@@ -31,14 +31,14 @@ _HOW_TO_GO_ON: Final = (
 
 
 class Reassignments:
-    """Of one term."""
+    """The handler of reassignment requests in one controller's term."""
 
     def __init__(self, services: ControllerServices, watch: Watch) -> None:
         self._services = services
         self._watch = watch
 
     async def look(self) -> None:
-        """Refuse what the node asks for, if there is one, and remove it. Raises ControllerMoved, or
+        """Refuse the request and remove its node, if there is one. Raises ControllerMoved, or
         CoordError."""
         path = paths.REASSIGNMENTS
         found = await read_request(self._services, path, self._watch)
@@ -48,7 +48,7 @@ class Reassignments:
         try:
             self._refuse(schemas.decode_reassignment(path, data))
         except MalformedNode as error:
-            logger.warning("reassignment_refused path=%s reason=%s", path, error)
+            log.warning("reassignment_refused path=%s reason=%s", path, error)
         await remove_request(self._services, path, stat, ReassignmentRequested())
 
     def _refuse(self, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
@@ -63,7 +63,7 @@ class Reassignments:
             return
         more = len(refused) - _NAMED_MAX
         named = [*refused[:_NAMED_MAX], *([f"and {more} more"] if more > 0 else [])]
-        logger.warning(
+        log.warning(
             "reassignment_refused path=%s partitions=%s reason=%s",
             paths.REASSIGNMENTS,
             " ".join(named),

@@ -1,7 +1,7 @@
-"""Leadership goes back to the preferred replicas by itself: which brokers lead too few of the
-partitions that they should, and when to look (auto.leader.rebalance.enable).
+"""Automatic preferred leader elections (auto.leader.rebalance.enable): the controller regularly
+moves leaders back to the preferred replicas of brokers that lead too few of their partitions.
 
-Carried out in rounds, so that a large cluster's controller has time for other events in between.
+It does this in rounds, so that the controller of a large cluster handles other events in between.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from pybroker.coordinator.controller.preferred import decide_preferred
 from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.model import TopicPartition
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 ELECTIONS_PER_ROUND_MAX: Final = 1_000
 BETWEEN_ROUNDS_S: Final = 1.0
 
 
 def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, list[TopicPartition]]:
-    """Broker -> the partitions in which it is preferred and another leads (or nobody), for the
-    brokers where these are more than `percentage` of those in which it is preferred."""
+    """Return broker -> the partitions in which it is the preferred replica but not the leader, for
+    brokers where these are more than `percentage` percent of the partitions in which they are
+    the preferred replica."""
     totals: dict[int, int] = {}
     led_by_others: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
@@ -41,7 +42,7 @@ def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, li
 
 
 class Rebalance:
-    """Of one term. Owns a timer, from `begin` to `close`."""
+    """The automatic elections of one controller's term. Owns a timer, from `begin` to `close`."""
 
     def __init__(self, services: ControllerServices) -> None:
         self._services = services
@@ -49,12 +50,12 @@ class Rebalance:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Look for the first time soon, and then again and again, unless that is switched off."""
+        """Schedule the first check, which schedules the next one, unless the option is off."""
         if self._settings is not None:
             self._schedule(self._settings.first_check_s)
 
     async def check(self) -> None:
-        """Hold the elections that are due, and come again.
+        """Hold the elections that are due, and schedule the next check.
 
         Raises ControllerMoved, or CoordError.
         """
@@ -65,17 +66,17 @@ class Rebalance:
             self._schedule(BETWEEN_ROUNDS_S)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Cancel the timer. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def _round(self, percentage: int) -> bool:
-        """Whether another round would have something to do."""
+        """Hold one round of elections. Return whether another round is due at once."""
         context = self._services.context
         due = imbalanced(context.kept_partitions(), percentage)
         keys = [key for keys in due.values() for key in keys]
-        # A leader may have let replicas into the ISR since we heard of it.
+        # A leader may have added replicas to the ISR since the state was last read.
         await self._services.machine.refresh(
             [key for key in keys if self._decide(context.partitions[key]) is None]
         )
@@ -87,7 +88,7 @@ class Rebalance:
         versions = {partition.topic_partition: partition.version for partition in chosen}
 
         def decide(partition: Partition) -> StateWrite | None:
-            """Nothing for a partition whose leader is just changing the ISR: next time."""
+            """Skip a partition whose leader has just changed the ISR: a later check elects."""
             changed = partition.version != versions[partition.topic_partition]
             return None if changed else self._decide(partition)
 
@@ -96,7 +97,7 @@ class Rebalance:
             partition.state is not None and partition.state.leader == partition.replicas[0]
             for partition in map(context.partitions.__getitem__, versions)
         )
-        logger.info(
+        log.info(
             "leaders_rebalanced brokers=%s partitions=%d moved=%d", list(due), len(electable), moved
         )
         return moved > 0 and len(electable) > len(chosen)

@@ -1,4 +1,5 @@
-"""The loss receipt that goes with an unclean election: written with the state, or neither is."""
+"""The loss receipt of an unclean election: one multi writes the partition's state and the
+receipt."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from pybroker.errors import CoordError, MalformedNode, NodeExists, NoNode
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Coord, CoordOp, CreateOp, SetOp
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class ReceiptBook:
-    """Of one term."""
+    """The loss receipts of one controller's term."""
 
     def __init__(
         self, coord: Coord, writer: FencedWriter, context: ClusterContext, clock: Clock
@@ -37,14 +38,15 @@ class ReceiptBook:
         self._clock = clock
 
     async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
-        """What has to be written together with these unclean elections. Raises CoordError."""
+        """Return partition -> the write of its receipt, to be stored together with its unclean
+        election. Raises CoordError."""
         if not writes:
             return {}
         parents = dict.fromkeys(paths.losses(write.topic_partition.topic) for write in writes)
         outcomes = await self._writer.write_all([Write((CreateOp(parent),)) for parent in parents])
         for parent, outcome in zip(parents, outcomes, strict=True):
             if isinstance(outcome, CoordError) and not isinstance(outcome, NodeExists):
-                logger.warning("create_failed node=%s reason=%r", parent, outcome)
+                log.warning("create_failed node=%s reason=%r", parent, outcome)
         operations: dict[StateWrite, CoordOp] = await read_each(self._operation, writes)
         return {write.topic_partition: operation for write, operation in operations.items()}
 
@@ -69,7 +71,7 @@ class ReceiptBook:
         try:
             earlier = decode_receipts(path, data)
         except MalformedNode as error:
-            logger.error("loss_receipts_replaced reason=%s", error)
+            log.error("loss_receipts_replaced reason=%s", error)
         return SetOp(path, encode_receipts([*earlier, receipt]), stat.version)
 
 
@@ -78,10 +80,10 @@ def _reason(write: StateWrite) -> str:
 
 
 def log_receipt(write: StateWrite, isr_before: Sequence[int], replicas: Sequence[int]) -> None:
-    """Say what was given up, for whoever reads logs only."""
-    logger.warning(
+    """Log the loss receipt."""
+    log.warning(
         "loss_receipt partition=%s reason=%s leader=%d leader_epoch=%d isr_before=%s replicas=%s:"
-        " records that only the earlier in-sync replicas have are given up",
+        " records that only the earlier in-sync replicas hold are discarded",
         write.topic_partition,
         _reason(write),
         write.state.leader,

@@ -1,7 +1,7 @@
 """The life of a replica while its topic is being deleted: statuses, and a table of legal moves.
 
-While its topic is kept, a replica is as its broker is, and nothing about it has to be remembered.
-Nothing here waits, writes or logs.
+While its topic is kept, a replica has no status of its own: it is online if its broker is. Nothing
+here waits, writes or logs.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from pybroker.model import TopicPartition
 
 class ReplicaStatus(enum.Enum):
     NON_EXISTENT = "NonExistent"
-    """Not taken up yet, or its topic is gone."""
+    """Before its deletion is considered, or after its topic is removed."""
     ONLINE = "Online"
-    """On a live broker."""
+    """Its broker is live."""
     OFFLINE = "Offline"
-    """Its broker is away."""
+    """Its broker is not live."""
     DELETION_STARTED = "DeletionStarted"
-    """Its broker has been told to remove it, and has not confirmed: only such are waited for."""
+    """Its live broker has to delete it and has not confirmed: the deletion of the topic waits."""
     DELETION_SUCCESSFUL = "DeletionSuccessful"
-    """Its broker has confirmed."""
+    """Its broker has confirmed that it deleted the replica."""
     DELETION_INELIGIBLE = "DeletionIneligible"
-    """Its broker is away, and is told when it comes back while the topic still goes."""
+    """Its broker is not live. The broker gets StopReplica if it returns before the topic is
+    removed."""
 
 
 LEGAL_MOVES: Final[Mapping[ReplicaStatus, frozenset[ReplicaStatus]]] = MappingProxyType(
@@ -50,15 +51,15 @@ LEGAL_MOVES: Final[Mapping[ReplicaStatus, frozenset[ReplicaStatus]]] = MappingPr
         ),
     }
 )
-"""Target -> the statuses from which it may be reached. A broker that had confirmed and was started
-again is told again."""
+"""Target -> the statuses from which it may be reached. A broker that confirmed and then restarted
+gets StopReplica again."""
 
 ReplicaKey = tuple[int, TopicPartition]
-"""A broker and the partition of which it has a replica."""
+"""(broker id, partition): the replica of the partition on the broker."""
 
 
 def moved(key: ReplicaKey, status: ReplicaStatus, target: ReplicaStatus) -> ReplicaStatus:
-    """`target`, if the replica may go there from `status`. Raises IllegalMove."""
+    """Return `target` if the replica may move there from `status`. Raises IllegalMove."""
     if status not in LEGAL_MOVES[target]:
         raise IllegalMove(
             f"replica={key[1]} broker={key[0]} cannot go from {status.value} to {target.value}"

@@ -12,14 +12,14 @@ from pybroker.coordinator.controller.writes import Write
 from pybroker.errors import BadVersion, CoordError, NoNode, NotEmpty
 from pybroker.ports import DeleteOp, NodeStat, Watch
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 async def read_request(
     services: ControllerServices, path: str, watch: Watch
 ) -> tuple[bytes, NodeStat] | None:
-    """The content of the node, with its version; None if there is no such node. `watch` hears of
-    the next one. Raises CoordError."""
+    """Return the content of the node and its stat; None if the node does not exist. `watch` fires
+    at the next change of the node. Raises CoordError."""
     if await services.coord.exists(path, watch) is None:
         return None
     try:
@@ -31,10 +31,10 @@ async def read_request(
 async def remove_request(
     services: ControllerServices, path: str, stat: NodeStat, again: Event
 ) -> None:
-    """Remove the node, unless it asks for something else by now. `again` is the event that looks at
-    it once more after a failure. Raises ControllerMoved, or CoordError."""
+    """Remove the node, unless it has changed since `stat`. After a failure the event `again` is
+    handled later, which reads the node again. Raises ControllerMoved, or CoordError."""
     (outcome,) = await services.writer.write_all([Write((DeleteOp(path, stat.version),))])
     if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
-        logger.warning("request_not_removed path=%s reason=%r", path, outcome)
+        log.warning("request_not_removed path=%s reason=%r", path, outcome)
         if not isinstance(outcome, NotEmpty):  # a node with children is left to their owner
             services.retries.repeat_if([outcome], again)

@@ -1,7 +1,4 @@
-"""What a controller tries again later, and when: one timer for all of it.
-
-A failure is no reason to forget what was asked for; it waits here until the next attempt.
-"""
+"""The controller's retries: work that failed waits here for the next attempt. One timer for all."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from pybroker.model import TopicPartition
 
 
 class Retries:
-    """Of one term. Owns a timer, until `close`.
+    """The retries of one controller's term. Owns a timer, until `close`.
 
-    `partitions` are those whose state could not be stored; `removals`: whether nodes of a deleted
+    `partitions` are those whose state could not be stored. `removals`: whether nodes of a deleted
     topic could not be removed.
     """
 
@@ -30,12 +27,13 @@ class Retries:
         self.removals = False
 
     def repeat_if(self, reasons: Collection[object], event: Event) -> None:
-        """Handle `event` once more if there is a reason."""
+        """Handle `event` again at the next attempt if `reasons` is not empty."""
         if reasons:
             self._events[event] = None
 
     def take(self) -> set[TopicPartition]:
-        """It is time: the events are queued again; gives the partitions to try again."""
+        """Put the waiting events back into the controller's queue. Return the partitions to
+        retry."""
         self._timer = None
         events, self._events = self._events, {}
         for event in events:
@@ -45,7 +43,7 @@ class Retries:
         return keys
 
     def schedule(self) -> None:
-        """To be called at the end of each round."""
+        """Start the timer if anything waits. To be called at the end of each round."""
         if not (self.partitions or self._events or self.removals):
             self._attempts = 0
         elif self._timer is None:
@@ -55,7 +53,7 @@ class Retries:
             self._timer = loop.call_later(pause_s, self._enqueue, Retry())
 
     def close(self) -> None:
-        """Idempotent."""
+        """Cancel the timer. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,6 +1,6 @@
-"""What every part of a term works with: the picture of the cluster, the fenced writer, the state
-machine, the news for the brokers and what is tried again. Each part (`brokers.py`,
-`topic_changes.py`, `deletions.py` ...) is given this and adds one kind of event.
+"""The objects that all parts of a controller's term share: the context, the fenced writer, the
+state machine, the broker notifier and the retries. Each part (`brokers.py`, `topic_changes.py`,
+`deletions.py` ...) gets them and handles one kind of event.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from pybroker.ports import Clock, Coord, Rng
 
 @dataclass(frozen=True, slots=True)
 class RebalanceSettings:
-    """Kafka's leader.imbalance.*: the share of a broker's partitions, in percent, that others may
-    lead, and how often it is looked at; for the first time `first_check_s` after the election."""
+    """Kafka's leader.imbalance.* options: the share of a broker's partitions, in percent, that
+    other brokers may lead, and the interval of the checks. The first check is `first_check_s` after
+    the controller's election."""
 
     imbalance_percentage: int
     interval_s: float
@@ -39,7 +40,7 @@ class RebalanceSettings:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self | None:
-        """None leaves leaders where they are."""
+        """Return the settings; None if the option auto.leader.rebalance.enable is off."""
         if not config.auto_leader_rebalance_enable:
             return None
         return cls(
@@ -50,11 +51,13 @@ class RebalanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """`delete_topic_enable` as Kafka's delete.topic.enable; `backoff` for everything that is tried
-    again; `stop_timeout_s` is how long resigning may take; `rebalance` None leaves leaders where
-    they are; `journal` keeps what was decided; `elections` learns how long it took to find leaders
-    after brokers had come or gone; `policy_of` lays a topic's own values over those of the
-    cluster."""
+    """The controller's settings.
+
+    `delete_topic_enable` is Kafka's delete.topic.enable. `backoff` is for all retries.
+    `stop_timeout_s` limits the time for resigning. `rebalance` None means no automatic preferred
+    elections. `journal` keeps the decisions. `elections` measures the time to handle a change of
+    the live brokers, elections included. `policy_of` lays a topic's options over the cluster's.
+    """
 
     delete_topic_enable: bool = True
     backoff: Backoff = field(default_factory=Backoff)
@@ -66,7 +69,7 @@ class ControllerSettings:
 
 
 class ControllerServices:
-    """Of one term; used by the controller's consumer task only."""
+    """The shared objects of one controller's term; used only by the controller's consumer task."""
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class ControllerServices:
         )
 
     async def repair(self, keys: Iterable[TopicPartition]) -> None:
-        """Bring the partitions to the best state that the live brokers allow.
+        """Move the partitions to the best state that the live brokers allow (`decide_repair`).
 
         Raises ControllerMoved, or CoordError.
         """
@@ -112,8 +115,8 @@ class ControllerServices:
         )
 
     def circumstances(self, partition: Partition) -> Circumstances:
-        """Under what a decision about the partition is made now. The policies of its topic have to
-        be loaded, as `machine.move` does for what is disturbed."""
+        """Return the inputs of a decision about the partition now. The policy of its topic has to
+        be loaded before; `machine.move` does this for each partition that needs it."""
         context = self.context
         policy = self.policies.of(partition.topic_partition.topic)
         return Circumstances(
@@ -127,6 +130,6 @@ class ControllerServices:
         )
 
     async def close(self) -> None:
-        """Stop telling brokers anything. Idempotent."""
+        """Stop the retries and the notifier. Idempotent."""
         self.retries.close()
         await self.notifier.close()

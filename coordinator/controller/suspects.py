@@ -1,8 +1,10 @@
-"""Partitions that nobody is known to have as a whole: every in-sync and every eligible replica has
-stepped aside after a power loss. They wait until all replicas are back and have said what they
-have; then the longest log leads, with a loss receipt. An unclean election may come first. What a
-broker has said does not hold for what it finds when it begins anew: the election checks that none
-of those in sync has.
+"""Orphaned partitions: after a power loss every in-sync and every eligible replica has left the
+ISR, so no replica is known to hold all committed records.
+
+The controller waits until all assigned replicas are live and have reported their log ends. Then it
+elects the longest log and writes a loss receipt. An unclean election may come first. A log end
+report holds only for the broker's incarnation: the election's multi checks that no member of the
+new ISR has begun a new incarnation.
 """
 
 from __future__ import annotations
@@ -21,17 +23,18 @@ from pybroker.coordinator.zookeeper.log_end_reports import LogEndReport, read_lo
 from pybroker.coordinator.zookeeper.registry import read_incarnation
 from pybroker.model import NO_TOPIC_ID, TopicPartition, is_orphaned
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def longest(
     partition: Partition, reports: Mapping[int, LogEndReport], hosts: Collection[int]
 ) -> Sequence[int]:
-    """The replicas whose logs end with the latest epoch, and in it at the largest offset, in the
-    order in which they were assigned: they have the same records. None while a replica is away or
-    has not answered to this state.
+    """Return the replicas with the longest log, in the order of the assignment: the log ends with
+    the latest leader epoch and, in that epoch, at the largest offset. They have the same records.
+    Return none while a replica is not usable or has not reported its log end for this state.
 
-    An epoch that has not been yet is damage: no checksum covers the epochs of batches.
+    A log whose last epoch is later than the partition's leader epoch is damaged and does not count:
+    no checksum covers the epochs of batches.
     """
     state = partition.state
     assert state is not None
@@ -48,8 +51,8 @@ def longest(
 def decide_longest(
     partition: Partition, reports: Mapping[int, LogEndReport], now: Circumstances
 ) -> StateWrite | None:
-    """The longest log leads, with all that are equal to it in sync; the others follow it. None if
-    it is too early, or too late."""
+    """Return the state in which the longest log leads, with all equally long logs as the ISR. None
+    if the partition is not orphaned (any more), or if a report is missing."""
     if partition.state is None or not is_orphaned(partition.state):
         return None
     isr = tuple(longest(partition, reports, now.candidates))
@@ -61,17 +64,18 @@ def decide_longest(
 
 
 class Suspects:
-    """Of one term."""
+    """The elections of orphaned partitions in one controller's term."""
 
     def __init__(self, services: ControllerServices) -> None:
         self._services = services
 
     async def look_at_all(self) -> None:
-        """As `look`. For when a broker is there whose reports are stored already."""
+        """`look` at all partitions: a broker that starts may have stored its reports before."""
         await self.look([each.topic_partition for each in self._services.context.kept_partitions()])
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
-        """Elect where all is known. Raises ControllerMoved, or CoordError."""
+        """Elect leaders for those of the partitions that are orphaned and have all reports. Raises
+        ControllerMoved, or CoordError."""
         services = self._services
         incarnations: dict[int, int] = {}
         for key in keys:
@@ -87,8 +91,9 @@ class Suspects:
     async def _read(
         self, partition: Partition, incarnations: dict[int, int]
     ) -> dict[int, LogEndReport]:
-        """Those that hold; one for an earlier topic of the name may have been on its way when that
-        was removed. `incarnations` are those that are known, and gets the others."""
+        """Return the valid reports by replica. A report is valid if its broker has not begun a new
+        incarnation, and if it is for this topic, not for a deleted topic of the same name.
+        `incarnations` holds the incarnations that were read already; the others are added."""
         key, coord = partition.topic_partition, self._services.coord
         topic_id = self._services.context.topics[key.topic].topic_id
 

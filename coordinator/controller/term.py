@@ -1,9 +1,9 @@
-"""What an elected controller does, from taking over to being closed: one handler an event.
+"""A controller's term, from the won election to the end: one handler for each event.
 
-Each handler reads what is true now, lets the pure parts decide, stores the decisions, and leaves
-the news for the brokers with their senders. Handlers run one after the other, in the controller's
-consumer task; nothing else changes the context. When a handler fails half-way it may be run again:
-what is done stays done, and what was not told is told next time.
+Each handler reads the present state, lets the pure parts decide, stores the decisions, and queues
+the changes for the brokers. Handlers run one after the other, in the controller's consumer task;
+nothing else changes the context. A handler that fails half-way may run again: stored decisions
+stay, and changes that were not sent to the brokers are sent by the next run.
 """
 
 from __future__ import annotations
@@ -88,13 +88,15 @@ class ControllerTerm:
 
     @property
     def context(self) -> ClusterContext:
-        """What the controller believes of the cluster; to be read only."""
+        """The controller's view of the cluster; read-only for callers."""
         return self._services.context
 
     async def begin(self) -> None:
-        """Take over. The brokers hear of the live brokers before anything else.
+        """Read the cluster, repair it, and send every broker its state. The list of live brokers
+        comes first.
 
-        Raises ControllerMoved, or CoordError; then close this and stand for election again.
+        Raises ControllerMoved, or CoordError. The caller then closes this term and stands for
+        election again.
         """
         services = self._services
         services.journal.elected()
@@ -116,8 +118,8 @@ class ControllerTerm:
         await self._end_round()
 
     async def handle(self, event: Event) -> None:
-        """Raises ControllerMoved, or CoordError; after ConnectionLoss the event may be handled
-        again."""
+        """Handle one event. Raises ControllerMoved, or CoordError; after ConnectionLoss the event
+        may be handled again."""
         self._services.journal.event = type(event).__name__
         match event:
             case BrokersChanged():
@@ -161,8 +163,8 @@ class ControllerTerm:
     async def _try_again(self) -> None:
         keys = self._services.retries.take()
         try:
-            # What was stored although its reply was lost is not in the picture yet, and nothing
-            # seems to be amiss with it: those who lead and follow would never hear of it.
+            # A state that was stored, although the reply was lost, is not in the context yet, and
+            # `repair` would find nothing to do: its leader and followers would never hear of it.
             await self._services.machine.refresh(keys)
         except CoordError:
             self._services.retries.partitions.update(keys)
@@ -172,7 +174,7 @@ class ControllerTerm:
         await self._deletions.finish()
 
     async def _policies_changed(self, topics: frozenset[str] | None) -> None:
-        """Somebody may lead now that could not before."""
+        """Elect again where no replica could lead: the new options may allow one to."""
         await self._services.repair(
             partition.topic_partition
             for partition in list(self.context.kept_partitions())
@@ -181,7 +183,7 @@ class ControllerTerm:
         )
 
     async def close(self) -> None:
-        """Stop telling brokers anything. Idempotent."""
+        """Stop the timers and the senders. Idempotent."""
         self._services.journal.steps_down()
         self._rebalance.close()
         await self._services.close()

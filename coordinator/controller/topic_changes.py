@@ -1,4 +1,5 @@
-"""Topics that appear, grow and vanish, whoever wrote or removed their nodes."""
+"""New topics, new partitions and removed topics: the controller follows the topic nodes, which
+brokers and Kafka's tools write."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from pybroker.coordinator.controller.reading import read_topic_names, read_topic
 from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.model import TopicDescription, TopicPartition
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class TopicChanges:
-    """Of one term; changes the context's topics."""
+    """The handler of topic changes in one controller's term. Changes the context's topics."""
 
     def __init__(
         self, services: ControllerServices, loader: ControllerInitializer, watches: Watches
@@ -31,7 +32,7 @@ class TopicChanges:
         return self._services.context
 
     async def look(self) -> set[str]:
-        """Take up topics that are new, forget those that are gone. Gives all names that exist."""
+        """Add new topics to the context and forget removed ones. Return the names of all topics."""
         names = await read_topic_names(self._services.coord, self._watches.topics)
         self._context.damaged.intersection_update(names)
         for name in sorted(self._context.topics.keys() - names):
@@ -43,7 +44,7 @@ class TopicChanges:
         return names
 
     async def _open(self, names: Iterable[str]) -> None:
-        """Lead the partitions of topics that the context has just taken up."""
+        """Elect leaders for the partitions of topics that are new to the context."""
         keys = [
             partition.topic_partition
             for name in names
@@ -54,7 +55,7 @@ class TopicChanges:
         await self._services.repair(keys)
 
     async def look_at(self, name: str) -> None:
-        """The node of one topic has changed or is gone."""
+        """Read the node of one topic, which has changed or was removed, and follow the change."""
         nodes, damaged = await read_topics(self._services.coord, [name], self._watches.topic)
         known = self._context.topics.get(name)
         node = nodes.get(name)
@@ -66,7 +67,7 @@ class TopicChanges:
             await self.look()
             return
         if node.assignment.topic_id not in (None, known.topic_id):
-            logger.warning("topic_replaced topic=%s", name)
+            log.warning("topic_replaced topic=%s", name)
             self._forget(name)
             await self.look()
             return
@@ -79,19 +80,19 @@ class TopicChanges:
         name, known = found.name, self._context.topics[found.name].assignment
         merged = {**found.assignment, **known}
         if any(found.assignment.get(key) != known[key] for key in known):
-            logger.warning("assignment_change_ignored topic=%s", name)
+            log.warning("assignment_change_ignored topic=%s", name)
         added = [TopicPartition(name, key) for key in sorted(merged.keys() - known.keys())]
         if not added:
             return
-        logger.info("topic_grows topic=%s partitions=%d added=%d", name, len(merged), len(added))
+        log.info("topic_grows topic=%s partitions=%d added=%d", name, len(merged), len(added))
         grown = TopicDescription(name, found.topic_id, merged)
         await self._loader.expand_topic(grown, added)
         self._services.notifier.describe(added)
         await self._services.repair(added)
 
     def _forget(self, name: str) -> None:
-        """The nodes of the topic are gone, whoever removed them: brokers forget it."""
-        logger.info("topic_gone topic=%s", name)
+        """Forget a topic whose node is gone, and let the brokers forget it."""
+        log.info("topic_gone topic=%s", name)
         self._context.deletions[name] = Deletion(name)
         self._services.notifier.describe_now(self._context.partitions_of(name))
         self._context.drop_topic(name)

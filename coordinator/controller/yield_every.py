@@ -1,8 +1,7 @@
-"""Much work in small turns: what a controller decides for thousands of partitions must not hold up
-the event loop, on which the same broker serves its clients.
+"""Long loops that yield to other tasks: the controller decides for thousands of partitions on the
+event loop on which the same broker serves its clients.
 
-Between two turns other tasks run, but never another handler of the controller: those take turns
-with each other as wholes.
+Another handler of the controller never runs during such a pause: handlers run one after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ ITEMS_PER_YIELD: Final = 250
 
 
 async def yield_every(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items, with a pause for others after every ITEMS_PER_YIELD."""
+    """Yield the items, and let other tasks run after every ITEMS_PER_YIELD of them."""
     for number, item in enumerate(items, 1):
         yield item
         if number % ITEMS_PER_YIELD == 0:

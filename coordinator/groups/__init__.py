@@ -1,1 +1,1 @@
-"""Consumer groups: who is in them, what they are assigned, and how far they have read."""
+"""Consumer groups: their members, the members' assignments, and the committed offsets."""

@@ -1,4 +1,4 @@
-"""What members ask of a group, and what it answers: plain values. Timeouts in ms."""
+"""The requests of members and the group's answers, as plain values. Timeouts in ms."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pybroker.errors import ErrorCode
 NO_GENERATION: Final = -1
 NO_MEMBER_ID: Final = ""
 Ticket = int
-"""Stands for a request that waits for its answer."""
+"""Names a request that waits for its answer."""
 Protocols = tuple[tuple[str, bytes], ...]
-"""Name and metadata of the assignors that a member knows, best first."""
+"""(name, metadata) of each assignor that a member supports, in order of its preference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """`requires_known_id`: a dynamic member without an id is given one and has to come back with it
-    (KIP-394). `may_skip`: it understands that it leads, but has nothing to assign (KIP-814).
-    `reason`: why it joins, in its own words."""
+    """A JoinGroup request. `requires_known_id`: a dynamic member without an id gets one and has to
+    join again with it (KIP-394). `may_skip`: the member understands a leader's answer that tells it
+    not to assign (KIP-814). `reason`: the member's own words for why it joins."""
 
     member_id: str
     session_timeout_ms: int
@@ -36,7 +36,7 @@ class Join:
     reason: str = ""
 
     def size(self) -> int:
-        """Characters and bytes that are kept of it."""
+        """Return the number of characters and bytes that the group keeps of the request."""
         told = sum(len(name) + len(metadata) for name, metadata in self.protocols)
         names = (self.instance_id or "", self.client_id, self.protocol_type)
         return told + sum(map(len, names))
@@ -44,7 +44,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member, as its leader is told of it."""
+    """A member, as the group's leader gets it in its answer."""
 
     member_id: str
     instance_id: str | None
@@ -53,8 +53,8 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to a join. Without an error, `members` is empty for all but the leader, who has
-    nothing to assign if `skips`."""
+    """The answer to a JoinGroup request. Without an error, only the leader gets `members`. `skips`
+    tells the leader not to assign."""
 
     error: ErrorCode
     member_id: str
@@ -68,8 +68,8 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """`assignments` by member id, from the leader only. `protocol_type` and `protocol` are None
-    where the member says nothing of them (before KIP-559)."""
+    """A SyncGroup request. `assignments` by member id, from the leader only. `protocol_type` and
+    `protocol` are None where the request has none (before KIP-559)."""
 
     member_id: str
     generation: int
@@ -81,7 +81,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The answer to a sync."""
+    """The answer to a SyncGroup request."""
 
     error: ErrorCode
     assignment: bytes = b""
@@ -91,8 +91,8 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who speaks, in heartbeats, commits and leaves. An operator who takes out a static member
-    names it without a member id."""
+    """The ids of the member in a heartbeat, commit or leave request. An operator removes a static
+    member by its instance id, without a member id."""
 
     member_id: str
     instance_id: str | None = None
@@ -100,8 +100,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member for operators and mirrors. Without metadata and assignment unless the group is
-    Stable."""
+    """A member, for DescribeGroups and for the mirror in ZooKeeper. It has metadata and an
+    assignment only if the group is Stable."""
 
     member_id: str
     instance_id: str | None
@@ -113,7 +113,8 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group for operators and mirrors. `protocol` is empty unless it is Stable."""
+    """A group, for DescribeGroups and for the mirror in ZooKeeper. `protocol` is empty unless the
+    group is Stable."""
 
     group_id: str
     state: GroupState
@@ -125,7 +126,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class GroupOverview:
-    """A line of the list of groups."""
+    """One group in the answer to ListGroups."""
 
     group_id: str
     state: GroupState

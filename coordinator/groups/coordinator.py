@@ -1,8 +1,8 @@
-"""The coordinator of the groups of one shard: gives events to the decisions, and does what follows
-from them.
+"""The coordinator of the groups of one shard: it gives requests to the decisions (`join.py`,
+`sync.py`, ...) and carries out their effects.
 
-Here are the only things that wait: for the log, for the offset store, and for what ZooKeeper says
-of classic consumers. Every decision and its appends are one step of the event loop.
+Only this module waits: for the log, for the offset store, and for ZooKeeper's answer about classic
+consumers. Every decision and its appends are one step of the event loop.
 """
 
 from __future__ import annotations
@@ -59,12 +59,13 @@ from pybroker.ports import KeyValue
 log = logging.getLogger(__name__)
 
 LATE_S: Final = 2.0
-"""A timer that is called so much later than it should says that this broker did not run, or hardly:
-then it has not listened to its members either, and nobody is to blame."""
+"""A timer that is called this much too late means that this broker hardly ran. It has not handled
+heartbeats either, so it must not blame its members."""
 
 
 NOTES_MAX: Final = 100
-"""Lines in ten seconds about the groups of one shard; a rebalance of many members has dozens."""
+"""Log lines in ten seconds about the groups of one shard; a rebalance of many members has
+dozens."""
 
 
 class GroupCoordinator:
@@ -85,24 +86,25 @@ class GroupCoordinator:
         self._take_room = dependencies.take_room
         self._log_limit = LogLimit(context.clock, lines=NOTES_MAX)
         self._recorded: dict[str, RecordedGroup] = {}
-        """What was replayed; empty once it is loaded."""
+        """The replayed groups; empty once the shard is loaded."""
         self._in_log: set[str] = set()
-        """The groups that the log has a record of."""
+        """The groups with a record in the log."""
         self._groups: dict[str, Group] = {}
         self._timers: dict[str, tuple[float, Timer]] = {}
         self._given_out: dict[tuple[str, str], None] = {}
-        """Ids of members that were given out, oldest first; many have been used since."""
+        """(group id, member id) of the ids that were given out, oldest first. Many have been used
+        since."""
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
         self._tickets = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_loaded = False
         self._has_ended = False
 
-    # the runtime's
+    # called by the runtime
 
     def replay(self, record: StoredRecord) -> None:
-        """Offsets are the store's. A record that cannot be read is left out: one group less is
-        better than none of the shard."""
+        """Replay a group record, or hand an offset record to the offset store. A record that cannot
+        be read is left out: losing one group is better than losing all groups of the shard."""
         if record.key is None:
             return
         try:
@@ -113,7 +115,7 @@ class GroupCoordinator:
                 self._replay_group(key.group_id, record.value)
         except MalformedInput as error:
             log.error(
-                "record of the groups cannot be read partition=%d offset=%d: %s",
+                "group_record_ignored partition=%d offset=%d reason=%s",
                 self.context.partition,
                 record.offset,
                 error,
@@ -140,7 +142,7 @@ class GroupCoordinator:
             group = self._groups[group_id] = from_record(group_id, stored, now)
             effects = self._turn()
             if len(group.members) > self._config.group_max_size:
-                rebalance.prepare(group, effects, "it has more members than a group may have")
+                rebalance.prepare(group, effects, "more members than group.max.size")
             effects.has_new_members = True
             self._carry_out(group, effects)
         self.context.call_later(
@@ -161,10 +163,10 @@ class GroupCoordinator:
         self._groups.clear()
         self._timers.clear()
 
-    # the members'
+    # called by members
 
     async def join(self, group_id: str, call: Join) -> Joined:
-        """Raises BrokerError."""
+        """Return the answer to a JoinGroup request, when there is one. Raises BrokerError."""
         fault = join.fault_of(call, self._config)
         if fault is not ErrorCode.NONE:
             return Joined(fault, call.member_id)
@@ -181,7 +183,7 @@ class GroupCoordinator:
             self._check_not_ended()
             if fault is not ErrorCode.NONE:
                 return Joined(fault, call.member_id)
-            self._take_room(size)  # many may have come meanwhile
+            self._take_room(size)  # others may have taken the room meanwhile
         group = self._groups.setdefault(group_id, Group(group_id))
         effects = self._turn()
         ticket, future = self._wait()
@@ -193,7 +195,7 @@ class GroupCoordinator:
         return joined
 
     async def sync(self, group_id: str, call: Sync) -> Synced:
-        """Raises BrokerError."""
+        """Return the answer to a SyncGroup request, when there is one. Raises BrokerError."""
         group = self._groups.get(group_id)
         if group is None:
             return Synced(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -212,7 +214,8 @@ class GroupCoordinator:
         return heartbeat.heartbeat(group, who, generation, self.context.clock.monotonic())
 
     def leave(self, group_id: str, leaving: Sequence[Identity]) -> list[ErrorCode]:
-        """One answer for each. Raises BrokerError for all together."""
+        """Remove these members. Return one error code for each. Raises BrokerError for all
+        together."""
         group = self._groups.get(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
@@ -226,7 +229,8 @@ class GroupCoordinator:
     def may_commit(
         self, group_id: str, who: Identity, generation: int, *, in_transaction: bool = False
     ) -> ErrorCode:
-        """Whether offsets may be committed in this very step, NONE if so."""
+        """Return NONE if offsets may be committed in this step of the event loop, else the error
+        code."""
         group = self._groups.get(group_id)
         if group is None and not in_transaction:
             return heartbeat.commit_without_group(generation)
@@ -234,10 +238,10 @@ class GroupCoordinator:
         now = self.context.clock.monotonic()
         return heartbeat.commit(group, who, generation, now, in_transaction=in_transaction)
 
-    # the operators'
+    # called by operators
 
     def facts(self, group_id: str) -> GroupFacts | None:
-        """None if there is no such group, though there may be offsets."""
+        """Return the group's facts; None if there is no such group, even if it has offsets."""
         group = self._groups.get(group_id)
         if group is None:
             return None
@@ -245,14 +249,15 @@ class GroupCoordinator:
         return GroupFacts(group.state, group.protocol_type or "", group.state_ms, topics)
 
     async def describe(self, group_id: str) -> GroupView:
-        """One that nobody knows is Dead; one with offsets only is Empty. Raises BrokerError."""
+        """Describe a group. An unknown group is Dead; a group with offsets only is Empty. Raises
+        BrokerError."""
         group = self._groups.get(group_id)
         if group is None and await self.offsets.fetch(group_id, None):
             return GroupView(group_id, GroupState.EMPTY)
         return GroupView(group_id, GroupState.DEAD) if group is None else overview.describe(group)
 
     async def overviews(self) -> list[GroupOverview]:
-        """All groups of the shard, also those with offsets only. Raises BrokerError."""
+        """Return all groups of the shard, also those with offsets only. Raises BrokerError."""
         with_offsets = await self.offsets.group_ids()
         found = [overview.overview(group) for group in self._groups.values()]
         found += (
@@ -263,16 +268,16 @@ class GroupCoordinator:
         return found
 
     def size(self) -> int:
-        """About how many bytes its groups and their members take."""
+        """Return about how many bytes of memory the groups and their members take."""
         return sum(group.size() for group in self._groups.values())
 
     def states(self) -> list[GroupState]:
-        """The state of each group that is or was coordinated here."""
+        """Return the state of each group that is or was coordinated here."""
         return [group.state for group in self._groups.values()]
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete the group and its offsets; when that is committed, NONE. Raises BrokerError: then
-        some of its offsets may be gone."""
+        """Delete the group and its offsets. Return NONE when that is committed. After a BrokerError
+        some of its offsets may be deleted."""
         group = self._groups.get(group_id)
         if group is None:
             if not await self.offsets.fetch(group_id, None):
@@ -294,7 +299,7 @@ class GroupCoordinator:
             delete.survive(group, self.context.clock.wall_ms())
             raise
         self._forget(group)
-        log.info("group deleted group=%s", group_id)
+        log.info("group_deleted group=%s", group_id)
         if end is not None:
             await self.context.committed(end)
         return ErrorCode.NONE
@@ -321,7 +326,8 @@ class GroupCoordinator:
             self._waiting.pop(ticket, None)
 
     def _carry_out(self, group: Group, effects: Effects) -> None:
-        """Do what a decision asks for, and what follows when that fails."""
+        """Carry out the effects of a decision: store records, log, answer requests, notify the
+        mirror, and set the timer. A failed append adds effects."""
         while effects.stores:
             self._store(group, effects.stores.pop(0), effects)
         for note in effects.notes:
@@ -339,7 +345,7 @@ class GroupCoordinator:
             self._set_timer(group)
 
     def _say(self, level: int, text: str) -> None:
-        """What members can cause at will."""
+        """Log a line that members can cause at will, within a rate limit."""
         left_out = self._log_limit.allow(logging.getLevelName(level))
         if left_out:
             log.log(level, "%s left_out=%d", text, left_out)
@@ -351,7 +357,7 @@ class GroupCoordinator:
         try:
             end = self.context.append([record])
         except BrokerError as error:
-            self._say(logging.WARNING, f"group not stored group={group.group_id} error={error}")
+            self._say(logging.WARNING, f"group_not_stored group={group.group_id} error={error}")
             if isinstance(store, StoreAssignment):
                 sync.appended_or_not(group, store, error.code, effects)
             elif isinstance(store, StoreReplacement):
@@ -364,11 +370,11 @@ class GroupCoordinator:
         try:
             await self.context.committed(end)
         except BrokerError as error:
-            # While it has not ended, it has to go on, whatever it was told: a broker that was away
-            # for a moment may lead on as before.
+            # A coordinator that has not ended has to go on, whatever the error: a broker that lost
+            # ZooKeeper for a moment may still be the leader.
             if self._has_ended:
                 return
-            self._say(logging.WARNING, f"group not committed group={group.group_id} error={error}")
+            self._say(logging.WARNING, f"group_not_committed group={group.group_id} error={error}")
             code = self._code_of_uncommitted()
         effects = self._turn()
         if isinstance(store, StoreAssignment):
@@ -378,8 +384,9 @@ class GroupCoordinator:
         self._carry_out(group, effects)
 
     def _code_of_uncommitted(self) -> ErrorCode:
-        """Members join again here, unless another broker may coordinate them: who is cut off from
-        ZooKeeper commits nothing, and would keep those who know no better."""
+        """Return the error code for members after a failed commit. They rejoin here, unless another
+        broker may be their coordinator: a broker that is cut off from ZooKeeper commits nothing and
+        must not keep members that cannot know this."""
         try:
             self.context.require_current()
         except BrokerError as error:
@@ -392,7 +399,8 @@ class GroupCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     def _append_tombstone(self, group_id: str) -> int | None:
-        """Gives the offset to wait for, None if the log knows nothing of the group."""
+        """Append a tombstone. Return the offset to wait for; None if the log has no record of the
+        group."""
         if group_id not in self._in_log:
             return None
         return self.context.append([KeyValue(encode_group_key(group_id), None)])
@@ -404,7 +412,8 @@ class GroupCoordinator:
             timer.cancel()
 
     def _remember_given_out(self, group_id: str, member_id: str) -> None:
-        """The oldest make room, so that nobody can fill the memory with them."""
+        """Remember an id that was given out, and forget the oldest ones above PENDING_MAX, so that
+        clients cannot fill the memory with them."""
         self._given_out[(group_id, member_id)] = None
         while len(self._given_out) > PENDING_MAX:
             oldest = next(iter(self._given_out))
@@ -423,8 +432,8 @@ class GroupCoordinator:
     # time
 
     def _set_timer(self, group: Group) -> None:
-        """See to it that somebody looks at the group when it is time. A timer that is too early is
-        left alone: heartbeats move deadlines all the time."""
+        """Set a timer for the group's next deadline. A timer that is too early is kept: heartbeats
+        move deadlines all the time."""
         due = group.next_deadline()
         known = self._timers.get(group.group_id)
         if known is not None:
@@ -453,7 +462,7 @@ class GroupCoordinator:
         )
 
     async def _sweep(self) -> None:
-        """Groups that nobody is in and that have no offsets come to an end."""
+        """Delete groups without members and without offsets."""
         try:
             with_offsets = set(await self.offsets.group_ids())
             for group in [*self._groups.values()]:
@@ -463,6 +472,6 @@ class GroupCoordinator:
                     delete.delete(group, self.context.clock.wall_ms())
                     self._forget(group)
                     self._membership.members_changed(overview.describe(group))
-                    log.info("group ends group=%s reason=no members, no offsets", group.group_id)
+                    log.info("group_ended group=%s reason=no members, no offsets", group.group_id)
         except (BrokerError, CoordError) as error:
-            log.info("groups without offsets not looked for error=%s", error)
+            log.info("group_sweep_failed error=%s", error)

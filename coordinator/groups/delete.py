@@ -1,4 +1,4 @@
-"""DeleteGroups, and the end of groups that nobody uses any more."""
+"""DeleteGroups, and the end of unused groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pybroker.errors import ErrorCode
 
 
 def fault_of(group: Group) -> ErrorCode:
-    """Why it cannot be deleted now, or NONE."""
+    """Return the error for which the group cannot be deleted now, or NONE."""
     if group.state is GroupState.EMPTY:
         return ErrorCode.NONE
     if group.state is GroupState.DEAD:
@@ -17,11 +17,12 @@ def fault_of(group: Group) -> ErrorCode:
 
 
 def delete(group: Group, wall_ms: int) -> None:
-    """It is going: from now on everybody is told to ask again, which ends when it is gone."""
+    """Begin the deletion of the group. Until it ends, requests are answered with a retriable
+    error."""
     group.pending.clear()
     group.move_to(GroupState.DEAD, wall_ms)
 
 
 def survive(group: Group, wall_ms: int) -> None:
-    """It could not be deleted."""
+    """Keep the group after its deletion has failed."""
     group.move_to(GroupState.EMPTY, wall_ms)

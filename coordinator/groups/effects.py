@@ -1,7 +1,7 @@
-"""One step of a group: what is given to a decision, and what follows from it.
+"""The effects of a decision: the inputs of one step of a group, and the actions that follow.
 
-Decisions change the group and write down here what is to be done outside: whom to answer, what to
-store. The coordinator does it when the decision is made, in this order: store, then answer.
+A decision changes the group and collects here the actions outside it: answers, records to store,
+log lines. The coordinator carries them out after the decision, in this order: store, then answer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from pybroker.coordinator.groups.records import RecordedGroup
 
 @dataclass(frozen=True, slots=True)
 class StoreAssignment:
-    """The leader's assignment: members are answered when it is committed."""
+    """The leader's assignment. Members are answered when it is committed."""
 
     record: RecordedGroup
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReplacement:
-    """A static member that came back under another id: it is answered when that is committed.
-    `before` is the member as it was, `leader` the leader's id of then; `may_skip` as in `Join`."""
+    """A static member that returned under a new member id. It is answered when that is committed.
+    `before` is the member before the change, `leader` the leader's id before it; `may_skip` as in
+    `Join`."""
 
     record: RecordedGroup
     member_id: str
@@ -37,7 +38,7 @@ class StoreReplacement:
 
 @dataclass(frozen=True, slots=True)
 class StoreEmpty:
-    """The group has lost its last member. Nobody waits for that."""
+    """The group without members, after it has lost its last one. No request waits for this."""
 
     record: RecordedGroup
 
@@ -47,8 +48,8 @@ Store = StoreAssignment | StoreReplacement | StoreEmpty
 
 @dataclass(slots=True)
 class Effects:
-    """`now` in seconds of the monotonic clock, `wall_ms` in ms since 1970. `new_id` makes an id
-    from what it shall begin with."""
+    """The inputs and the effects of one step. `now` in seconds of the monotonic clock, `wall_ms` in
+    ms since 1970. `new_id` makes a member id from its prefix."""
 
     now: float
     wall_ms: int
@@ -57,16 +58,17 @@ class Effects:
     answers: list[tuple[Ticket, Joined | Synced]] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What the log of the broker should say."""
+    """Lines for the broker's log."""
     rebalances: int = 0
     """Generations that got an assignment from their leader."""
     has_new_members: bool = False
-    """Somebody is gone, or has another id or another assignment: mirrors have to hear of it."""
+    """A member is gone, or has another id or another assignment: the mirror in ZooKeeper has to
+    follow."""
 
     def answer(self, ticket: Ticket, answer: Joined | Synced) -> None:
         self.answers.append((ticket, answer))
 
     def note(self, group: Group, what: str, **facts: object) -> None:
-        words = [f"group {what}", f"group={group.group_id}"]
+        words = [f"group_{what}", f"group={group.group_id}"]
         words += (f"{name}={value}" for name, value in facts.items())
         self.notes.append(" ".join(words))

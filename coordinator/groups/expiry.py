@@ -1,4 +1,4 @@
-"""What happens to a group because time passes."""
+"""The deadlines of a group: sessions, joins, syncs, and ids that were given out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WITH_SYNC_DEADLINE = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
 
 
 def expire(group: Group, effects: Effects) -> None:
-    """Decide about everything that is due at `effects.now`."""
+    """Handle every deadline that has passed at `effects.now`."""
     if group.state is GroupState.DEAD:
         return
     _expire_pending(group, effects)
@@ -23,8 +23,8 @@ def expire(group: Group, effects: Effects) -> None:
 
 
 def begin_anew(group: Group, effects: Effects) -> None:
-    """This broker has not listened for a while: nobody is to blame for being silent, or late. All
-    have as much time as after a fail-over."""
+    """Restart the deadlines of the members, since this broker has not handled requests for a while.
+    Members have as much time as after a failover."""
     for member in group.members.values():
         if not member.is_new:
             member.heard(effects.now)
@@ -49,20 +49,21 @@ def _expire_sessions(group: Group, effects: Effects) -> None:
         if member.deadline <= effects.now and not member.is_excused()
     ]
     for member in late:
-        why = "nothing was heard of its client" if member.is_new else "its session is over"
+        why = "first join not answered in time" if member.is_new else "session timeout"
         rebalance.take_out(group, effects, member, why)
     if late:
-        rebalance.go_on_without(group, effects, f"{len(late)} members were not heard of")
+        rebalance.go_on_without(group, effects, f"{len(late)} members timed out")
 
 
 def _expire_syncs(group: Group, effects: Effects) -> None:
-    """Who has not asked for its assignment in time cannot be at work, though it heartbeats."""
+    """Remove members that have not sent SyncGroup in time: without an assignment they cannot work,
+    even if they send heartbeats."""
     group.sync_deadline = None
     if group.state not in WITH_SYNC_DEADLINE:
         return
     late = [group.members[each] for each in sorted(group.owes_sync) if each in group.members]
     group.owes_sync.clear()
     for member in late:
-        rebalance.take_out(group, effects, member, "it did not sync in time")
+        rebalance.take_out(group, effects, member, "no SyncGroup in time")
     if late:
-        rebalance.go_on_without(group, effects, f"{len(late)} members did not sync")
+        rebalance.go_on_without(group, effects, f"{len(late)} members sent no SyncGroup")

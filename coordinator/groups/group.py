@@ -1,8 +1,8 @@
-"""A group as its coordinator has it in memory: a value with the questions and small changes that
-all decisions share.
+"""A group in the coordinator's memory: a value with the questions and small changes that all
+decisions share.
 
-What is decided stands in one file an idea (`join.py`, `sync.py`, ...). Of all this the log knows
-only what `recorded` gives; the rest is the rebalance that is under way, which a fail-over forgets.
+Each decision has its own file (`join.py`, `sync.py`, ...). The log has only the result of
+`recorded`. The rest is the rebalance under way, which is lost at a failover.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ GROUP_BYTES: Final = 2048
 
 @dataclass(slots=True)
 class Group:
-    """Deadlines in seconds of the monotonic clock, `state_ms` in ms since 1970.
+    """A consumer group. Deadlines in seconds of the monotonic clock, `state_ms` in ms since 1970.
 
-    `static` is instance id -> member id, of the members that have one. `pending`: ids that were
-    given out (KIP-394), with their deadlines, oldest first. `owes_sync`: members of the generation
-    that have not sent their SyncGroup. `initial_rest_s`: None unless the group was empty; else how
-    much longer the initial delay may become.
+    `static`: instance id -> member id, for static members. `pending`: ids that were given out
+    (KIP-394) -> their deadlines, oldest first. `owes_sync`: members of the generation that have not
+    sent SyncGroup. `initial_rest_s`: how much longer the initial delay may become; None unless
+    the group was empty before this rebalance.
     """
 
     group_id: str
@@ -48,15 +48,15 @@ class Group:
     sync_deadline: float | None = None
     initial_rest_s: float | None = None
     was_extended: bool = False
-    """Somebody came while the initial delay ran."""
+    """A new member joined during the initial delay."""
     is_storing: bool = False
-    """The assignment of this generation is on its way into the log."""
+    """The assignment of this generation is being written to the log."""
 
     def move_to(self, state: GroupState, wall_ms: int) -> None:
-        """Raises IllegalMove."""
+        """Move to `state`, entered at `wall_ms`. Raises IllegalMove."""
         if self.state not in LEGAL_MOVES[state]:
             raise IllegalMove(
-                f"group {self.group_id}: from {self.state.value} to {state.value} is no legal move"
+                f"group={self.group_id} cannot go from {self.state.value} to {state.value}"
             )
         self.state = state
         self.state_ms = wall_ms
@@ -65,22 +65,23 @@ class Group:
 
     @property
     def rebalance_timeout_s(self) -> float:
-        """How long the slowest member may take to join again."""
+        """The longest rebalance timeout of a member."""
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0) / 1000
 
     @property
     def joining(self) -> int:
-        """How many members wait for the new generation."""
+        """The number of members that wait for the new generation."""
         return sum(member.join is not None for member in self.members.values())
 
     @property
     def everybody_joined(self) -> bool:
-        """Whether there is nobody left to wait for."""
+        """Whether all members have joined and no given-out id is pending."""
         return self.joining == len(self.members) and not self.pending
 
     @property
     def is_forgettable(self) -> bool:
-        """Whether nothing of it is worth memory: nobody came, and no generation ever was."""
+        """Whether the group has nothing to keep: no members, no pending ids, and no generation
+        yet."""
         return (
             self.state is GroupState.EMPTY
             and not self.members
@@ -89,7 +90,7 @@ class Group:
         )
 
     def fault_of(self, who: Identity) -> ErrorCode:
-        """Why this is no member, or NONE."""
+        """Return the error if these are not the ids of a member, or NONE."""
         if who.instance_id is not None:
             known = self.static.get(who.instance_id)
             if known is not None and known != who.member_id:
@@ -99,12 +100,12 @@ class Group:
         return ErrorCode.NONE if who.member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def common_protocols(self) -> set[str]:
-        """The assignors that all members know."""
+        """Return the assignors that all members support."""
         known = {member.known for member in self.members.values()}
         return set(frozenset.intersection(*known)) if known else set()
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody of that kind, with these assignors, may be in it."""
+        """Whether a member with this protocol type and these assignors may be in the group."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if self.protocol_type != protocol_type or not protocols:
@@ -115,22 +116,22 @@ class Group:
         return bool(common)
 
     def elected_protocol(self) -> str:
-        """The assignor with the most votes; of equals the one that was voted for first. There is
-        at least one member, and one assignor that all know."""
+        """Return the assignor with the most votes; of equals the one that was voted for first. The
+        group must have a member, and an assignor that all members support."""
         common = self.common_protocols()
         votes = Counter(member.vote(common) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def next_deadline(self) -> float | None:
-        """When something is due next, if nothing else happens."""
+        """Return the next deadline of the group; None if it has none."""
         deadlines: list[float] = [*self.pending.values()]
         deadlines += (m.deadline for m in self.members.values() if not m.is_excused())
         deadlines += (d for d in (self.join_deadline, self.sync_deadline) if d is not None)
         return min(deadlines, default=None)
 
     def size(self) -> int:
-        """About how many bytes of memory it takes; without ids that were given out, which have a
-        limit of their own."""
+        """Return about how many bytes of memory the group takes, without the ids that were given
+        out, which have a limit of their own."""
         if not (self.members or self.generation):
             return 0
         members = sum(member.size() for member in self.members.values())
@@ -149,7 +150,8 @@ class Group:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Gives the member that was; another leads if it did."""
+        """Remove the member, or the pending id. Return the removed member. If it was the leader,
+        another member leads."""
         self.pending.pop(member_id, None)
         self.owes_sync.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -162,7 +164,7 @@ class Group:
         return member
 
     def replace(self, member: Member, new_id: str) -> Member:
-        """The same static member under another id, in the same place."""
+        """Give a static member the id `new_id`, in the same place. Return the changed member."""
         renamed = dataclasses.replace(member, member_id=new_id, join=None, sync=None)
         self.members = {
             (new_id if key == member.member_id else key): (
@@ -182,7 +184,7 @@ class Group:
     # the log
 
     def recorded(self, assignments: Mapping[str, bytes], wall_ms: int) -> RecordedGroup:
-        """What the log is to know, with these assignments by member id."""
+        """Return the group's record for the log, with these assignments by member id."""
         protocol = self.protocol or ""
         return RecordedGroup(
             protocol_type=self.protocol_type or "",
@@ -207,13 +209,13 @@ class Group:
 
 
 def assignments_of(members: Iterable[Member]) -> dict[str, bytes]:
-    """Who has what."""
+    """Return member id -> assignment."""
     return {member.member_id: member.assignment for member in members}
 
 
 def from_record(group_id: str, recorded: RecordedGroup, now: float) -> Group:
-    """The group as a new coordinator takes it over: nobody has to rebalance, and every session
-    begins anew."""
+    """Return the group as a new coordinator takes it over: it need not rebalance, and the session
+    timeout of each member starts again."""
     group = Group(
         group_id,
         state=GroupState.STABLE if recorded.members else GroupState.EMPTY,

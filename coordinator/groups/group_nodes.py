@@ -1,4 +1,4 @@
-"""What else there is of a group below `/consumers/<group>`, and how all of it goes."""
+"""The nodes of a group below `/consumers/<group>`: classic members, and the removal of nodes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pybroker.coordinator.zookeeper.schemas import is_coordinated_member
 from pybroker.errors import ErrorCode, NoNode
 from pybroker.ports import Coord
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 async def classic_members(coord: Coord, group_id: str) -> list[str]:
-    """The members that have registered by themselves, as the consumers of Kafka 0.8 do; a group
-    that has some is none of a coordinator's. Raises CoordError."""
+    """Return the names of the members that have registered by themselves, as the consumers of Kafka
+    0.8 do. A group with such members has no coordinator. Raises CoordError."""
     root = paths.group_members(group_id)
     names = await children_of(coord, root)
 
@@ -34,7 +34,7 @@ async def classic_members(coord: Coord, group_id: str) -> list[str]:
 
 
 async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) -> ErrorCode:
-    """Remove everything that there is of the group; the error if something could not be removed.
+    """Remove all nodes of the group. Return NONE, or the error of a node that could not be removed.
     Raises CoordError."""
     if not group_id:
         return ErrorCode.NONE
@@ -49,8 +49,8 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """Remove the parents of offsets where nothing is left below them, up to the group's. Raises
-    CoordError."""
+    """Remove the parent nodes of these topics' offsets that have no children, and then the empty
+    nodes above them, up to the group's own. Raises CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
     candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)
@@ -72,7 +72,7 @@ async def _empty_of(coord: Coord, candidates: list[str]) -> list[str]:
 
 
 async def _tree(coord: Coord, root: str) -> list[str]:
-    """The nodes at and below `root`, parents before their children."""
+    """Return the paths of `root` and the nodes below it, parents before their children."""
     if await coord.exists(root) is None:
         return []
     found, level = [root], [root]
@@ -85,7 +85,7 @@ async def _tree(coord: Coord, root: str) -> list[str]:
 
 
 async def children_of(coord: Coord, path: str) -> list[str]:
-    """Empty where there is no such node. Raises CoordError."""
+    """Return the children's names; none if the node does not exist. Raises CoordError."""
     try:
         return await coord.children(path)
     except NoNode:

@@ -1,10 +1,11 @@
-"""Cooperative rebalancing (KIP-429): whether a member has to join again so that others get what it
-had.
+"""Cooperative rebalancing (KIP-429): whether a member has to rejoin so that others get partitions
+that it has revoked.
 
-Of its assignor's business a coordinator knows only what all consumers say in the same form. What a
-member had, and nobody has in this generation, it is giving back; when it joins again, those
-partitions are divided. A static member that dies before takes its place again without knowing of
-that, and so may the leader, the only other one who does.
+The coordinator knows only the part of the metadata that all consumers encode in the same form. A
+partition that a member owned before, and that no member is assigned in this generation, is being
+revoked; when the member rejoins, it is assigned again. A static member that restarts before it has
+rejoined does not know that others wait for these partitions, and the leader may have restarted,
+too: then no member knows.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, de
 
 
 def is_awaited_from(group: Group, member: Member) -> bool:
-    """Whether the next generation waits for this member to give something back. False where the
-    members speak otherwise, or cannot be understood."""
+    """Whether the next generation waits for this member to rejoin after revoking partitions. False
+    if the members are no consumers, or if their metadata cannot be read."""
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:
         return False
     try:

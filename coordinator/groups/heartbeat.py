@@ -1,5 +1,5 @@
-"""Heartbeat, and OffsetCommit as far as membership is concerned: who speaks is alive, if it is
-who it says it is."""
+"""Heartbeat, and the membership check of OffsetCommit: a valid request renews the member's
+session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.errors import ErrorCode
 
 
 def heartbeat(group: Group, who: Identity, generation: int, now: float) -> ErrorCode:
-    """What a heartbeat is answered."""
+    """Return the answer to a heartbeat."""
     fault = _fault_of(group, who, generation)
     if fault is not ErrorCode.NONE:
         return fault
@@ -23,11 +23,12 @@ def heartbeat(group: Group, who: Identity, generation: int, now: float) -> Error
 def commit(
     group: Group, who: Identity, generation: int, now: float, *, in_transaction: bool = False
 ) -> ErrorCode:
-    """Whether offsets may be committed now, NONE if so.
+    """Return NONE if offsets may be committed now, else the error code.
 
-    Who names neither member nor generation (a consumer that assigns its partitions itself, an
-    operator) may as long as nobody is in the group; in a transaction always, since old producers
-    cannot say for whom they commit. A commit of a member counts as a heartbeat.
+    A commit without member and generation (of a consumer that assigns its own partitions, or of an
+    operator) is allowed only while the group has no members. In a transaction it is always allowed,
+    since old producers do not send these fields. A member's commit outside a transaction counts as
+    a heartbeat.
     """
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -47,7 +48,7 @@ def commit(
 
 
 def commit_without_group(generation: int) -> ErrorCode:
-    """The same where there is no such group."""
+    """Return the answer of `commit` for a group that does not exist."""
     return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
 
 

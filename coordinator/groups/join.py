@@ -1,4 +1,5 @@
-"""JoinGroup: who may come in, as whom, and whether the others have to rebalance for it."""
+"""JoinGroup: whether the member may join, under which id, and whether the group has to
+rebalance."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from pybroker.errors import ErrorCode
 
 
 def fault_of(call: Join, config: BrokerConfig) -> ErrorCode:
-    """What is wrong with a join, whatever the group, or NONE."""
+    """Return the error of a request that no group can accept, or NONE."""
     timeouts = range(config.group_min_session_timeout_ms, config.group_max_session_timeout_ms + 1)
     if call.session_timeout_ms not in timeouts:
         return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -38,18 +39,19 @@ def fault_of(call: Join, config: BrokerConfig) -> ErrorCode:
 
 
 def only_wants_an_id(call: Join) -> bool:
-    """Nobody comes in by such a join: it is told under which id to ask again (KIP-394)."""
+    """Whether the request only gets a member id, with which the client has to join again
+    (KIP-394)."""
     is_new = call.member_id == NO_MEMBER_ID and call.instance_id is None
     return is_new and call.requires_known_id
 
 
 def may_be_first(call: Join) -> bool:
-    """Whether it can begin a group: who says of no kind and no assignor is refused in any."""
+    """Whether the request can start a group: it needs a protocol type and an assignor."""
     return bool(call.protocol_type) and bool(call.protocols)
 
 
 def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """Decide about a join that `fault_of` has let pass. It is answered now or later, but it is."""
+    """Decide about a request without a fault (`fault_of`). It is answered now or later."""
     if group.state is GroupState.DEAD:
         effects.answer(ticket, Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, call.member_id))
     elif not _has_room(group, call, effects.config):
@@ -67,8 +69,9 @@ def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
 
 
 def _has_room(group: Group, call: Join, config: BrokerConfig) -> bool:
-    """Members of the generation have, and who takes a static member's place; while a new generation
-    is made, the first to join have."""
+    """Whether the group has room for the member. There is always room for a member of the present
+    generation and for the new instance of a static member. During a rebalance there is room for the
+    first group.max.size members that join."""
     member = group.members.get(call.member_id)
     takes_a_place = call.member_id == NO_MEMBER_ID and call.instance_id in group.static
     if group.state is GroupState.EMPTY or takes_a_place:
@@ -134,12 +137,12 @@ def _join_again(group: Group, call: Join, ticket: Ticket, effects: Effects) -> N
     if group.state is GroupState.PREPARING_REBALANCE:
         _update(member, call, ticket, effects)
     elif changed or (leads and group.state is GroupState.STABLE):
-        # The leader may know of something that no metadata shows, such as new partitions.
+        # The leader may rejoin for a reason that its metadata do not show, such as new partitions.
         _update(member, call, ticket, effects)
-        why = "has other metadata" if changed else "leads, and joins again"
+        why = "has new metadata" if changed else "is the leader and rejoins"
         rebalance.prepare(group, effects, _why(call, f"member {call.member_id} {why}"))
     else:
-        # It did not get the answer, or wants to sync again.
+        # The member did not get the answer, or wants to send SyncGroup again.
         effects.answer(ticket, rebalance.joined(group, member))
 
 
@@ -148,8 +151,8 @@ def _why(call: Join, event: str) -> str:
 
 
 def _update(member: Member, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """It waits for the new generation. An earlier request of the same member, whose connection is
-    most probably gone, is told to ask again."""
+    """Make the member wait for the new generation, with the values of this request. An earlier
+    waiting request of the member, whose connection is probably gone, is told to join again."""
     if member.join is not None:
         effects.answer(member.join, Joined(ErrorCode.REBALANCE_IN_PROGRESS, call.member_id))
     member.tell(call.protocols)
@@ -161,9 +164,9 @@ def _update(member: Member, call: Join, ticket: Ticket, effects: Effects) -> Non
 def _replace(
     group: Group, before: Member, new_id: str, call: Join, ticket: Ticket, effects: Effects
 ) -> None:
-    """A static member was started again: it takes its own place under another id (KIP-345), and
-    whoever still speaks with the old one is fenced. A Stable group only stores that, unless it
-    waits for the old one to join again."""
+    """Replace a static member that has restarted: it gets a new member id, and the old one is
+    fenced (KIP-345). A Stable group only stores that and does not rebalance, unless it waits for
+    the old member to rejoin (`handover.py`)."""
     leader = group.leader
     kept = dataclasses.replace(before, join=None, sync=None)
     rebalance.dismiss(effects, before, ErrorCode.FENCED_INSTANCE_ID, before.member_id)
@@ -172,7 +175,7 @@ def _replace(
     member.client_id, member.client_host = call.client_id, call.client_host
     if not member.is_new:
         member.heard(effects.now)
-    effects.note(group, "replaces", member=before.member_id, by=new_id)
+    effects.note(group, "member_replaced", member=before.member_id, by=new_id)
     is_as_before = (
         group.state is GroupState.STABLE
         and group.protocol == group.elected_protocol()
@@ -183,12 +186,12 @@ def _replace(
         record = group.recorded(assignments_of(group.members.values()), effects.wall_ms)
         effects.stores.append(StoreReplacement(record, new_id, kept, leader, call.may_skip))
     elif group.state is not GroupState.PREPARING_REBALANCE:
-        # The leader, who may be at work for the old id, has to hear of the new one.
-        rebalance.prepare(group, effects, _why(call, f"static member {new_id} was started again"))
+        # The leader may be computing an assignment for the old id; it has to get the new one.
+        rebalance.prepare(group, effects, _why(call, f"static member {new_id} has restarted"))
 
 
 def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """Nothing was appended: everything is as it was before."""
+    """Undo a replacement whose record could not be appended."""
     member = group.members[store.member_id]
     assert member.join is not None
     effects.answer(member.join, Joined(error, NO_MEMBER_ID))
@@ -199,10 +202,12 @@ def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Ef
 
 
 def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """The replacement is committed, or nobody knows: then its owner asks again, which replaces it
-    once more. A leader must not work out an assignment, which a Stable group would not take: it is
-    told so, or, if it does not understand that, it is told that its old id leads; then nobody looks
-    for new partitions until the next rebalance."""
+    """Answer the replaced member: its record is committed, or (`error`) may not be.
+
+    After an error the client joins again, which replaces the member once more. A Stable group
+    accepts no new assignment, so a leader must not compute one. Its answer says so (`skips`). A
+    client that does not know that field is told that its old id leads; then no member looks for new
+    partitions until the next rebalance."""
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:
         return

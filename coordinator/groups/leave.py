@@ -1,4 +1,4 @@
-"""LeaveGroup: members go, or an operator takes static ones out."""
+"""LeaveGroup: members leave, or an operator removes static members."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pybroker.errors import ErrorCode
 
 
 def leave(group: Group, leaving: Sequence[Identity], effects: Effects) -> list[ErrorCode]:
-    """One answer for each; not for a group that is Dead. The others rebalance once."""
+    """Remove these members. Return one error code for each. The remaining members rebalance once.
+    Not for a group that is Dead."""
     answers = [_leave(group, who, effects) for who in leaving]
     if ErrorCode.NONE in answers:
-        rebalance.go_on_without(group, effects, "members have left")
+        rebalance.go_on_without(group, effects, "members left")
     return answers
 
 
@@ -33,5 +34,5 @@ def _leave(group: Group, who: Identity, effects: Effects) -> ErrorCode:
         if fault is not ErrorCode.NONE:
             return fault
     assert member_id is not None
-    rebalance.take_out(group, effects, group.members[member_id], "it has left")
+    rebalance.take_out(group, effects, group.members[member_id], "left the group")
     return ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""A member of a group: what it said of itself, what it was given, and what it waits for."""
+"""A member of a group: its metadata, its assignment, and its waiting requests."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from pybroker.coordinator.groups.calls import (
 )
 
 MEMBER_BYTES: Final = 2048
-"""What a member takes that says hardly anything."""
+"""The memory of a member with hardly any metadata, in bytes."""
 
 
 @dataclass(slots=True)
 class Member:
-    """`deadline`: when it counts as dead unless it is heard of, in seconds of the monotonic clock.
+    """A member of a group. `deadline`: when its session times out unless it sends a request, in
+    seconds of the monotonic clock.
 
-    `join` and `sync` are its requests that wait. `is_new` until its first join is answered: it
-    cannot heartbeat before. Whoever waits is alive unless it is new, for then nobody knows whether
-    it will understand the answer.
+    `join` and `sync` are its waiting requests. `is_new` until its first join is answered: it cannot
+    send heartbeats before. A waiting member does not time out, except a new one: its client may be
+    gone.
     """
 
     member_id: str
@@ -38,19 +39,19 @@ class Member:
     join: Ticket | None = None
     sync: Ticket | None = None
     known: frozenset[str] = field(init=False)
-    """The assignors that it knows; all members know the same, most often."""
+    """The assignors that it supports."""
 
     def __post_init__(self) -> None:
         self.known = frozenset(self.names)
 
     def tell(self, protocols: Protocols) -> None:
-        """It has other metadata."""
+        """Replace the member's metadata."""
         self.protocols = protocols
         self.known = frozenset(self.names)
 
     @property
     def names(self) -> list[str]:
-        """The assignors that it knows, best first."""
+        """The assignors that the member supports, in order of its preference."""
         return [name for name, _ in self.protocols]
 
     @property
@@ -58,32 +59,34 @@ class Member:
         return self.instance_id is not None
 
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """Return about how many bytes of memory the member takes."""
         told = sum(len(name) + len(data) for name, data in self.protocols)
         names = len(self.instance_id or "") + len(self.client_id)
         return MEMBER_BYTES + told + names + len(self.assignment)
 
     def is_excused(self) -> bool:
-        """Whether it may be silent beyond its deadline."""
+        """Whether the member may be silent beyond its deadline, since a request of it waits."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def heard(self, now: float) -> None:
-        """It lives."""
+        """Renew the member's session."""
         self.deadline = now + self.session_timeout_ms / 1000
 
     def metadata(self, protocol: str) -> bytes:
-        """What it told that assignor; nothing if it does not know it."""
+        """Return the member's metadata for the assignor `protocol`; empty if it does not support
+        it."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: set[str]) -> str:
-        """Which of these it likes best. At least one of them is known to it."""
+        """Return the member's most preferred assignor of these. It must support one of them."""
         return next(name for name in self.names if name in candidates)
 
     def as_joined(self, protocol: str) -> JoinedMember:
         return JoinedMember(self.member_id, self.instance_id, self.metadata(protocol))
 
     def view(self, protocol: str | None) -> MemberView:
-        """With metadata and assignment if the protocol is named."""
+        """Return the member for DescribeGroups, with metadata and assignment if `protocol` is not
+        None."""
         return MemberView(
             self.member_id,
             self.instance_id,

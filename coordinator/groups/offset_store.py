@@ -1,7 +1,7 @@
-"""Where committed offsets are kept: the values, and the seam between groups and a store.
+"""Committed offsets, and the interface of an offset store.
 
 There are two stores, `offsets.storage=zookeeper` and `=kafka`; a group does not know which one it
-has. Who may commit is the group's business, not the store's.
+has. The group decides whether a commit is allowed; the store does not.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pybroker.model import NO_EPOCH, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """How far a group has read a partition: `offset` is the next record's. `commit_ms` in ms since
-    1970; `expire_ms` only where the client asked for a retention of its own, else -1."""
+    """A group's committed offset of a partition: `offset` is that of the next record to read.
+    `commit_ms` in ms since 1970; `expire_ms` is -1 unless the client asked for a retention of its
+    own."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -28,11 +29,11 @@ class CommittedOffset:
 
 
 class OffsetStore(Protocol):
-    """The offsets of all groups of one shard. Everything may raise BrokerError with the code for
+    """The offsets of all groups of one shard. Every method may raise BrokerError with the code for
     the whole request."""
 
     def replay(self, record: StoredRecord) -> None:
-        """An offset record of the log (key version 0 or 1)."""
+        """Replay an offset record of the log (key version 0 or 1)."""
 
     def replay_marker(self, marker: StoredMarker) -> None: ...
 
@@ -43,21 +44,23 @@ class OffsetStore(Protocol):
     async def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Store them; an answer for every one of them, when it is committed. Two commits of one
-        group take effect in the order of the calls."""
+        """Store the offsets. Return an error code for each partition, when its offset is committed
+        or refused. Two commits of one group take effect in the order of the calls."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """What is committed of these, or (None) of all. Missing where there is nothing."""
+        """Return the committed offsets of these partitions (None: of all). A partition without one
+        is left out."""
 
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Forget these, or (None) all of the group."""
+        """Delete the group's offsets of these partitions (None: of all). Return an error code for
+        each partition."""
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """The partitions for which a transaction that is still open would commit an offset."""
+        """Return the partitions for which an open transaction has a pending offset commit."""
 
     async def group_ids(self) -> Collection[str]:
-        """The groups of this shard that have offsets here."""
+        """Return the groups of this shard that have offsets in the store."""

@@ -1,5 +1,5 @@
-"""DescribeGroups and ListGroups: what operators see of a group, and what other rooms need to know
-of its members."""
+"""DescribeGroups and ListGroups: a group's description for operators, and its subscribed topics for
+other parts of the broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription
 
 
 def describe(group: Group) -> GroupView:
-    """While it rebalances, what members were given does not hold, and is not shown."""
+    """Return the group's description. While it rebalances, members are shown without their
+    assignments, which are not valid."""
     is_stable = group.state is GroupState.STABLE
     protocol = group.protocol if is_stable else None
     return GroupView(
@@ -29,8 +30,9 @@ def overview(group: Group) -> GroupOverview:
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
-    """The topics that its members read; None if nobody knows, because they are no consumers, or no
-    protocol has been chosen yet, or one of them says what cannot be read."""
+    """Return the topics that the members subscribe to; None if they are unknown. They are unknown
+    if the members are no consumers, if no protocol is chosen yet, or if the metadata of a member
+    cannot be read."""
     if not group.members:
         return frozenset()
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:

@@ -1,4 +1,5 @@
-"""Rebalances: how one begins, whom it waits for, and how the next generation comes about."""
+"""Rebalances: how a rebalance begins, which members it waits for, and how it ends with the next
+generation."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.S
 
 
 def prepare(group: Group, effects: Effects, why: str) -> None:
-    """Begin a rebalance, unless one is being prepared already. An empty group waits a while for
-    others to come; else it goes on as soon as all have joined."""
+    """Begin a rebalance, unless one is being prepared already. A group that was empty waits for the
+    initial delay; another group goes on as soon as all members have joined."""
     if group.state not in CAN_REBALANCE:
         return
     if group.state is GroupState.COMPLETING_REBALANCE:
@@ -37,7 +38,8 @@ def prepare(group: Group, effects: Effects, why: str) -> None:
 
 
 def try_complete(group: Group, effects: Effects) -> None:
-    """Go on if nobody is left to wait for. The initial delay is always waited out."""
+    """Begin the next generation if all members have joined. The initial delay always runs to its
+    end."""
     if group.state is not GroupState.PREPARING_REBALANCE or group.initial_rest_s is not None:
         return
     if group.everybody_joined:
@@ -45,8 +47,8 @@ def try_complete(group: Group, effects: Effects) -> None:
 
 
 def expired(group: Group, effects: Effects) -> None:
-    """The time to join is over, or the initial delay: it goes on while newcomers come, at most
-    until the rebalance timeout."""
+    """Handle the end of the time to join, or of the initial delay. The initial delay is extended if
+    new members joined meanwhile, at most to the rebalance timeout."""
     if group.was_extended and group.initial_rest_s:
         delay_s = min(effects.config.group_initial_rebalance_delay_ms / 1000, group.initial_rest_s)
         group.initial_rest_s -= delay_s
@@ -57,11 +59,12 @@ def expired(group: Group, effects: Effects) -> None:
 
 
 def complete(group: Group, effects: Effects) -> None:
-    """The next generation, of those who have joined. Static members that have not are kept as long
-    as their session lasts; if nobody else is there, nothing happens until then."""
+    """Begin the next generation with the members that have joined. A static member that has not
+    joined stays until its session times out; if there are only such members, the group keeps
+    waiting."""
     for member in [*group.members.values()]:
         if member.join is None and not member.is_static:
-            take_out(group, effects, member, "it did not join again in time")
+            take_out(group, effects, member, "did not rejoin in time")
     if group.members and not _has_joined_leader(group):
         group.initial_rest_s = None
         group.join_deadline = effects.now + group.rebalance_timeout_s
@@ -74,7 +77,7 @@ def complete(group: Group, effects: Effects) -> None:
         return
     group.protocol = group.elected_protocol()
     group.move_to(GroupState.COMPLETING_REBALANCE, effects.wall_ms)
-    effects.note(group, "begins", generation=group.generation, members=len(group.members))
+    effects.note(group, "generation", generation=group.generation, members=len(group.members))
     group.sync_deadline = effects.now + group.rebalance_timeout_s
     group.owes_sync = set(group.members)
     for member in group.members.values():
@@ -86,7 +89,7 @@ def complete(group: Group, effects: Effects) -> None:
 
 
 def joined(group: Group, member: Member) -> Joined:
-    """The current generation, for one of its members."""
+    """Return the JoinGroup answer with the present generation, for one of its members."""
     assert group.protocol is not None and group.leader is not None
     is_leader = group.leader == member.member_id
     everybody = group.members.values() if is_leader else ()
@@ -102,7 +105,7 @@ def joined(group: Group, member: Member) -> Joined:
 
 
 def spread(group: Group, effects: Effects, error: ErrorCode) -> None:
-    """Answer all who wait for their assignments, with an error or with what they have."""
+    """Answer all waiting SyncGroup requests, with the error or with the member's assignment."""
     for member in group.members.values():
         if error is not ErrorCode.NONE:
             member.assignment = b""
@@ -114,22 +117,22 @@ def spread(group: Group, effects: Effects, error: ErrorCode) -> None:
 
 
 def synced(group: Group, member: Member) -> Synced:
-    """What the member has in this generation."""
+    """Return the SyncGroup answer with the member's assignment in this generation."""
     return Synced(ErrorCode.NONE, member.assignment, group.protocol_type, group.protocol)
 
 
 def take_out(group: Group, effects: Effects, member: Member, why: str) -> None:
-    """Remove a member; whatever it waits for, it is none any more."""
+    """Remove a member, and answer its waiting requests with UNKNOWN_MEMBER_ID."""
     group.remove(member.member_id)
     dismiss(effects, member, ErrorCode.UNKNOWN_MEMBER_ID)
-    effects.note(group, "removes", member=member.member_id, reason=why)
+    effects.note(group, "member_removed", member=member.member_id, reason=why)
     effects.has_new_members = True
 
 
 def dismiss(
     effects: Effects, member: Member, error: ErrorCode, member_id: str = NO_MEMBER_ID
 ) -> None:
-    """Answer what the member waits for with an error."""
+    """Answer the member's waiting requests with an error."""
     if member.join is not None:
         effects.answer(member.join, Joined(error, member_id))
         member.join = None
@@ -139,7 +142,8 @@ def dismiss(
 
 
 def go_on_without(group: Group, effects: Effects, why: str) -> None:
-    """Somebody is gone: the others rebalance, or wait for one less."""
+    """Go on after a member was removed: the others rebalance, or a rebalance under way waits for
+    one member less."""
     if group.state is GroupState.PREPARING_REBALANCE:
         try_complete(group, effects)
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
@@ -147,7 +151,8 @@ def go_on_without(group: Group, effects: Effects, why: str) -> None:
 
 
 def _has_joined_leader(group: Group) -> bool:
-    """Whether the leader has joined; if not, somebody who has leads from now on."""
+    """Whether the leader has joined. If it has not, a member that has joined becomes the leader; if
+    there is none, return False."""
     assert group.leader is not None
     if group.members[group.leader].join is not None:
         return True
@@ -160,5 +165,5 @@ def _become_empty(group: Group, effects: Effects) -> None:
     group.protocol = None
     group.leader = None
     group.move_to(GroupState.EMPTY, effects.wall_ms)
-    effects.note(group, "is empty", generation=group.generation)
+    effects.note(group, "empty", generation=group.generation)
     effects.stores.append(StoreEmpty(group.recorded({}, effects.wall_ms)))

@@ -1,9 +1,10 @@
-"""The records of `__consumer_offsets`, in Kafka's bytes: what a group is, and how far it has read.
+"""The records of `__consumer_offsets`, in Kafka's bytes: groups and committed offsets.
 
-A version stands in front of every key and value as an int16. Keys: 0 and 1 an offset, 2 a group.
-Values of offsets: 1 a time to expire. 2 without it. 3 leader epoch. Values of groups: 1 rebalance
-timeout. 2 when the state was reached. 3 static members. 4 of both: flexible; read, never written,
-so that brokers of every release can take over. A value of None is a tombstone.
+Every key and value begins with its version as an int16. Key versions: 0 and 1 an offset, 2 a group.
+Offset values: version 1 adds the time of expiry, 2 drops it, 3 adds the leader epoch. Group values:
+version 1 adds the rebalance timeout, 2 the time of the last state change, 3 static members. Version
+4 of both is flexible; it is read but never written, so that brokers of every release can take over.
+A value of None is a tombstone.
 
 Nothing here decides anything.
 """
@@ -34,11 +35,11 @@ from pybroker.wire.schema import (
 )
 
 OFFSET_KEY_VERSION: Final = 1
-"""What Kafka writes; 0 has the same fields."""
+"""The version that Kafka writes; 0 has the same fields."""
 GROUP_KEY_VERSION: Final = 2
 OFFSET_VALUE_VERSION: Final = 3
 EXPIRING_OFFSET_VALUE_VERSION: Final = 1
-"""The only version that says when an offset expires: written where a client asked for that."""
+"""The only version with a time of expiry: written if the client asked for a retention."""
 GROUP_VALUE_VERSION: Final = 3
 FIRST_FLEXIBLE: Final = 4
 VALUE_VERSION_MAX: Final = 4
@@ -63,8 +64,8 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMember:
-    """A member as the log knows it. Timeouts in ms; `subscription` is its metadata for the protocol
-    that was chosen."""
+    """A member in a group's record. Timeouts in ms; `subscription` is its metadata for the chosen
+    protocol."""
 
     member_id: str
     client_id: str
@@ -78,8 +79,8 @@ class RecordedMember:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGroup:
-    """A group as the log knows it. `protocol` and `leader` are None while nobody is in it;
-    `state_ms` is when it reached its state, in ms since 1970, -1 if unknown."""
+    """A group's record. `protocol` and `leader` are None while the group has no members; `state_ms`
+    is the time of its last state change, in ms since 1970, -1 if unknown."""
 
     protocol_type: str
     generation: int
@@ -91,7 +92,7 @@ class RecordedGroup:
 
 @message
 class _OffsetKey(Message):
-    """As `OffsetKey`, stored."""
+    """The stored form of an `OffsetKey`."""
 
     group: str = string("The group's id.")
     topic: str = string("The topic's name.")
@@ -100,23 +101,23 @@ class _OffsetKey(Message):
 
 @message
 class _GroupKey(Message):
-    """As `GroupKey`, stored."""
+    """The stored form of a `GroupKey`."""
 
     group: str = string("The group's id.")
 
 
 @message
 class _OffsetValue(Message):
-    """As `CommittedOffset`, stored."""
+    """The stored form of a `CommittedOffset`."""
 
     offset: int = int64("The next record's offset.")
     leader_epoch: int = int32(
-        "The leader epoch of the record before.", since=3, ignorable=True, default=NO_EPOCH
+        "The leader epoch of the last record read.", since=3, ignorable=True, default=NO_EPOCH
     )
-    metadata: str = string("What the client added.")
-    commit_timestamp: int = int64("When it was committed, in ms since 1970.")
+    metadata: str = string("The client's metadata.")
+    commit_timestamp: int = int64("The time of the commit, in ms since 1970.")
     expire_timestamp: int = int64(
-        "When it expires, in ms since 1970.",
+        "The time of expiry, in ms since 1970.",
         since=1,
         until=1,
         ignorable=True,
@@ -126,7 +127,7 @@ class _OffsetValue(Message):
 
 @message
 class _Member(Message):
-    """As `RecordedMember`, stored."""
+    """The stored form of a `RecordedMember`."""
 
     member_id: str = string("The member's id.")
     group_instance_id: str | None = string(
@@ -137,25 +138,25 @@ class _Member(Message):
         default=None,
     )
     client_id: str = string("The member's client id.")
-    client_host: str = string("Where the member connects from.")
+    client_host: str = string("The address of the member's client.")
     rebalance_timeout: int = int32(
-        "How long it may take to join again, in ms.", since=1, ignorable=True, default=-1
+        "The member's rebalance timeout, in ms.", since=1, ignorable=True, default=-1
     )
-    session_timeout: int = int32("How long it may be silent, in ms.")
-    subscription: bytes = octets("What the member told the assignor.")
-    assignment: bytes = octets("What the member was given.")
+    session_timeout: int = int32("The member's session timeout, in ms.")
+    subscription: bytes = octets("The member's metadata for the assignor.")
+    assignment: bytes = octets("The member's assignment.")
 
 
 @message
 class _GroupValue(Message):
-    """As `RecordedGroup`, stored."""
+    """The stored form of a `RecordedGroup`."""
 
-    protocol_type: str = string("What kind of group it is.")
+    protocol_type: str = string("The group's protocol type.")
     generation: int = int32("The group's generation.")
-    protocol: str | None = string("The assignor that was chosen.", nullable_since=0, default=None)
-    leader: str | None = string("The member that assigns.", nullable_since=0, default=None)
+    protocol: str | None = string("The chosen assignor.", nullable_since=0, default=None)
+    leader: str | None = string("The id of the leader.", nullable_since=0, default=None)
     current_state_timestamp: int = int64(
-        "When the state was reached, in ms since 1970.",
+        "The time of the last state change, in ms since 1970.",
         since=2,
         ignorable=True,
         default=NO_TIMESTAMP,
@@ -164,20 +165,20 @@ class _GroupValue(Message):
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    """Raises ValueError for names that do not fit 32,767 bytes."""
+    """Encode the key of an offset. Raises ValueError for names that do not fit 32,767 bytes."""
     topic, partition = key.topic_partition
     stored = _OffsetKey(group=key.group_id, topic=topic, partition=partition)
     return _encode(stored, OFFSET_KEY_VERSION)
 
 
 def encode_group_key(group_id: str) -> bytes:
-    """Raises as `encode_offset_key` does."""
+    """Encode the key of a group. Raises ValueError for an id that does not fit 32,767 bytes."""
     return _encode(_GroupKey(group=group_id), GROUP_KEY_VERSION)
 
 
 def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
-    """What a record is about; None for versions that are not known here, which are to be left
-    alone. Raises MalformedInput."""
+    """Return the key of a record; None for an unknown version, whose records are to be left alone.
+    Raises MalformedInput."""
     version = _version_of(data)
     if version in (0, OFFSET_KEY_VERSION):
         found = _decode(_OffsetKey, data)
@@ -188,8 +189,8 @@ def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
 
 
 def encode_offset_value(committed: CommittedOffset) -> bytes:
-    """In the version that Kafka writes: 3, or 1 if it has a time to expire, which then has no room
-    for the leader epoch. Raises ValueError."""
+    """Encode in the version that Kafka writes: 3, or 1 if the offset has a time of expiry. Version
+    1 has no leader epoch. Raises ValueError."""
     expires = committed.expire_ms != NO_TIMESTAMP
     stored = _OffsetValue(
         offset=committed.offset,
@@ -202,7 +203,7 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(data: Buffer) -> CommittedOffset:
-    """Versions 0-4. Raises MalformedInput."""
+    """Decode versions 0-4. Raises MalformedInput."""
     _check_value_version(data, "an offset")
     found = _decode(_OffsetValue, data)
     return CommittedOffset(
@@ -215,7 +216,7 @@ def decode_offset_value(data: Buffer) -> CommittedOffset:
 
 
 def encode_group_value(group: RecordedGroup) -> bytes:
-    """In version 3. Raises ValueError for text that does not fit 32,767 bytes."""
+    """Encode in version 3. Raises ValueError for text that does not fit 32,767 bytes."""
     stored = _GroupValue(
         protocol_type=group.protocol_type,
         generation=group.generation,
@@ -240,8 +241,8 @@ def encode_group_value(group: RecordedGroup) -> bytes:
 
 
 def decode_group_value(data: Buffer) -> RecordedGroup:
-    """Versions 0-4; a member of version 0 has its session timeout as its rebalance timeout. Raises
-    MalformedInput."""
+    """Decode versions 0-4. In version 0 the session timeout of a member is also its rebalance
+    timeout. Raises MalformedInput."""
     version = _check_value_version(data, "a group")
     found = _decode(_GroupValue, data)
     return RecordedGroup(
@@ -267,8 +268,8 @@ def decode_group_value(data: Buffer) -> RecordedGroup:
 
 
 def plain_key(data: Buffer) -> tuple[int, dict[str, Any] | None]:
-    """The version of a key and its fields, which are None for a version that is not known here.
-    Raises MalformedInput."""
+    """Return (version of the key, its fields); the fields are None for an unknown version. Raises
+    MalformedInput."""
     version = _version_of(data)
     if version in (0, OFFSET_KEY_VERSION):
         return version, plain(_decode(_OffsetKey, data), version)
@@ -278,8 +279,8 @@ def plain_key(data: Buffer) -> tuple[int, dict[str, Any] | None]:
 
 
 def plain_value(key_version: int, data: Buffer) -> tuple[int, dict[str, Any]]:
-    """The version of a value and its fields; subscriptions and assignments of consumers as fields,
-    too, where they can be read. Raises MalformedInput."""
+    """Return (version of the value, its fields). Subscriptions and assignments of consumers are
+    decoded, too, where they can be read. Raises MalformedInput."""
     if key_version != GROUP_KEY_VERSION:
         version = _check_value_version(data, "an offset")
         return version, plain(_decode(_OffsetValue, data), version)

@@ -1,5 +1,5 @@
-"""How much memory all members of a broker's groups may take together: what they say of themselves
-is kept for as long as their sessions last, and it costs a client nothing to say it."""
+"""The limit of the memory for all members of a broker's groups. The coordinator keeps the metadata
+of a member for as long as its session lasts, and sending them costs a client nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 BYTES_MAX: Final = 256 << 20
-"""Of a hundred thousand ordinary members."""
+"""Enough for a hundred thousand ordinary members."""
 FULL_S: Final = 1.0
-"""So long nobody looks again whether there is room, for that takes as long as there are members."""
+"""How long a full room is not measured again: measuring takes time for every member."""
 
 
 class Room:
-    """`measure` gives the bytes that are taken at the moment; it is asked only when what was asked
-    for since the last time could have filled the room."""
+    """A limit of `bytes_max`. `measure` returns the bytes in use now; it is called only when the
+    bytes taken since the last call could exceed the limit."""
 
     def __init__(
         self, clock: Clock, measure: Callable[[], int], bytes_max: int = BYTES_MAX
@@ -34,7 +34,8 @@ class Room:
         self._log_limit = LogLimit(clock, lines=1)
 
     def take(self, size: int) -> None:
-        """Raises BrokerError COORDINATOR_NOT_AVAILABLE, upon which clients ask again later."""
+        """Take `size` bytes. Raises BrokerError COORDINATOR_NOT_AVAILABLE if there is no room;
+        clients then retry later."""
         now = self._clock.monotonic()
         if self._taken + size > self._bytes_max and now >= self._full_until:
             self._taken = self._measure()
@@ -44,7 +45,7 @@ class Room:
             left_out = self._log_limit.allow()
             if left_out is not None:
                 log.warning(
-                    "no room for members of groups taken=%d limit=%d left_out=%d",
+                    "group_members_without_room taken=%d limit=%d left_out=%d",
                     self._taken,
                     self._bytes_max,
                     left_out,

@@ -1,5 +1,5 @@
-"""What the coordinator of groups is given besides its shard: the seams to those who look after
-classic consumers in ZooKeeper, and the numbers that it counts."""
+"""The dependencies of the group coordinator besides its shard: the interface to the mirror of
+groups in ZooKeeper, the configuration and the counters."""
 
 from __future__ import annotations
 
@@ -15,48 +15,50 @@ from pybroker.metrics import GroupCounters
 
 
 class Membership(Protocol):
-    """What a shard says to, and asks of, whoever keeps ZooKeeper's picture of its groups."""
+    """The mirror of a shard's groups in ZooKeeper, which also knows the classic consumers there."""
 
     def members_changed(self, group: GroupView) -> None:
-        """Somebody has left or was left behind, a static member has another id, or all have their
-        assignments. Members of a group that is not Stable have none; one without members is Empty,
-        or Dead if nothing is left of it. Also called for every group when a shard is loaded. Never
-        waits."""
+        """Note the group's present members. Called when a member has left or was removed, when a
+        static member has a new id, when all members have their assignments, and for every group
+        when a shard is loaded.
+
+        Members of a group that is not Stable have no assignment. A group without members is Empty,
+        or Dead if it has ended. Never waits."""
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """Asked before somebody joins a group that has no members: NONE, or why not, as
-        INCONSISTENT_GROUP_PROTOCOL where classic consumers are at work under that name. May raise
-        BrokerError."""
+        """Return NONE if a first member may join the group, else the error:
+        INCONSISTENT_GROUP_PROTOCOL if classic consumers use the group id. May raise BrokerError."""
 
 
 class NobodyElse:
-    """The membership of a broker whose groups are not seen in ZooKeeper."""
+    """The membership of a broker that does not mirror its groups in ZooKeeper."""
 
     def members_changed(self, group: GroupView) -> None:
-        """Nobody wants to know."""
+        """Do nothing."""
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         return ErrorCode.NONE
 
 
 def _has_room(size: int) -> None:
-    """There always is."""
+    """Accept any size."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDependencies:
-    """What all shards of a broker share."""
+    """The dependencies that all shards of a broker share."""
 
     config: BrokerConfig = field(default_factory=BrokerConfig)
     counters: GroupCounters = field(default_factory=GroupCounters)
     take_room: Callable[[int], None] = _has_room
-    """Takes so many bytes of memory for members, or raises BrokerError (`room.py`)."""
+    """Takes this number of bytes of memory for members, or raises BrokerError (`room.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What those need to know who expire or delete offsets. `state_ms`: since when it is in its
-    state, in ms since 1970, -1 if unknown; `topics`: what members read, None if nobody knows."""
+    """The facts of a group on which the expiry and deletion of its offsets depend. `state_ms`: when
+    it entered its state, in ms since 1970, -1 if unknown. `topics`: the members' subscribed topics,
+    None if unknown."""
 
     state: GroupState
     protocol_type: str

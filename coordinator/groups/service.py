@@ -1,5 +1,5 @@
-"""Groups as handlers see them: finds the shard of a group, and turns what is wrong with the
-coordinator into the answer that members understand."""
+"""The groups' interface for request handlers: finds the shard of a group, and turns the
+coordinator's errors into error codes that members handle."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from pybroker.coordinator.zookeeper.paths import encode_name
 from pybroker.errors import BrokerError, CoordError, ErrorCode
 
 GROUP_ID_LENGTH_MAX: Final = 249
-"""Characters of a group id as a node's name, where many characters take three."""
+"""Characters of a group id as the name of a node, in which many characters take three."""
 
 
 class GroupShards(Protocol):
-    """The shards of this broker, as the runtime keeps them."""
+    """The coordinator shards of this broker."""
 
     def shard_for(self, partition: int) -> GroupCoordinator:
-        """Raises BrokerError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        """Return the shard. Raises BrokerError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE."""
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may have taken over what this one coordinated."""
+        """Whether another broker may have taken over this shard from this broker."""
 
     def serving(self) -> Mapping[int, GroupCoordinator]: ...
 
@@ -42,31 +42,31 @@ class GroupShards(Protocol):
 
 
 class GroupService:
-    """`partition_of` gives the shard of a group id; raises BrokerError COORDINATOR_NOT_AVAILABLE
-    while that is not known."""
+    """The groups of one broker. `partition_of` returns the shard of a group id, or raises
+    BrokerError COORDINATOR_NOT_AVAILABLE while it is unknown."""
 
     def __init__(self, shards: GroupShards, partition_of: Callable[[str], int]) -> None:
         self._shards = shards
         self._partition_of = partition_of
 
     def shard_of(self, group_id: str, *, may_be_empty: bool = False) -> GroupCoordinator:
-        """The coordinator of a group. Raises BrokerError, also INVALID_GROUP_ID; where
-        `may_be_empty`, the empty id, by which some simple consumers go, is let pass."""
+        """Return the coordinator of a group. Raises BrokerError, also INVALID_GROUP_ID.
+        `may_be_empty` accepts the empty id, which some simple consumers use."""
         self.check_group_id(group_id, may_be_empty=may_be_empty)
         return self._shards.shard_for(self._partition_of(group_id))
 
     def check_group_id(self, group_id: str, *, may_be_empty: bool = False) -> None:
-        """Raises BrokerError INVALID_GROUP_ID."""
+        """Check the length of a group id. Raises BrokerError INVALID_GROUP_ID."""
         if not (group_id or may_be_empty) or len(encode_name(group_id)) > GROUP_ID_LENGTH_MAX:
             raise BrokerError(
                 ErrorCode.INVALID_GROUP_ID,
                 f"the group id has {len(group_id)} characters, expected 1 to {GROUP_ID_LENGTH_MAX} "
-                "(of those that a node's name cannot have, a third of that)",
+                "(characters that a ZooKeeper node's name cannot contain count three times)",
             )
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether a shard of this broker may have another coordinator by now, because the broker
-        does not hear from ZooKeeper: nobody who looks for the coordinator should be sent here."""
+        """Whether a shard of this broker may have another coordinator, because the broker has lost
+        its connection to ZooKeeper. FindCoordinator then must not name this broker."""
         return self._shards.may_be_elsewhere(partition)
 
     # members
@@ -82,7 +82,7 @@ class GroupService:
             return await self.shard_of(group_id).sync(group_id, call)
         except BrokerError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                # The rebalance is forgotten, and old clients do not know that other code here.
+                # The failover lost the rebalance, and old clients do not expect the other code.
                 return Synced(ErrorCode.REBALANCE_IN_PROGRESS)
             return Synced(error.code)
 
@@ -95,21 +95,22 @@ class GroupService:
             return error.code
 
     def leave(self, group_id: str, leaving: Sequence[Identity]) -> list[ErrorCode]:
-        """One answer for each. Raises BrokerError for all together."""
+        """Remove these members. Return one error code for each. Raises BrokerError for all
+        together."""
         return self.shard_of(group_id).leave(group_id, leaving)
 
     # operators
 
     async def describe(self, group_id: str) -> GroupView:
-        """Raises BrokerError."""
+        """Return the group's description. Raises BrokerError."""
         with _Told():
             return await self.shard_of(group_id).describe(group_id)
 
     async def overviews(
         self, states: Collection[str] = ()
     ) -> tuple[ErrorCode, list[GroupOverview]]:
-        """The groups that this broker coordinates and that are in one of these states (all, if none
-        is named), with COORDINATOR_LOAD_IN_PROGRESS or another error if some may be missing."""
+        """Return (error code, the groups of this broker in one of these states). No `states` means
+        all. The error is COORDINATOR_LOAD_IN_PROGRESS, or another one, if groups may be missing."""
         wanted = {state.lower() for state in states}
         error = ErrorCode.NONE
         if self._shards.loading:
@@ -126,7 +127,7 @@ class GroupService:
         ]
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """NONE when the group is gone, with its offsets."""
+        """Delete the group and its offsets. Return NONE when they are deleted, else the error."""
         try:
             with _Told():
                 return await self.shard_of(group_id).delete(group_id)
@@ -136,7 +137,7 @@ class GroupService:
     # numbers
 
     def count_by_state(self) -> Mapping[GroupState, int]:
-        """The groups with members, or that once had some, of this broker."""
+        """Return state -> the number of this broker's groups that have or had members."""
         counts: Counter[GroupState] = Counter()
         for shard in self._shards.serving().values():
             counts.update(shard.states())
@@ -144,7 +145,7 @@ class GroupService:
 
 
 class _Told:
-    """What ZooKeeper does not answer becomes what clients try again."""
+    """Turns a CoordError into COORDINATOR_NOT_AVAILABLE, upon which clients retry."""
 
     def __enter__(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The life of a group: five states, a table of legal moves, and what each state answers to each
+"""The life of a group: five states, a table of legal moves, and the answer of each state to each
 request.
 
 Only `Group.move_to` changes a state. The tables are also the documentation (`docs/groups.rst`), and
@@ -16,18 +16,18 @@ from pybroker.errors import PybrokerError
 
 
 class GroupState(enum.Enum):
-    """The values are Kafka's names, as in DescribeGroups."""
+    """The state of a group. The values are Kafka's names, as in DescribeGroups."""
 
     EMPTY = "Empty"
-    """Nobody is in it: only its generation and its committed offsets are kept."""
+    """The group has no members: only its generation and its committed offsets are kept."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """A new generation is to begin: members have to join again, late ones are left behind."""
+    """A new generation is to begin: members have to rejoin, and late ones are removed."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """The members of the new generation are known; its leader works out who gets what."""
+    """The members of the new generation are known; its leader computes the assignment."""
     STABLE = "Stable"
-    """Everybody has an assignment, which is stored."""
+    """All members have an assignment, which is stored."""
     DEAD = "Dead"
-    """It is being deleted; Empty again if that fails."""
+    """The group is being deleted; it is Empty again if that fails."""
 
 
 LEGAL_MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyType(
@@ -45,13 +45,13 @@ LEGAL_MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyTyp
 
 
 class IllegalMove(PybrokerError):
-    """A decision tried a move that the table does not have: a fault of this program."""
+    """A decision tried a move that is not in the table: a bug."""
 
 
 class Asked(enum.Enum):
-    """The requests that a group answers by its state. Whoever is no member gets UNKNOWN_MEMBER_ID
-    (25), another generation ILLEGAL_GENERATION (22), a replaced static member FENCED_INSTANCE_ID
-    (82), in every state but Dead, whatever the cells say."""
+    """The requests that a group answers by its state. In every state but Dead, whatever the cells
+    say, an unknown member gets UNKNOWN_MEMBER_ID (25), a request of another generation
+    ILLEGAL_GENERATION (22), and a replaced static member FENCED_INSTANCE_ID (82)."""
 
     JOIN = "JoinGroup of a new member"
     REJOIN = "JoinGroup of a member"
@@ -64,19 +64,19 @@ class Asked(enum.Enum):
     DELETE = "DeleteGroups"
 
 
-_RETRY: Final = "15: ask again"
-_IS_MEMBER: Final = "taken out, and the others rebalance"
+_RETRY: Final = "15: retry"
+_IS_MEMBER: Final = "removed, and the others rebalance"
 
 ANSWERS: Final[Mapping[GroupState, Mapping[Asked, str]]] = MappingProxyType(
     {
         GroupState.EMPTY: {
             Asked.JOIN: "begins a rebalance after the initial delay",
-            Asked.REJOIN: "25: nobody is a member",
-            Asked.SYNC: "25: nobody is a member",
-            Asked.HEARTBEAT: "25: nobody is a member",
-            Asked.LEAVE: "25: nobody is a member",
-            Asked.COMMIT: "25: nobody is a member",
-            Asked.SIMPLE_COMMIT: "taken",
+            Asked.REJOIN: "25: the group has no members",
+            Asked.SYNC: "25: the group has no members",
+            Asked.HEARTBEAT: "25: the group has no members",
+            Asked.LEAVE: "25: the group has no members",
+            Asked.COMMIT: "25: the group has no members",
+            Asked.SIMPLE_COMMIT: "accepted",
             Asked.DESCRIBE: "no members",
             Asked.DELETE: "deleted, with its offsets",
         },
@@ -84,32 +84,32 @@ ANSWERS: Final[Mapping[GroupState, Mapping[Asked, str]]] = MappingProxyType(
             Asked.JOIN: "waits for the new generation",
             Asked.REJOIN: "waits for the new generation",
             Asked.SYNC: "27: join again",
-            Asked.HEARTBEAT: "27: join again; the member lives",
-            Asked.LEAVE: "taken out, and no longer waited for",
-            Asked.COMMIT: "taken; the member lives",
-            Asked.SIMPLE_COMMIT: "25: only members may",
+            Asked.HEARTBEAT: "27: join again; renews the session",
+            Asked.LEAVE: "removed; the rebalance no longer waits for it",
+            Asked.COMMIT: "accepted; renews the session",
+            Asked.SIMPLE_COMMIT: "25: only members may commit",
             Asked.DESCRIBE: "members without assignments",
             Asked.DELETE: "68: it has members",
         },
         GroupState.COMPLETING_REBALANCE: {
             Asked.JOIN: "begins the next rebalance",
-            Asked.REJOIN: "this generation again; with other metadata the next rebalance",
+            Asked.REJOIN: "this generation again; the next rebalance for new metadata",
             Asked.SYNC: "waits for the leader's assignment",
-            Asked.HEARTBEAT: "0; the member lives",
+            Asked.HEARTBEAT: "0; renews the session",
             Asked.LEAVE: _IS_MEMBER,
             Asked.COMMIT: "27: join again",
-            Asked.SIMPLE_COMMIT: "25: only members may",
+            Asked.SIMPLE_COMMIT: "25: only members may commit",
             Asked.DESCRIBE: "members without assignments",
             Asked.DELETE: "68: it has members",
         },
         GroupState.STABLE: {
             Asked.JOIN: "begins a rebalance",
-            Asked.REJOIN: "this generation again; of the leader or with other metadata a rebalance",
+            Asked.REJOIN: "this generation again; a rebalance for the leader or new metadata",
             Asked.SYNC: "the member's assignment",
-            Asked.HEARTBEAT: "0; the member lives",
+            Asked.HEARTBEAT: "0; renews the session",
             Asked.LEAVE: _IS_MEMBER,
-            Asked.COMMIT: "taken; the member lives",
-            Asked.SIMPLE_COMMIT: "25: only members may",
+            Asked.COMMIT: "accepted; renews the session",
+            Asked.SIMPLE_COMMIT: "25: only members may commit",
             Asked.DESCRIBE: "members and assignments",
             Asked.DELETE: "68: it has members",
         },
@@ -126,4 +126,4 @@ ANSWERS: Final[Mapping[GroupState, Mapping[Asked, str]]] = MappingProxyType(
         },
     }
 )
-"""What each state answers; numbers are error codes."""
+"""State -> request -> the answer; numbers are error codes."""

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader hands over who gets what, everybody gets it when it is committed."""
+"""SyncGroup: the leader sends the assignments; each member gets its own when they are committed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pybroker.errors import ErrorCode
 
 
 def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
-    """Decide about a sync. It is answered now or later, but it is."""
+    """Decide about a SyncGroup request. It is answered now or later."""
     fault = _fault_of(group, call)
     if fault is not ErrorCode.NONE:
         effects.answer(ticket, Synced(fault))
@@ -34,15 +34,15 @@ def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
 def appended_or_not(
     group: Group, store: StoreAssignment, error: ErrorCode, effects: Effects
 ) -> None:
-    """The assignment is committed, or could not be stored, or nobody knows whether it is: then
-    all join again. By then the group may be past that generation."""
+    """Handle the end of storing the assignment. After an error it is not stored, or may not be, and
+    all members rejoin. The group may have gone on to a later generation meanwhile."""
     record = store.record
     if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != record.generation:
         return
     group.is_storing = False
     if error is not ErrorCode.NONE:
         rebalance.spread(group, effects, error)
-        rebalance.prepare(group, effects, f"its assignment could not be stored ({error.name})")
+        rebalance.prepare(group, effects, f"the assignment could not be stored ({error.name})")
         return
     for given in record.members:
         member = group.members.get(given.member_id)
@@ -73,7 +73,7 @@ def _fault_of(group: Group, call: Sync) -> ErrorCode:
 def _hand_over(group: Group, call: Sync, effects: Effects) -> None:
     left_out = [member_id for member_id in group.members if member_id not in call.assignments]
     if left_out:
-        effects.note(group, "gives nothing to some", members=len(left_out))
+        effects.note(group, "members_without_assignment", members=len(left_out))
     group.is_storing = True
     effects.rebalances += 1
     effects.stores.append(StoreAssignment(group.recorded(call.assignments, effects.wall_ms)))

@@ -1,1 +1,1 @@
-"""Committed offsets of groups: the two stores, and the change from one to the other."""
+"""Committed offsets of groups: the two stores, and the migration from one to the other."""

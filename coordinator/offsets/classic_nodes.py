@@ -1,6 +1,6 @@
-"""Offsets as version 0 of OffsetCommit and OffsetFetch mean them: the classic nodes and nothing
-else, by any broker, for any group, without a coordinator or a fence. So did Kafka 0.8.1, and every
-release with ZooKeeper after it.
+"""The offsets of OffsetCommit and OffsetFetch version 0: any broker reads and writes the classic
+nodes, for any group, without a coordinator or a fence. Kafka 0.8.1 and every later release with
+ZooKeeper do the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pybroker.ports import Coord
 
 
 class ClassicOffsets:
-    """Over a session that nothing else waits for."""
+    """Reads and writes classic offset nodes. `coord` should be a session of its own, so that a long
+    wait delays nothing else. Each read and each write takes at most `timeout_s`."""
 
     def __init__(self, coord: Coord, *, timeout_s: float) -> None:
         self._coord = coord
@@ -28,7 +29,8 @@ class ClassicOffsets:
     async def read(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> list[int | ErrorCode | None]:
-        """For each what its node holds, None if there is none, or why that is not known."""
+        """Return for each partition the offset in its node, None if there is no node, or the error
+        code if it cannot be read."""
 
         async def read(key: TopicPartition) -> int | ErrorCode | None:
             path = paths.offset(group_id, key)
@@ -47,7 +49,7 @@ class ClassicOffsets:
     async def write(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ErrorCode]:
-        """A code for each."""
+        """Write the offsets. Return an error code for each partition."""
 
         async def write(key: TopicPartition) -> ErrorCode:
             try:

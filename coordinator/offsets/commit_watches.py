@@ -1,4 +1,4 @@
-"""Which offsets are committed while somebody looks for those that may be removed."""
+"""The offsets that are committed during a search for removable offsets: they must be kept."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pybroker.coordinator.groups.records import OffsetKey
 from pybroker.model import TopicPartition
 
 Touched = set[OffsetKey]
-"""What was committed since somebody began to look."""
+"""The offsets that were committed since a search began."""
 
 
 class Watches:
-    """Of one store."""
+    """The searches under way in one offset store."""
 
     def __init__(self) -> None:
         self._open: list[Touched] = []
 
     def begin(self) -> Touched:
-        """Filled with what is noted from now on, until it is ended."""
+        """Begin a search. Return a set to which `note` adds each commit, until `end`."""
         touched: Touched = set()
         self._open.append(touched)
         return touched
@@ -27,7 +27,7 @@ class Watches:
         self._open = [each for each in self._open if each is not touched]
 
     def note(self, group_id: str, keys: Iterable[TopicPartition]) -> None:
-        """These are being committed."""
+        """Note that the group commits offsets of these partitions."""
         if self._open:
             noted = {OffsetKey(group_id, key) for key in keys}
             for touched in self._open:

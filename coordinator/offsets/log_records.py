@@ -1,6 +1,6 @@
-"""The offsets of a shard as its log has them: what replaying its records gives, in both stores.
+"""The committed offsets in the log of a shard, read by replaying its records. Both stores use this.
 
-Records of a transaction count from its commit marker on, and never if it was aborted.
+A record of a transaction counts from the commit marker on, and never if the transaction aborts.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from pybroker.coordinator.runtime.shard import StoredMarker, StoredRecord
 from pybroker.errors import MalformedInput
 from pybroker.model import NO_TIMESTAMP, TopicPartition
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _NO_PRODUCER = -1
 
 
 class RecordedOffsets:
-    """What is committed by the records that were replayed so far."""
+    """The offsets that the replayed records have committed."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._open: dict[int, dict[OffsetKey, CommittedOffset | None]] = {}
-        """By producer id: what its transaction would commit."""
+        """Producer id -> the offsets that its open transaction would commit."""
 
     def replay(self, record: StoredRecord) -> None:
-        """A record that is not an offset's, or that nobody can read, changes nothing."""
+        """Replay a record. A record that is not of an offset, or cannot be read, changes
+        nothing."""
         read = read_offset_record(record)
         if read is None:
             return
@@ -45,7 +46,7 @@ class RecordedOffsets:
                 self.put(key, committed)
 
     def put(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
-        """None: nothing is committed any more."""
+        """Set the committed offset; None removes it."""
         if committed is not None:
             self._by_group.setdefault(key.group_id, {})[key.topic_partition] = committed
             return
@@ -67,7 +68,7 @@ class RecordedOffsets:
                 yield OffsetKey(group_id, key), committed
 
     def undecided(self, group_id: str) -> set[TopicPartition]:
-        """The partitions for which a transaction that is still open would commit an offset."""
+        """Return the partitions for which an open transaction would commit an offset."""
         return {
             key.topic_partition
             for pending in self._open.values()
@@ -79,7 +80,8 @@ class RecordedOffsets:
 def read_offset_record(
     record: StoredRecord,
 ) -> tuple[OffsetKey, CommittedOffset | None] | None:
-    """(key, what it commits or None for a tombstone); None if it is no record of an offset."""
+    """Return (key, committed offset); the offset is None for a tombstone. Return None if the record
+    is not of an offset, or cannot be read."""
     if record.key is None:
         return None
     try:
@@ -90,7 +92,7 @@ def read_offset_record(
             return key, None
         committed = decode_offset_value(record.value)
     except MalformedInput as error:
-        logger.error("offset_record_ignored offset=%d reason=%s", record.offset, error)
+        log.error("offset_record_ignored offset=%d reason=%s", record.offset, error)
         return None
     if committed.commit_ms == NO_TIMESTAMP:
         committed = CommittedOffset(

@@ -1,8 +1,8 @@
-"""Committed offsets as nodes: the classic one, `/consumers/<group>/offsets/<topic>/<partition>`,
-which tools and classic consumers read and write too, and beside it one of ours for what that has no
-room for.
+"""Committed offsets as nodes. An offset has the classic node
+`/consumers/<group>/offsets/<topic>/<partition>`, which tools and classic consumers read and write,
+too, and a second node for its details (`zookeeper/offset_details.py`).
 
-Reading here, and what a commit means as nodes; who may write them is `fenced_writes.py`.
+This module reads offsets and turns commits into changes of nodes; `fenced_writes.py` writes them.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from pybroker.errors import ConnectionLoss, MalformedNode, NoNode
 from pybroker.model import NO_TIMESTAMP, TopicPartition
 from pybroker.ports import Coord, NodeStat
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 COMMIT_TIME_TOLERANCE_MS: Final = 60_000
-"""A commit time nearer than that to the present is left to ZooKeeper, which notes when a node was
-written."""
+"""A commit time that differs less than this from the present is not stored: the time at which
+ZooKeeper wrote the node stands for it."""
 READ_ATTEMPTS_MAX: Final = 3
 PARTITION_MAX: Final = 2**31 - 1
 FEW: Final = 8
-"""So many offsets are asked for without a look at which ones there are."""
+"""Up to this number of offsets is read without listing the existing nodes first."""
 
 
 def commit_change(
     group_id: str, key: TopicPartition, committed: CommittedOffset, now_ms: int
 ) -> Change:
-    """The nodes of a committed offset."""
+    """Return the change of nodes that stores a committed offset."""
     own_time = committed.commit_ms != NO_TIMESTAMP and (
         abs(committed.commit_ms - now_ms) > COMMIT_TIME_TOLERANCE_MS
     )
@@ -65,7 +65,7 @@ def commit_change(
 
 
 def removal(group_id: str, key: TopicPartition) -> Change:
-    """Nothing is committed any more."""
+    """Return the change of nodes that removes a committed offset."""
     nodes = (
         (paths.offset(group_id, key), None),
         (paths.offset_details(group_id, key), None),
@@ -74,21 +74,20 @@ def removal(group_id: str, key: TopicPartition) -> Change:
 
 
 class OffsetNodes:
-    """Reads over one `Coord`. In every new session the server first catches up with all writes that
-    were made before, so that no reader of it falls behind what an earlier one has seen. All may
-    raise CoordError."""
+    """Reads offsets over one `Coord`. In every new session the first read syncs, so that it sees
+    all writes that reads of an earlier session have seen. All methods may raise CoordError."""
 
     def __init__(self, coord: Coord) -> None:
         self._coord = coord
         self._synced = 0
-        """The session, by generation, in which the server has caught up."""
+        """The generation of the last session that has synced."""
 
     async def read(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What is committed of these, or (None) of all. Raises MalformedNode if a node holds no
-        number: to leave it out would send a consumer back to the beginning."""
-        if not group_id:  # Kafka has groups of that name; no node can have it
+        """Return the committed offsets of these partitions (None: of all). Raises MalformedNode if
+        a node has no number: leaving it out would reset a consumer to the beginning."""
+        if not group_id:  # Kafka allows the empty group id; a node cannot have an empty name
             return {}
 
         async def read() -> dict[TopicPartition, CommittedOffset]:
@@ -109,7 +108,7 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def names(self, group_id: str) -> set[TopicPartition]:
-        """The partitions for which something is committed."""
+        """Return the partitions with a committed offset."""
         if not group_id:
             return set()
 
@@ -119,7 +118,7 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def coordinated_groups(self) -> set[str]:
-        """The groups for which a coordinator has stored offsets."""
+        """Return the groups for which a coordinator has stored offsets."""
 
         async def read() -> set[str]:
             return {paths.decode_name(name) for name in await self.children(paths.COMMITTED)}
@@ -127,7 +126,7 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def all_groups(self) -> set[str]:
-        """Every group that has nodes, coordinated or classic."""
+        """Return every group that has nodes, coordinated or classic."""
 
         async def read() -> set[str]:
             return {paths.decode_name(name) for name in await self.children(paths.CONSUMERS)}
@@ -135,7 +134,7 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def in_one_session(self, read: Callable[[], Awaitable[T]]) -> T:
-        """What `read` gives, all of it read in one session that has caught up."""
+        """Return the result of `read`, all of it read in one session that has synced."""
         for _ in range(READ_ATTEMPTS_MAX):
             generation = self._coord.generation
             if generation != self._synced:
@@ -147,7 +146,7 @@ class OffsetNodes:
         raise ConnectionLoss("zookeeper sessions end faster than offsets can be read")
 
     async def children(self, path: str) -> list[str]:
-        """Empty where there is no such node."""
+        """Return the children's names; none if the node does not exist."""
         try:
             return await self._coord.children(path)
         except NoNode:
@@ -157,8 +156,8 @@ class OffsetNodes:
         return await self._partitions_below(paths.group_offsets(group_id))
 
     async def _those_of(self, group_id: str, wanted: list[TopicPartition]) -> list[TopicPartition]:
-        """Of many that are asked for only those that there are: their number is the asker's choice,
-        and each costs a request."""
+        """Return `wanted`; for more than FEW partitions only those with a node. The client chooses
+        their number, and reading each costs a request."""
         if len(wanted) <= FEW:
             return wanted
         root = paths.group_offsets(group_id)
@@ -171,8 +170,8 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """The details of these offsets. For more than FEW offsets the existing nodes are listed
-        first, because most offsets have no details."""
+        """Return the details of these offsets. For more than FEW offsets the existing nodes are
+        listed first, because most offsets have no details."""
         if len(keys) > FEW:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)
@@ -185,7 +184,7 @@ class OffsetNodes:
         return await self._partitions_of(root, await self.children(root))
 
     async def _partitions_of(self, root: str, topics: Sequence[str]) -> list[TopicPartition]:
-        """`topics` as they stand in paths."""
+        """Return the partitions that have a node below `root`; `topics` are encoded names."""
         numbers = await bounded_gather(lambda name: self.children(f"{root}/{name}"), topics)
         return [
             TopicPartition(paths.decode_name(name), number)
@@ -208,7 +207,7 @@ class OffsetNodes:
         except NoNode:
             return None
         except MalformedNode as error:
-            logger.warning("offset_details_ignored %s", error)
+            log.warning("offset_details_ignored reason=%s", error)
             return None
 
 
@@ -225,7 +224,8 @@ def _committed(offset: int, stat: NodeStat, details: OffsetDetails | None) -> Co
 
 
 def _numbers(names: Iterable[str]) -> list[int]:
-    """The partitions among them. Anybody can make nodes: numbers that no partition has are none."""
+    """Return the partition numbers among these names of nodes. Other clients can create nodes, too:
+    names that are no legal partition number are ignored."""
     return sorted(
         number
         for name in names

@@ -1,5 +1,5 @@
-"""Where the offsets of a shard are kept now, noted in a node: the storage that finds another name
-there carries them over once, and not again at every load."""
+"""The node that names the offset store of a shard. A store that finds the other store's name there
+migrates the offsets once, and not again at every load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.ports import Coord
 
 
 class Stored(enum.Enum):
-    """What the node holds."""
+    """The content of the node."""
 
     ZOOKEEPER = b"zookeeper"
     LOG = b"kafka"
@@ -27,7 +27,8 @@ class StorageMark:
         self._path = paths.offsets_stored(partition)
 
     async def get(self) -> Stored | None:
-        """None if nobody has noted anything that is known here. Raises CoordError."""
+        """Return the store that the node names; None if there is no node, or if its content is
+        unknown. Raises CoordError."""
         try:
             data, _ = await self._coord.get(self._path)
         except NoNode:
@@ -35,7 +36,7 @@ class StorageMark:
         return next((stored for stored in Stored if stored.value == data), None)
 
     async def put(self, stored: Stored) -> None:
-        """Raises BrokerError, CoordError."""
+        """Write the store's name. Raises BrokerError, CoordError."""
         if await self.get() is stored:
             return
         change = Change("", self._path, ((self._path, stored.value),))

@@ -1,1 +1,1 @@
-"""Transactions and the ids of producers."""
+"""Transactions and producer ids."""

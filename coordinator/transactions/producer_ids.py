@@ -1,9 +1,9 @@
-"""Producer ids, never given twice in the whole cluster: each broker takes blocks of them from
+"""Producer ids, unique in the whole cluster: each broker takes blocks of them from
 /latest_producer_id_block by compare-and-set (KIP-98).
 
-A block is taken ahead of need, so that handing out an id waits only when blocks go faster than
-ZooKeeper answers. Ids of a block that was left unfinished (a restart, a lost reply) are never used:
-there are 2^63 of them.
+A block is taken ahead of need, so that handing out an id waits only when ids are used faster than
+ZooKeeper answers. The unused ids of a block are lost at a restart or with a lost reply: there are
+2^63 of them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from pybroker.errors import (
 )
 from pybroker.ports import Coord
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 BLOCK_SIZE: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
 RESERVE_BELOW: Final = BLOCK_SIZE // 10
-"""When so few ids are left, the next block is taken."""
+"""When fewer ids than this are left, the next block is taken."""
 ATTEMPTS_MAX: Final = 10
 PAUSE_S: Final = 0.05
 
@@ -45,11 +45,12 @@ class ProducerIds:
         self._broker_id = broker_id
         self._next = 0
         self._end = 0
-        """Invariant: the ids from `_next` up to, not including, `_end` are ours and unused."""
+        """Invariant: the ids from `_next` to `_end` (not included) belong to this broker and are
+        unused."""
         self._reserve: asyncio.Task[ProducerIdBlock] | None = None
 
     async def next_id(self) -> int:
-        """An id that nobody has had before.
+        """Return an id that was never given out before.
 
         Raises BrokerError: COORDINATOR_NOT_AVAILABLE while ZooKeeper gives no block.
         """
@@ -62,7 +63,7 @@ class ProducerIds:
         return given
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Cancel the task. Idempotent."""
         task, self._reserve = self._reserve, None
         if task is not None:
             await cancel_and_wait(task)
@@ -75,7 +76,7 @@ class ProducerIds:
             if self._reserve is task:
                 self._reserve = None
             raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no block of producer ids: {error}"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"cannot take a block of producer ids: {error}"
             ) from error
         if self._reserve is task:
             self._reserve = None
@@ -94,10 +95,10 @@ class ProducerIds:
             except (BadVersion, NodeExists) as error:
                 failures.append(error)
             except ConnectionLoss as error:
-                # The block may be ours or not: taking another is always right.
+                # The block may have been taken or not: taking another is always right.
                 failures.append(error)
                 await asyncio.sleep(PAUSE_S)
-            logger.info("producer_id_block_retried reason=%r", failures[-1])
+            log.info("producer_id_block_retried reason=%r", failures[-1])
         raise failures[-1]
 
     async def _try_to_take_block(self) -> ProducerIdBlock:
@@ -113,7 +114,7 @@ class ProducerIds:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
         block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1)
         await self._coord.set(path, schemas.encode_producer_id_block(block), stat.version)
-        logger.info("producer_id_block_taken first=%d last=%d", block.first, block.last)
+        log.info("producer_id_block_taken first=%d last=%d", block.first, block.last)
         return block
 
 

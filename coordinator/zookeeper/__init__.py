@@ -1,2 +1,1 @@
-"""ZooKeeper as pybroker uses it: the session, the paths, what the nodes hold, a broker's
-registration, and the server that runs as a child where no ensemble is given."""
+"""ZooKeeper: the session, the paths and contents of the nodes, and a broker's registration."""

@@ -1,4 +1,4 @@
-"""Repeats what ZooKeeper did not answer, or refused because of what others have written."""
+"""Repeats what ZooKeeper did not answer, or refused because another client changed the node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from pybroker.errors import BadVersion, ConnectionLoss, NodeExists, SessionExpired
 from pybroker.ports import Clock
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.2
 _ATTEMPTS_MAX: Final = 10
 """Leaders and the controller may change a node meanwhile."""
@@ -20,9 +20,9 @@ T = TypeVar("T")
 async def asked_again(
     what: str, ask: Callable[[], Awaitable[T]], *, clock: Clock, limit_s: float
 ) -> T:
-    """For a step of the broker's start: give the result of `ask`. After ConnectionLoss or
+    """Return the result of `ask`, a step of the broker's start. After ConnectionLoss or
     SessionExpired `ask` is called again, so it must be repeatable. Raises the last of these errors
-    when `limit_s` have passed since the first; raises any other error at once."""
+    when `limit_s` have passed since the first one; raises any other error at once."""
     deadline: float | None = None
     while True:
         try:
@@ -31,9 +31,8 @@ async def asked_again(
             now = clock.monotonic()
             if deadline is None:
                 deadline = now + limit_s
-                _log.warning(
-                    "zookeeper connection lost while starting, trying again step=%s limit_s=%g "
-                    "error=%r",
+                log.warning(
+                    "zookeeper_connection_lost_at_start step=%s limit_s=%g error=%r",
                     what,
                     limit_s,
                     error,

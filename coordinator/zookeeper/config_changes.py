@@ -1,8 +1,8 @@
-"""Hears of changes to configurations: the notifications under /config/changes, and a new session,
-after which anything may have changed.
+"""Watches for changes of configurations: the notifications under /config/changes, and a new
+session, after which anything may have changed.
 
-The notification only says which entity changed; whoever applies it reads its values. What they are
-good for is not known here.
+A notification only names the entity that changed; `Apply` reads its values. This module does not
+know what the values mean.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import CoordError, MalformedNode, NoNode, PybrokerError
 from pybroker.ports import Clock, Coord, SessionEvent, WatchEvent
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 NOTIFICATION_LIFE_MS: Final = 15 * 60 * 1000
-"""As in Kafka: by then every broker has seen it, or reads everything after its next start."""
+"""As in Kafka: after this time every broker has seen the notification, or reads all configurations
+at its next start."""
 _RETRY_S: Final = 0.5
 
 Apply = Callable[[Collection[ConfigEntity] | None], Awaitable[None]]
-"""Reads and applies the configuration of these entities, None for every one. May raise CoordError;
-it is then called again with the same."""
+"""Reads and applies the configurations of these entities (None: of every entity). May raise
+CoordError; it is then called again with the same entities."""
 
 
 class ConfigChanges:
-    """Owns the task that listens, between `start` and `stop`."""
+    """Applies changed configurations. Owns a task, between `start` and `stop`."""
 
     def __init__(self, *, coord: Coord, clock: Clock, apply: Apply) -> None:
         self._coord = coord
@@ -37,22 +38,22 @@ class ConfigChanges:
         self._apply = apply
         self._seen: set[str] = set()
         self._everything = False
-        """Whether changes may have passed unseen."""
+        """Whether changes may have been missed, so that every entity has to be read."""
         self._fails = False
         self._loop = RetryLoop("config-changes", self._look, _RETRY_S)
         self._stopped = False
-        # Before the first read: a session that ends meanwhile takes its watch with it.
+        # Before the first read: a session that ends meanwhile loses its watch.
         coord.add_listener(self._on_session)
 
     async def start(self) -> None:
-        """Listen, and apply everything there is. Raises CoordError if ZooKeeper does not answer;
-        then it may be called again."""
+        """Apply all configurations, and begin to listen. Raises CoordError if ZooKeeper does not
+        answer; it may then be called again."""
         self._everything = True
         await self._process()
         self._loop.start()
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """End the task. Idempotent."""
         self._stopped = True
         await self._loop.stop()
 
@@ -65,27 +66,28 @@ class ConfigChanges:
         self._loop.wake()
 
     async def _look(self) -> bool:
-        """Whether the changes could not be read."""
+        """Apply new notifications, and return whether they could not be read."""
         try:
             await self._process()
         except CoordError as error:
             if not self._fails:
-                logger.warning("config_changes_not_read, trying again error=%r", error)
+                log.warning("config_changes_not_read error=%r", error)
             self._fails = True
             return True
         except PybrokerError as error:
-            logger.error("config_changes_not_applied error=%r", error)
+            log.error("config_changes_not_applied error=%r", error)
         self._fails = False
         return False
 
     async def _process(self) -> None:
-        """Apply what is new. What fails is new the next time, too."""
+        """Apply new notifications. A notification whose handling fails is new the next time,
+        too."""
         everything, self._everything = self._everything, False
         try:
             names = await self._coord.children(paths.CONFIG_CHANGES, self._on_change)
             await self._apply_new(names, everything=everything)
         except NoNode:
-            logger.error("config_changes_missing path=%s", paths.CONFIG_CHANGES)
+            log.error("config_changes_missing path=%s", paths.CONFIG_CHANGES)
             return
         except CoordError:
             self._everything |= everything
@@ -103,7 +105,7 @@ class ConfigChanges:
             await self._apply(list(dict.fromkeys(entities)))
 
     async def _entity(self, name: str) -> ConfigEntity | None:
-        """Whose configuration the notification tells of; None if it is gone or says nothing."""
+        """Return the entity of a notification; None if the notification is gone or malformed."""
         path = f"{paths.CONFIG_CHANGES}/{name}"
         try:
             data, _ = await self._coord.get(path)
@@ -111,15 +113,15 @@ class ConfigChanges:
         except NoNode:
             return None
         except MalformedNode as error:
-            logger.warning("config_change_ignored path=%s error=%s", path, error)
+            log.warning("config_change_ignored path=%s error=%s", path, error)
             return None
         entity = paths.parse_config_entity_path(text)
         if entity is None:
-            logger.warning("config_change_ignored path=%s entity_path=%s", path, text)
+            log.warning("config_change_ignored path=%s entity_path=%s", path, text)
         return entity
 
     async def _purge(self, names: list[str]) -> None:
-        """Remove the notifications that are old enough, the oldest first."""
+        """Remove the notifications older than NOTIFICATION_LIFE_MS, the oldest first."""
         for name in names:
             path = f"{paths.CONFIG_CHANGES}/{name}"
             stat = await self._coord.exists(path)
@@ -131,4 +133,4 @@ class ConfigChanges:
                 await self._coord.delete(path)
             except NoNode:
                 continue
-            logger.debug("config_change_purged path=%s", path)
+            log.debug("config_change_purged path=%s", path)

@@ -1,7 +1,7 @@
-"""The configurations that lie under /config: read, and replaced together with the notification by
-which all brokers hear of it.
+"""The configurations under /config: reading them, and replacing them together with the notification
+for all brokers.
 
-What the values mean, and which may be written, is not decided here.
+This module does not know what the values mean, nor which values may be written.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import BadVersion, ConnectionLoss, CoordError, MultiFailed, NodeExists, NoNode
 from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, SetOp
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 20
-"""Others may write meanwhile, and topics be removed, many one after the other."""
+"""Other clients may write meanwhile, and many topics may be removed one after the other."""
 _ANY_VERSION: Final = -1
 
 Change = Callable[[dict[str, str]], Mapping[str, str]]
-"""From the values that are there to those that shall be there."""
+"""From the stored values to the new values."""
 
 
 async def read_config(coord: Coord, entity: ConfigEntity) -> dict[str, str]:
-    """The values of an entity; none if it has no node. Raises MalformedNode, CoordError."""
+    """Return the values of an entity; none if it has no node. Raises MalformedNode, CoordError."""
     return (await _read(coord, entity))[0]
 
 
@@ -40,11 +40,11 @@ async def change_config(
 ) -> bool:
     """Replace the values of an entity by `change` of them and notify all brokers, both or neither.
 
-    Somebody else's change in between is not overwritten: `change` is asked again with what is there
-    then. False if the node `owner`, of the topic to which the values belong, does not exist; what
-    was made of its values is not stored for the next topic of that name. With `replaces`, what is
-    there may be damaged, since `change` does not depend on it. Raises MalformedNode, CoordError,
-    and what `change` raises.
+    Another client's change in between is not overwritten: `change` is called again with the new
+    values. Return False if the node `owner`, of the topic to which the values belong, does not
+    exist; the values of a deleted topic are not stored for its recreation. With `replaces`, the
+    stored values may be damaged, since `change` does not depend on them. Raises MalformedNode,
+    CoordError, and the errors of `change`.
     """
     path = paths.config(entity)
     note = CreateOp(
@@ -66,7 +66,7 @@ async def change_config(
                 return False
             if not isinstance(error.cause, BadVersion | NodeExists | NoNode):
                 raise error.cause from error
-            logger.info("config_changed_meanwhile path=%s attempt=%d", path, attempt + 1)
+            log.info("config_changed_meanwhile path=%s attempt=%d", path, attempt + 1)
         except ConnectionLoss:
             await coord.sync(path)
             if await _holds(coord, path, data, version):
@@ -81,7 +81,7 @@ async def change_config(
 async def _read(
     coord: Coord, entity: ConfigEntity, *, tolerant: bool = False
 ) -> tuple[dict[str, str], int | None]:
-    """The values and the version of the node; None if there is none."""
+    """Return (values, version of the node); the version is None if there is no node."""
     path = paths.config(entity)
     try:
         data, stat = await coord.get(path)
@@ -91,7 +91,7 @@ async def _read(
 
 
 async def _holds(coord: Coord, path: str, data: bytes, earlier: int | None) -> bool:
-    """Whether the write whose reply was lost has been carried out."""
+    """Whether the write whose reply was lost was applied."""
     try:
         found, stat = await coord.get(path)
     except NoNode:

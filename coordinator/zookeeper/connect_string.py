@@ -1,4 +1,4 @@
-"""The value of `zookeeper.connect`: HOST:PORT[,HOST:PORT...][/chroot], taken apart."""
+"""The parsed value of `zookeeper.connect`: HOST:PORT[,HOST:PORT...][/chroot]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ DEFAULT_PORT: Final = 2181
 
 @dataclass(frozen=True, slots=True)
 class ConnectString:
-    """`chroot` is empty or a path like `/kafka/one`, without a slash at its end."""
+    """The servers and the chroot. `chroot` is empty or a path like `/kafka/one`, without a slash at
+    its end."""
 
     hosts: tuple[tuple[str, int], ...]
     chroot: str
@@ -26,7 +27,7 @@ class ConnectString:
 
 
 def parse_connect_string(text: str) -> ConnectString:
-    """Raises StartupError that says which part is wrong."""
+    """Parse the value. Raises StartupError, which names the wrong part."""
     servers, slash, rest = text.strip().partition("/")
     chroot = slash + rest.rstrip("/") if rest.rstrip("/") else ""
     if any(part in ("", ".", "..") for part in chroot.split("/")[1:]):

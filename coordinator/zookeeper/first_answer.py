@@ -1,7 +1,7 @@
-"""The wait for the first answer of a ZooKeeper: how long it goes on, and what is said meanwhile.
+"""The wait for the first answer of ZooKeeper: its end, and its log lines.
 
 A broker waits as long as zookeeper.connection.timeout.ms allows, because ZooKeeper may start after
-it. A tool gives up when every server has refused a few connections: nothing listens there.
+it. A tool ends the wait when every server has refused a few connections: no server listens there.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from pybroker.coordinator.zookeeper.connect_string import ConnectString
 from pybroker.coordinator.zookeeper.handshake import NoServer, open_and_close
 from pybroker.errors import StartupError
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 TOOL_REFUSALS_MAX: Final = 3
-"""A server that is being restarted, or a name server that is busy, may refuse once."""
+"""A restarting server, or a busy name server, may refuse once or twice."""
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
 _ATTEMPT_S: Final = 2.0
 
 
 class FirstAnswer:
-    """One wait. The caller bounds it in time, and takes the sentence for its error from here."""
+    """One wait. The caller limits its time, and takes its error message from `complaint`."""
 
     def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
-        """`refusals_max`: how often all servers may refuse before the wait ends; None: no limit."""
+        """`refusals_max`: number of refusals by all servers that end the wait; None: no limit."""
         self._connect = connect
         self._refusals_max = refusals_max
         self._reason = "no answer"
 
     async def granted_ms(self, session_timeout_ms: int, timeout_s: float) -> int:
-        """The session timeout that a server grants. `timeout_s` is the caller's, for the log only.
-        Raises StartupError when all servers have refused too often."""
+        """Wait for a server, and return the session timeout that it grants. `timeout_s` is the
+        caller's limit, for the log only. Raises StartupError when all servers have refused too
+        often."""
         delay_s = _RETRY_S
         refusals = 0
         while True:
@@ -54,15 +55,15 @@ class FirstAnswer:
                         " server runs"
                     ) from None
                 if error.refused and self._refusals_max is not None:
-                    self._reason = reason  # told soon, by the error or not at all
+                    self._reason = reason  # not logged: the error above follows soon, or an answer
             if reason != self._reason:
                 self._reason = reason
-                _log.warning("zookeeper %s; waiting up to %g s for it", reason, timeout_s)
+                log.warning("zookeeper_awaited timeout_s=%g reason=%s", timeout_s, reason)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
 
     def complaint(self, timeout_s: float) -> str:
-        """The sentence for a wait that has taken too long."""
+        """Return the error message for a wait that has taken too long."""
         return (
             f"ZooKeeper at {self._connect.servers} does not answer within {timeout_s:g} s:"
             f" {self._reason}; check that the server runs, and the address in zookeeper.connect"

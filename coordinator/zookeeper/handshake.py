@@ -1,8 +1,8 @@
-"""The first two messages of ZooKeeper's protocol by hand: open a session (or take one over by its
-id and password), and close it.
+"""Two messages of ZooKeeper's protocol by hand: open a session (or take one over by its id and
+password), and close it.
 
-kazoo does not tell which session timeout the server granted, and cannot take over a session without
-going on to a new one when the old is gone. Nothing else of the protocol may be spoken here.
+kazoo does not report the session timeout that the server granted. It also cannot take over a
+session without opening a new one if the old one has expired. This module sends no other messages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _ANSWER_BYTES_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """Who knows both can speak for the session. `password` has 16 bytes."""
+    """The id and the password of a session, which let a client take it over. `password` has 16
+    bytes."""
 
     id: int
     password: bytes
@@ -35,15 +36,15 @@ class SessionKey:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The server's answer; a session that is gone has `timeout_ms` 0."""
+    """The server's answer. `timeout_ms` is 0 for a session that has expired."""
 
     key: SessionKey
     timeout_ms: int
 
 
 class NoServer(ConnectionError):
-    """No server answers as ZooKeeper does; the message gives the reason of each. `refused`: none of
-    them took the connection."""
+    """No server answers as ZooKeeper does; the message gives the reason for each. `refused`: no
+    server accepted the connection."""
 
     def __init__(self, reasons: Sequence[str], refused: bool) -> None:
         super().__init__("; ".join(reasons) or "no server is given")
@@ -51,14 +52,14 @@ class NoServer(ConnectionError):
 
 
 class _Refused(Exception):
-    """The server did not take the connection; the message says why."""
+    """The server did not accept the connection; the message says why."""
 
 
 async def close_session(
     hosts: Sequence[tuple[str, int]], key: SessionKey, *, timeout_s: float
 ) -> bool:
-    """End a session whose client is gone, so that its ephemeral nodes vanish now. Gives whether it
-    was still alive. Raises NoServer."""
+    """End a session whose client is gone, so that its ephemeral nodes vanish now. Return whether
+    the session was still alive. Raises NoServer."""
     granted = await open_and_close(hosts, key=key, timeout_ms=1000, timeout_s=timeout_s)
     return granted.timeout_ms > 0
 
@@ -70,8 +71,8 @@ async def open_and_close(
     timeout_ms: int,
     timeout_s: float,
 ) -> Granted:
-    """Open a session (take over the one of `key` if given), close it at once, and give what the
-    server granted. Tries each server in turn, for `timeout_s` each. Raises NoServer."""
+    """Open a session (with `key`: take that one over), close it at once, and return the server's
+    answer. Tries each server in turn, for `timeout_s` each. Raises NoServer."""
     reasons = []
     refused = True
     for host, port in hosts:
@@ -91,8 +92,8 @@ async def open_and_close(
 
 
 async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Raises _Refused. Each address of a name is tried by itself: asyncio, given the name, hides
-    the reasons of several."""
+    """Connect to the server. Tries each address of the host by itself: asyncio, given the name,
+    hides the reasons of the single addresses. Raises _Refused."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -1,5 +1,5 @@
-"""JSON as the nodes hold it, read with distrust: every access says what it expects, and a mistake
-names the node, the key and what stands there. The meaning of the keys is in `schemas.py`."""
+"""The JSON content of nodes, checked on every access: an error names the node, the key, the
+expected type and the found value. `schemas.py` knows the meaning of the keys."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _DECIMAL = re.compile(r"\s*-?[0-9]{1,19}\s*", re.ASCII)
 
 
 def dump(content: Mapping[str, object]) -> bytes:
-    """Compact UTF-8."""
+    """Encode as compact UTF-8 JSON."""
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def load(path: str, data: bytes) -> object:
-    """Any JSON value. Raises MalformedNode."""
+    """Decode any JSON value. Raises MalformedNode."""
     try:
         content: object = json.loads(data)
         if b"\\u" in data or not data.isascii():
-            # Half a surrogate pair, which json takes, cannot be sent, logged or written again.
+            # json accepts half a surrogate pair, which cannot be sent, logged or written again.
             json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise malformed(path, "JSON", data) from error
@@ -36,7 +36,7 @@ def load(path: str, data: bytes) -> object:
 
 
 def load_object(path: str, data: bytes) -> Fields:
-    """Raises MalformedNode if `data` is not a JSON object."""
+    """Decode a JSON object. Raises MalformedNode."""
     content = load(path, data)
     if not isinstance(content, dict):
         raise malformed(path, "a JSON object", data)
@@ -44,7 +44,7 @@ def load_object(path: str, data: bytes) -> Fields:
 
 
 def malformed(path: str, expected: str, found: object) -> MalformedNode:
-    """The error to raise. Long content is cut."""
+    """Return the error to raise. Long content is cut."""
     shown = repr(found)
     if len(shown) > _SHOWN_CHARACTERS_MAX:
         shown = f"{shown[:_SHOWN_CHARACTERS_MAX]}..."
@@ -52,8 +52,8 @@ def malformed(path: str, expected: str, found: object) -> MalformedNode:
 
 
 def decimal(text: str) -> int | None:
-    """The number of at most 64 bits that `text` is, or None. White space around it is allowed:
-    people edit nodes by hand."""
+    """Return the decimal number of at most 64 bits in `text`, or None. White space around it is
+    allowed: people edit nodes by hand."""
     number = int(text) if _DECIMAL.fullmatch(text) else None
     return number if number is not None and _INT64_MIN <= number <= _INT64_MAX else None
 
@@ -71,7 +71,7 @@ class Fields:
         return list(self._content)
 
     def without(self, keys: Collection[str]) -> dict[str, object]:
-        """What is left when `keys` are taken out."""
+        """Return the keys and values other than `keys`."""
         return {key: value for key, value in self._content.items() if key not in keys}
 
     def integer(self, key: str) -> int:
@@ -99,14 +99,14 @@ class Fields:
         return [str(value) for value in values]
 
     def number(self, name: str) -> int:
-        """The key itself, which must be a decimal number of 32 bits."""
+        """Return the key `name` as a number; it must be a decimal number of 32 bits."""
         number = decimal(name) if name.isascii() and name.isdigit() else None
         if number is None or number > _INT32_MAX:
             raise malformed(self._path, f"numbers as keys of {self._where}", name)
         return number
 
     def number_in_text(self, key: str, *, default: int | None = None) -> int:
-        """A string that holds a decimal number of any size."""
+        """Return the number of at most 64 bits in the string under `key`."""
         value = self._content.get(key)
         if value is None and default is not None:
             return default
@@ -140,7 +140,7 @@ class Fields:
         return value
 
     def _as_integer(self, key: str, value: object) -> int:
-        if type(value) is int and _INT32_MIN <= value <= _INT32_MAX:  # a bool is no number here
+        if type(value) is int and _INT32_MIN <= value <= _INT32_MAX:  # a bool is an int in Python
             return value
         raise self._wrong(key, "an integer of 32 bits", value)
 

@@ -1,4 +1,4 @@
-"""Our operations, results and errors in kazoo's words, and back."""
+"""Translation of operations, results and errors between pybroker and kazoo."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pybroker.ports import CheckOp, CoordOp, CreateOp, DeleteOp, NodeStat, OpRes
 KazooException: Final[type[Exception]] = kazoo.KazooException
 
 _NOT_A_CAUSE: Final = (kazoo.RolledBackError, kazoo.RuntimeInconsistency)
-"""What kazoo puts in place of the operations around the one that failed."""
+"""kazoo's results for the operations of a failed transaction other than the one that failed."""
 
 _MEANINGS: Final[tuple[tuple[type[Exception], type[CoordError]], ...]] = (
     (kazoo.NoNodeError, NoNode),
@@ -39,7 +39,8 @@ _MEANINGS: Final[tuple[tuple[type[Exception], type[CoordError]], ...]] = (
 
 
 def meaning_of(error: Exception, path: str) -> CoordError:
-    """Our error for kazoo's. One that has no class of its own here is a plain CoordError."""
+    """Return pybroker's error for kazoo's `error`; a plain CoordError for errors without a class of
+    their own."""
     for theirs, ours in _MEANINGS:
         if isinstance(error, theirs):
             return ours(path)
@@ -73,8 +74,8 @@ def add_operation(transaction: Any, op: CoordOp, path: str) -> None:
 
 
 def multi_results(ops: Sequence[CoordOp], results: Sequence[Any]) -> list[OpResult]:
-    """kazoo does not raise when a transaction fails: the errors stand among the results. Raises
-    MultiFailed; paths of creates still have the chroot."""
+    """Return the results of a transaction; paths of creates still have the chroot. kazoo does not
+    raise when a transaction fails but returns errors as results. Raises MultiFailed."""
     for index, (op, result) in enumerate(zip(ops, results, strict=True)):
         if isinstance(result, Exception) and not isinstance(result, _NOT_A_CAUSE):
             raise MultiFailed(index, meaning_of(result, op.path))

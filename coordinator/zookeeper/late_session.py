@@ -1,4 +1,4 @@
-"""A session with ZooKeeper that is opened by the first operation that needs it, and not before."""
+"""A ZooKeeper session that the first operation opens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pybroker.ports import Coord, CoordOp, NodeStat, OpResult, SessionListener, 
 
 
 class ClosableCoord(Coord, Protocol):
-    """A session that its owner ends."""
+    """A session that its owner closes."""
 
     async def close(self) -> None: ...
 
 
 class LateSession:
-    """The `Coord` that `connect` opens. An operation that cannot open it raises ConnectionLoss, and
-    was not applied; the next one tries again."""
+    """A `Coord` whose first operation opens the session by `connect`. An operation that cannot open
+    it raises ConnectionLoss and was not applied; the next operation tries again."""
 
     def __init__(self, connect: Callable[[], Awaitable[ClosableCoord]]) -> None:
         """`connect` raises StartupError if the session cannot be opened."""

@@ -1,5 +1,4 @@
-"""How large a request to ZooKeeper may be. One place, so that the real and the in-memory service
-refuse alike."""
+"""The size limit of a request to ZooKeeper, shared by the real client and its in-memory twin."""
 
 from __future__ import annotations
 
@@ -10,11 +9,12 @@ from pybroker.errors import RequestTooLarge
 from pybroker.ports import CoordOp, CreateOp, SetOp
 
 REQUEST_BYTES_MAX: Final = 512 * 1024
-"""Half of the server's own limit (`jute.maxbuffer`, 1 MiB). A server that gets more than its limit
-drops the connection, so that nobody could tell whether the request was applied."""
+"""Half of the server's own limit (`jute.maxbuffer`, 1 MiB). A server that gets a larger request
+drops the connection, and the client could not tell whether the request was applied."""
 
 _OPERATION_OVERHEAD_BYTES: Final = 64
-"""At least the fixed part of any operation: header, lengths, access list, flags, version."""
+"""An upper bound of the fixed part of any operation: header, lengths, access list, flags,
+version."""
 
 
 def check_request_size(ops: Sequence[CoordOp]) -> None:
@@ -28,7 +28,7 @@ def check_request_size(ops: Sequence[CoordOp]) -> None:
 
 
 def operation_bytes(op: CoordOp) -> int:
-    """An upper bound of the bytes that `op` takes in a request. Callers that cut their work into
-    multis add these up."""
+    """Return an upper bound of the bytes that `op` takes in a request. Callers that split their
+    work into multis add these up."""
     data = len(op.data) if isinstance(op, (CreateOp, SetOp)) else 0
     return _OPERATION_OVERHEAD_BYTES + len(op.path.encode()) + data

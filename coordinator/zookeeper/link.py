@@ -1,18 +1,17 @@
-"""One session with ZooKeeper, carried by one kazoo client. kazoo's thread ends in this module.
+"""One session with ZooKeeper over one kazoo client. No other module runs code in kazoo's thread.
 
-What kazoo does and we cannot use is undone here:
+A link changes kazoo's behaviour in four ways:
 
-- After an expiry kazoo goes on with a new session, in which requests meant for the old one would be
-  executed. A link refuses to connect again once its session is over: whoever wants another session
-  makes another link.
-- kazoo hands answers and watches to two threads, so that an answer may overtake the watch that it
-  must follow. Here both go from kazoo's connection thread straight to the event loop, in order.
-  An answer does so even if it comes before anybody has asked the result for it: a watch that fires
-  right after the read that set it would overtake that read otherwise, and be lost.
+- After an expiry kazoo opens a new session, in which it would execute requests meant for the old
+  one. A link does not connect again once its session is over: a new session needs a new link.
+- kazoo hands answers and watches to two threads, so an answer may overtake the watch that it must
+  follow. A link passes both from kazoo's connection thread straight to the event loop, in order.
+  An answer is passed on even before `answer_of` is called for it: otherwise a watch that fires
+  right after the read that set it would overtake that read, and be lost.
 - kazoo forgets all watches when the connection drops. `rewatch` sets them again as Java's client
-  does, telling the server up to where we have seen everything.
-- An unreachable server may block a connection attempt for a whole session timeout; here each has a
-  third of it, shared by the servers.
+  does: it tells the server the last zxid that the client has seen.
+- With kazoo an unreachable server may block a connection attempt for a whole session timeout. A
+  link gives the attempts a third of the session timeout, divided by the number of servers.
 
 Every callback of a link runs on the event loop.
 """
@@ -38,7 +37,7 @@ from pybroker.coordinator.zookeeper.connect_string import ConnectString
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 from pybroker.coordinator.zookeeper.limits import REQUEST_BYTES_MAX
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _RECONNECT_DELAY_S: Final = 0.05
 _RECONNECT_DELAY_MAX_S: Final = 1.0
 _CONNECT_SHARE_OF_SESSION: Final = 3
@@ -49,18 +48,18 @@ class LinkState(enum.Enum):
     CONNECTED = "connected"
     SUSPENDED = "suspended"
     OVER = "over"
-    """The session is gone, or the link was stopped; no other state follows."""
+    """The session has ended, or the link was stopped; no other state follows."""
 
 
 StateListener = Callable[[LinkState, int], None]
-"""Called with the new state and the zxid up to which we have seen everything."""
+"""Called with the new state and the last zxid that the client has seen."""
 EventListener = Callable[[str, str], None]
 """Called with kazoo's name of the kind of a watch event and the path."""
 Answer = asyncio.Future[Any]
 
 
 class _Asked(NamedTuple):
-    """A result that somebody waits for."""
+    """A result that a caller waits for."""
 
     result: Any
     answer: Answer
@@ -68,8 +67,8 @@ class _Asked(NamedTuple):
 
 
 class SetWatches:
-    """The request by which a client tells the server, after a reconnect, which watches it has and
-    what it saw last; the server fires at once those that it missed. kazoo lacks it."""
+    """The request by which a client, after a reconnect, tells the server its watches and the last
+    zxid that it has seen. The server fires the missed watches at once. kazoo lacks this request."""
 
     type = _SET_WATCHES_OPCODE
 
@@ -80,7 +79,7 @@ class SetWatches:
         self._lists = (data, missing, child)
 
     def serialize(self) -> bytes:
-        """The last zxid, then three counted lists of counted paths."""
+        """Encode the last zxid, then three counted lists of counted paths."""
         parts = [struct.pack(">q", self._zxid)]
         for paths in self._lists:
             parts.append(struct.pack(">i", len(paths)))
@@ -98,8 +97,8 @@ class SetWatches:
 def _set_watches(
     zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
 ) -> list[SetWatches]:
-    """As many requests as it takes: a server that gets one above its limit drops the connection,
-    and would do so after every reconnect."""
+    """Return the watches in requests of at most REQUEST_BYTES_MAX. A server that gets a request
+    above its limit drops the connection, and would do so after every reconnect."""
     requests = []
     lists: tuple[list[str], ...] = ([], [], [])
     size = 0
@@ -116,7 +115,7 @@ def _set_watches(
 class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """Runs kazoo's callbacks in kazoo's connection thread, without threads of its own.
 
-    As `running` stays False, kazoo calls the callbacks of a result where the result is set.
+    Since `running` stays False, kazoo calls the callbacks of a result in the thread that sets it.
     """
 
     def __init__(
@@ -134,10 +133,10 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
-        """No worker threads."""
+        """Start no worker threads."""
 
     def stop(self) -> None:
-        """Nothing was started."""
+        """Do nothing: `start` started nothing."""
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
@@ -162,9 +161,9 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
             try:
                 func(*args, **kwargs)
             except (InterruptedError, SystemExit):
-                pass  # kazoo's way to end a wait between two attempts, and ours to end them all
+                pass  # kazoo ends a pause between attempts by the first, a link all by the second
             except Exception as error:
-                _log.warning("zookeeper connection thread ended: %r", error)
+                log.warning("zookeeper_thread_ended error=%r", error)
             finally:
                 self._on_end()
 
@@ -173,7 +172,7 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return thread
 
     def make_over(self) -> None:
-        """No further connection is made."""
+        """Make no further connections."""
         with self._lock:
             self._is_over = True
 
@@ -185,7 +184,7 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class Link:
-    """`start` connects in the background; `on_state` tells what comes of it."""
+    """One session. `start` connects in the background; `on_state` is called with each new state."""
 
     def __init__(
         self,
@@ -203,7 +202,7 @@ class Link:
             session_timeout_ms / 1000 / share, self._thread_ended, self._answered
         )
         self._asked: dict[int, _Asked] = {}
-        """By the identity of kazoo's result, which lives as long as its entry."""
+        """By the identity of kazoo's result; the entry keeps the result alive."""
         self._ended = asyncio.Event()
         self._is_over = False
         self._started = False
@@ -221,7 +220,7 @@ class Link:
 
     @property
     def client(self) -> Any:
-        """The kazoo client, for its `*_async` methods; what they give goes to `answer_of`."""
+        """The kazoo client, for its `*_async` methods; `answer_of` takes their results."""
         return self._client
 
     def start(self) -> None:
@@ -229,28 +228,28 @@ class Link:
         self._client.start_async()
 
     def session_key(self) -> SessionKey | None:
-        """None while there is no connection."""
+        """Return the key of the session; None while there is no connection."""
         found = self._client.client_id
         return None if found is None else SessionKey(found[0], found[1])
 
     def answer_of(self, result: Any, on_value: Callable[[Any], None] | None = None) -> Answer:
-        """The future of a kazoo result: its value, or kazoo's exception. `on_value` is called with
-        the value before anything that the server sent later is heard. Has to be called before the
-        loop gets its turn again."""
+        """Return the future of a kazoo result: its value, or kazoo's exception. `on_value` is
+        called with the value before any later message of the server is handled. The caller must not
+        await between the request and this call."""
         answer: Answer = self._loop.create_future()
         self._asked[id(result)] = _Asked(result, answer, on_value)
         return answer
 
     def watcher(self, event: Any) -> None:
-        """Give this to kazoo as the watch of any read."""
-        if event.type != "NONE":  # so it calls all watches when the connection drops
+        """Pass a watch event on; kazoo gets this method as the watch of every read."""
+        if event.type != "NONE":  # kazoo calls all watches with NONE when the connection drops
             self._soon(self._event, event.type, event.path)
 
     def rewatch(
         self, zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
     ) -> Answer:
-        """Set watches again after a reconnect: on nodes that exist (`data`), that were missing, and
-        on children. Those that would have fired since `zxid` fire now."""
+        """Set watches again after a reconnect: on nodes that existed (`data`), on nodes that were
+        missing, and on children. Watches that would have fired since `zxid` fire now."""
         for path in (*data, *missing):
             self._client._data_watchers[path].add(self.watcher)
         for path in child:
@@ -273,7 +272,7 @@ class Link:
 
     async def stop(self, timeout_s: float) -> bool:
         """Close the session if the server can be reached, and free everything. Takes `timeout_s` at
-        most; gives whether it was done in order. Idempotent."""
+        most. Return whether the server closed the session. Idempotent."""
         self._handler.make_over()
         if not self._started:
             return True
@@ -306,11 +305,11 @@ class Link:
         self._soon(self._settle, result)
 
     def _soon(self, action: Callable[..., None], *args: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits any more
             self._loop.call_soon_threadsafe(action, *args)
 
     def _stop_client(self) -> None:
-        with suppress(Exception):  # kazoo raises what it likes when it is stopped in mid-air
+        with suppress(Exception):  # kazoo may raise anything when it is stopped while it connects
             self._client.stop()
         with suppress(Exception):
             self._client.close()

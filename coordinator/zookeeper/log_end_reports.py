@@ -1,6 +1,7 @@
-"""What replicas say they have when nobody is known to have everything: after a power loss that
-reached every in-sync and every eligible replica of a partition. One node a replica, in
-`/pybroker/suspects`; the controller compares them when all replicas are back.
+"""The log end reports of the replicas of an orphaned partition: after a power loss of
+every in-sync and every eligible replica, no replica is known to hold all committed records. Each
+replica writes one node below `/pybroker/suspects`; the controller compares them when all replicas
+have returned.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from pybroker.ports import Coord
 
 @dataclass(frozen=True, slots=True)
 class LogEndReport:
-    """The replica's log ends at `end`, its last batch is of leader epoch `epoch`. `leader_epoch`:
-    that of the partition's state to which this is the answer. `incarnation`: that of the broker
-    (KIP-903); one that has begun anew since may have lost what it reported. `topic_id`: NO_TOPIC_ID
-    where the replica does not know it."""
+    """The log of `replica` ends at offset `end`, and its last batch has the leader epoch `epoch`.
+
+    `leader_epoch`: the leader epoch of the partition's state to which this report is the answer.
+    `incarnation`: the broker's incarnation (KIP-903); in a later one the broker may have lost the
+    log. `topic_id`: NO_TOPIC_ID if the replica does not know it.
+    """
 
     replica: int
     epoch: int
@@ -33,7 +36,7 @@ class LogEndReport:
 
 
 def encode_log_end(report: LogEndReport) -> bytes:
-    """Offsets are strings, as every number over 32 bits in a node."""
+    """Return the node's content. Offsets are strings, as every number over 32 bits in a node."""
     return dump(
         {
             "version": 1,
@@ -48,7 +51,7 @@ def encode_log_end(report: LogEndReport) -> bytes:
 
 
 def decode_log_end(path: str, data: bytes) -> LogEndReport:
-    """Raises MalformedNode."""
+    """Decode a report. Raises MalformedNode."""
     fields = load_object(path, data)
     text = fields.text("topic_id", default="")
     try:
@@ -66,7 +69,7 @@ def decode_log_end(path: str, data: bytes) -> LogEndReport:
 
 
 async def write_log_end(coord: Coord, key: TopicPartition, report: LogEndReport) -> None:
-    """In place of an earlier one. Raises CoordError."""
+    """Write the report, in place of an earlier one of the replica. Raises CoordError."""
     path, data = paths.suspect(key, report.replica), encode_log_end(report)
     try:
         await coord.set(path, data)
@@ -79,7 +82,8 @@ async def write_log_end(coord: Coord, key: TopicPartition, report: LogEndReport)
 
 
 async def read_log_end(coord: Coord, key: TopicPartition, replica: int) -> LogEndReport | None:
-    """None if there is none that can be understood. Raises CoordError."""
+    """Return the replica's report; None if there is none, or if it is malformed. Raises
+    CoordError."""
     path = paths.suspect(key, replica)
     with suppress(NoNode, MalformedNode):
         return decode_log_end(path, (await coord.get(path))[0])

@@ -1,8 +1,9 @@
-"""Loss receipts: which records of a partition may be gone, since when, and who gave them up.
+"""Loss receipts: the records of a partition that may be lost, the election that lost them, and the
+offsets that each replica truncated.
 
-The controller writes one in the same multi as the state of an unclean election, and every replica
-that follows the new leader adds what it cuts away. So a reader that misses records finds out why,
-and a replica can tell a loss that was decided from one that is a defect. The node goes with its
+The controller writes a receipt in the same multi as the state of an unclean election. Every replica
+that follows the new leader adds the offsets that it truncates. So a reader that misses records
+finds the reason, and a replica can tell a decided loss from a defect. The node is deleted with its
 topic.
 """
 
@@ -21,21 +22,21 @@ from pybroker.model import NO_OFFSET, TopicPartition
 from pybroker.ports import Coord
 
 UNCLEAN_ELECTION: Final = "unclean-election"
-"""A replica leads that may lack committed records, since no other was left."""
+"""A replica that may lack committed records leads, since no other replica was left."""
 POWER_LOSS: Final = "power-loss"
-"""The machine of the last replica went down, or its disk failed, and what was not on disk is
-gone."""
+"""The machine of the last replica lost power, or its disk failed, and records that were not on disk
+are lost."""
 ACCEPTED_LOSS: Final = "accepted-loss"
-"""The log directory of the last replica is gone, and the operator has said that it is so."""
+"""The log directory of the last replica is lost, and the operator has confirmed it."""
 
 RECEIPTS_MAX: Final = 10
-"""The newest ones of a partition are kept."""
+"""The number of receipts of a partition that are kept: the newest ones."""
 GIVEN_UP_MAX: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A replica has cut its log: the offsets from `start` on, `end` not included."""
+    """A replica has truncated the offsets from `start` on, `end` not included."""
 
     replica: int
     start: int
@@ -44,9 +45,9 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class LossReceipt:
-    """One loss. `leader` led from `leader_epoch` on; `isr_before` and `eligible_before` held all
-    that was committed, and none of them could lead. `log_end`: where the log of an only replica
-    ended, NO_OFFSET after an election."""
+    """One loss. `leader` leads from `leader_epoch` on. The replicas `isr_before` and
+    `eligible_before` held all committed records, and none of them could lead. `log_end`: the end
+    of the log of a partition's only replica, NO_OFFSET after an election."""
 
     leader: int
     leader_epoch: int
@@ -60,29 +61,30 @@ class LossReceipt:
 
 
 Receipts = tuple[LossReceipt, ...]
-"""Of one partition, the newest last."""
+"""The receipts of one partition, the newest last."""
 
 
 def encode_receipts(receipts: Sequence[LossReceipt]) -> bytes:
-    """Offsets and times are strings, as every number over 32 bits in a node."""
+    """Return the node's content. Offsets and times are strings, as every number over 32 bits in a
+    node."""
     return dump({"version": 1, "receipts": [_to_json(each) for each in receipts[-RECEIPTS_MAX:]]})
 
 
 def decode_receipts(path: str, data: bytes) -> Receipts:
-    """Raises MalformedNode."""
+    """Decode the receipts of a node. Raises MalformedNode."""
     return tuple(_from_json(each) for each in load_object(path, data).objects("receipts"))
 
 
 class LossReceipts:
-    """The receipts as the brokers read and complete them. All may raise CoordError; what reads also
-    MalformedNode."""
+    """Reads the receipts and adds truncated offsets, for one broker. All methods may raise
+    CoordError; those that read also MalformedNode."""
 
     def __init__(self, coord: Coord, broker_id: int) -> None:
         self._coord = coord
         self._broker_id = broker_id
 
     async def read(self, topic_partition: TopicPartition) -> Receipts:
-        """None have been written: an empty tuple."""
+        """Return the partition's receipts, an empty tuple if there are none."""
         path = paths.loss(topic_partition)
         try:
             data, _ = await self._coord.get(path)
@@ -93,10 +95,12 @@ class LossReceipts:
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """The newest receipt of a leader epoch above `after` and not above `up_to`, of all that
-        were written when the leader of `up_to` was elected; None if there is none.
+        """Return the newest receipt of a leader epoch above `after` and not above `up_to`; None if
+        there is none. All receipts up to the election of `up_to` are considered.
 
-        Raises ConnectionLoss if ZooKeeper's member has not heard of the leader epoch `up_to`."""
+        Raises ConnectionLoss if the connected ZooKeeper server does not know the leader epoch
+        `up_to` yet.
+        """
         await self._hear_of(topic_partition, up_to)
         receipts = await self.read(topic_partition)
         return next(
@@ -106,8 +110,8 @@ class LossReceipts:
     async def gave_up(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """This broker's replica gives up the offsets from `start` on, `end` not included: added to
-        the receipt of that leader epoch. Raises NoNode if there is none."""
+        """Add the offsets that this broker's replica truncates, from `start` on, `end` not
+        included, to the receipt of that leader epoch. Raises NoNode if there is no such receipt."""
         path = paths.loss(topic_partition)
         loss = GivenUp(self._broker_id, start, end)
         created = None
@@ -130,8 +134,8 @@ class LossReceipts:
         await tried_again(add)
 
     async def _hear_of(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
-        """See all that was written with that leader epoch, and before: a member of ZooKeeper may
-        lag behind the controller that has told of it."""
+        """Make sure that reads see all writes up to the election of that leader epoch. The
+        connected ZooKeeper server may lag behind the controller that reported the epoch."""
         path = paths.partition_state(topic_partition)
         stored = decode_state(path, (await self._coord.get(path))[0])
         if stored.leader_epoch < leader_epoch:
@@ -144,7 +148,8 @@ class LossReceipts:
 
 
 def _with(given_up: tuple[GivenUp, ...], loss: GivenUp) -> tuple[GivenUp, ...]:
-    """A replica cuts its log step by step: its ranges that touch each other are one."""
+    """Return `given_up` with `loss` added. A replica truncates its log step by step, so ranges of
+    one replica that touch are merged."""
     parts = [
         each
         for each in given_up

@@ -1,9 +1,9 @@
-"""What came with a committed offset and has no room in its classic node, which holds a decimal
-number only: leader epoch, the client's text, times of its own. One node of ours an offset, below
+"""The details of a committed offset: leader epoch, the client's metadata, commit and expiry times.
+The classic node has room for a decimal number only, so each offset has a second node below
 `/pybroker/offsets`.
 
-The node names the offset that it belongs to: when somebody edits the classic node, the rest no
-longer holds.
+The node names the offset that it belongs to: after an edit of the classic node by another client
+the details are not valid any more.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetDetails:
-    """Times in ms since 1970, -1 where there is none: then the offset was committed when its node
-    was written, and expires by the broker's rule."""
+    """The details of a committed offset. Times in ms since 1970, -1 where there is none: without
+    `commit_ms` the offset was committed when its node was written; without `expire_ms` it expires
+    by the broker's options."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -30,7 +31,8 @@ class OffsetDetails:
 
 
 def encode_offset_details(details: OffsetDetails) -> bytes:
-    """Only what is not empty; numbers over 32 bits are strings, as in every node."""
+    """Return the node's content, without empty fields. Numbers over 32 bits are strings, as in
+    every node."""
     content: dict[str, object] = {"version": _VERSION, "offset": str(details.offset)}
     if details.leader_epoch != NO_EPOCH:
         content["leader_epoch"] = details.leader_epoch
@@ -44,7 +46,7 @@ def encode_offset_details(details: OffsetDetails) -> bytes:
 
 
 def decode_offset_details(path: str, data: bytes) -> OffsetDetails:
-    """Raises MalformedNode."""
+    """Decode the details of an offset. Raises MalformedNode."""
     fields = load_object(path, data)
     has_epoch = "leader_epoch" in fields.names()
     return OffsetDetails(

@@ -1,9 +1,8 @@
-"""Every path of a node that we read or write: built and taken apart here and nowhere else.
+"""The paths of all nodes that pybroker reads or writes. Only this module builds and parses them.
 
-The tree is Kafka's own of its ZooKeeper years; what is ours lives under /pybroker. Names that may
-hold any character (groups, clients, users, consumers) are percent-encoded as Kafka's Sanitizer
-does.
-Nothing here talks to a server or knows what a node holds (that is `schemas.py`).
+The tree is that of Kafka with ZooKeeper; pybroker's own nodes are under /pybroker. Names that may
+have any character (groups, clients, users, consumers) are percent-encoded as by Kafka's Sanitizer.
+Nothing here talks to a server or knows the content of a node (that is `schemas.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ COMMITTED: Final = "/pybroker/offsets"
 OFFSETS_STORED: Final = "/pybroker/offsets_stored"
 SUSPECTS: Final = "/pybroker/suspects"
 REMOVALS: Final = "/pybroker/removals"
-"""Its data version grows with every topic that is removed."""
+"""The data version of this node grows with every topic that is removed."""
 LOSSES: Final = "/pybroker/losses"
 
 CONFIG_CHANGE_PREFIX: Final = f"{CONFIG_CHANGES}/config_change_"
@@ -54,7 +53,8 @@ PREFIXED_ACL_CHANGE_PREFIX: Final = f"{PREFIXED_ACL_CHANGES}/acl_changes_"
 DELEGATION_TOKEN_CHANGE_PREFIX: Final = f"{DELEGATION_TOKEN_CHANGES}/token_change_"
 
 DEFAULT_ENTITY: Final = "<default>"
-"""In place of a name under /config: the values of every entity that has none of its own."""
+"""The name under /config for the default values: they apply to every entity without its own
+value."""
 
 CONFIG_ENTITY_TYPES: Final = ("topics", "clients", "users", "brokers", "ips")
 
@@ -74,7 +74,7 @@ PERSISTENT_PARENTS: Final = (
     LOSSES,
     REMOVALS,
 )
-"""Nodes that a broker creates at its start: Kafka's tools rely on them."""
+"""The nodes that a broker creates at its start: Kafka's tools rely on them."""
 
 _SEQUENCE_DIGITS: Final = 10
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -82,14 +82,14 @@ _NUMBER_MAX: Final = 2**31 - 1
 
 
 class ConfigEntity(NamedTuple):
-    """What a configuration belongs to: pairs of entity type and name, the names as they are
-    (decoded), DEFAULT_ENTITY for the defaults. Two pairs only for a client of a user."""
+    """The entity of a configuration: pairs (entity type, name). Names are decoded; DEFAULT_ENTITY
+    stands for the defaults. Only a client of a user has two pairs."""
 
     parts: tuple[tuple[str, str], ...]
 
 
 class OffsetKey(NamedTuple):
-    """Whose committed offset a node holds."""
+    """The group and the partition of a committed offset."""
 
     group: str
     topic_partition: TopicPartition
@@ -99,20 +99,20 @@ class OffsetKey(NamedTuple):
 
 
 def encode_name(name: str) -> str:
-    """A name as one component of a path: everything but letters, digits, '.', '_' and '-' as %XX of
-    its UTF-8. '.' and '..' alone, which ZooKeeper refuses, are encoded too."""
+    """Return a name as one component of a path: every byte of its UTF-8 but letters, digits, '.',
+    '_' and '-' as %XX. '.' and '..' alone, which ZooKeeper refuses, are encoded, too."""
     if name in (".", ".."):
         return name.replace(".", "%2E")
     return urllib.parse.quote(name, safe="").replace("~", "%7E")
 
 
 def decode_name(component: str) -> str:
-    """The reverse of `encode_name`; like Java's decoder it also takes '+' for a space."""
+    """Reverse `encode_name`. Like Java's decoder it also takes '+' for a space."""
     return urllib.parse.unquote_plus(component)
 
 
 def sequence_of(name: str) -> int | None:
-    """The number that the server appended to a sequential node; None for any other name."""
+    """Return the number that the server appended to a sequential node; None for any other name."""
     digits = name[-_SEQUENCE_DIGITS:]
     is_number = len(digits) == _SEQUENCE_DIGITS and digits.isascii() and digits.isdigit()
     return int(digits) if is_number else None
@@ -138,12 +138,14 @@ def parse_broker(path: str) -> int | None:
 
 
 def incarnation(broker_id: int) -> str:
-    """Its data version grows with every registration of the broker."""
+    """Return the path of the node whose data version grows with every registration of the
+    broker."""
     return f"{INCARNATIONS}/{broker_id}"
 
 
 def coordinator(partition: int) -> str:
-    """Its data version fences earlier group coordinators of that `__consumer_offsets` partition."""
+    """Return the path of the node whose data version fences earlier group coordinators of that
+    `__consumer_offsets` partition."""
     return f"{COORDINATORS}/{partition}"
 
 
@@ -163,7 +165,7 @@ def parse_topic(path: str) -> str | None:
 
 
 def partitions(name: str) -> str:
-    """The parent of a topic's partition nodes."""
+    """Return the parent of a topic's partition nodes."""
     return f"{topic(name)}/partitions"
 
 
@@ -184,22 +186,22 @@ def parse_partition_state(path: str) -> TopicPartition | None:
 
 
 def losses(name: str) -> str:
-    """The parent of a topic's loss receipts."""
+    """Return the parent of a topic's loss receipts."""
     return f"{LOSSES}/{encode_name(name)}"
 
 
 def loss(topic_partition: TopicPartition) -> str:
-    """What is known of records that a partition may have lost."""
+    """Return the path of a partition's loss receipts."""
     return f"{losses(topic_partition.topic)}/{topic_partition.partition}"
 
 
 def suspects(name: str) -> str:
-    """The parent of the log ends that replicas of a topic report."""
+    """Return the parent of the log end reports of a topic's replicas."""
     return f"{SUSPECTS}/{encode_name(name)}"
 
 
 def suspect(topic_partition: TopicPartition, replica: int) -> str:
-    """The log end that a replica reports when no replica is known to have everything."""
+    """Return the path of a replica's log end report for an orphaned partition."""
     return f"{suspects(topic_partition.topic)}/{topic_partition.partition}/{replica}"
 
 
@@ -215,7 +217,7 @@ def parse_delete_topic(path: str) -> str | None:
 
 
 def config_root(entity_type: str) -> str:
-    """The parent of all entities of one of CONFIG_ENTITY_TYPES."""
+    """Return the parent of all entities of one of CONFIG_ENTITY_TYPES."""
     return f"{CONFIG}/{entity_type}"
 
 
@@ -228,7 +230,7 @@ def topic_entity(name: str) -> ConfigEntity:
 
 
 def broker_entity(broker_id: int | None) -> ConfigEntity:
-    """A broker, or (None) all that have no values of their own."""
+    """Return the entity of a broker (None: of the cluster-wide defaults)."""
     return ConfigEntity((("brokers", DEFAULT_ENTITY if broker_id is None else str(broker_id)),))
 
 
@@ -237,17 +239,19 @@ def topic_config(name: str) -> str:
 
 
 def broker_config(broker_id: int | None) -> str:
-    """The dynamic configuration of a broker, or (None) of all that have none of their own."""
+    """Return the path of the dynamic configuration of a broker (None: of the cluster-wide
+    defaults)."""
     return config(broker_entity(broker_id))
 
 
 def config_entity_path(entity: ConfigEntity) -> str:
-    """As a config change names it, for example `users/alice/clients/app1`."""
+    """Return the entity's path as a config change names it, for example
+    `users/alice/clients/app1`."""
     return "/".join(f"{entity_type}/{_entity_name(name)}" for entity_type, name in entity.parts)
 
 
 def parse_config_entity_path(entity_path: str) -> ConfigEntity | None:
-    """The reverse of `config_entity_path`; None if it names no entity (a root, an unknown type)."""
+    """Reverse `config_entity_path`; None if the path names no entity (a root, an unknown type)."""
     components = entity_path.split("/")
     pairs = list(zip(components[::2], components[1::2], strict=False))
     types = [entity_type for entity_type, _ in pairs]
@@ -287,7 +291,7 @@ def group_owner(group_id: str, topic_partition: TopicPartition) -> str:
 
 
 def group_offsets(group_id: str) -> str:
-    """The parent of the topics for which the group has committed offsets."""
+    """Return the parent of the topics for which the group has committed offsets."""
     return f"{group(group_id)}/offsets"
 
 
@@ -300,8 +304,8 @@ def offset(group_id: str, topic_partition: TopicPartition) -> str:
 
 
 def group_details(group_id: str) -> str:
-    """Exists where a coordinator has stored offsets of the group; the parent of what the classic
-    nodes have no room for."""
+    """Return the parent of the details of the group's offsets. The node exists if a coordinator has
+    stored offsets of the group."""
     return f"{COMMITTED}/{encode_name(group_id)}"
 
 
@@ -310,12 +314,14 @@ def topic_details(group_id: str, topic_name: str) -> str:
 
 
 def offset_details(group_id: str, topic_partition: TopicPartition) -> str:
-    """What came with a committed offset; without it there was nothing."""
+    """Return the path of the details of a committed offset. An offset without details has no such
+    node."""
     return f"{topic_details(group_id, topic_partition.topic)}/{topic_partition.partition}"
 
 
 def offsets_stored(partition_number: int) -> str:
-    """Where the offsets of the groups of that `__consumer_offsets` partition are kept now."""
+    """Return the path of the node that names the offset store of that `__consumer_offsets`
+    partition."""
     return f"{OFFSETS_STORED}/{partition_number}"
 
 
@@ -333,7 +339,8 @@ def parse_offset(path: str) -> OffsetKey | None:
 
 
 def acl(resource_type: str, name: str, *, prefixed: bool = False) -> str:
-    """`resource_type` as in ZooKeeper: Topic, Group, Cluster, TransactionalId, DelegationToken."""
+    """Return the path of a resource's ACLs. `resource_type` is Topic, Group, Cluster,
+    TransactionalId or DelegationToken."""
     return f"{PREFIXED_ACLS if prefixed else ACLS}/{resource_type}/{encode_name(name)}"
 
 
@@ -349,7 +356,8 @@ def _entity_name(name: str) -> str:
 
 
 def _below(path: str, root: str) -> str:
-    """The component of `path` directly below `root`; empty if it is not exactly one level below."""
+    """Return the component of `path` directly below `root`; empty if `path` is not exactly one
+    level below."""
     head, _, tail = path.rpartition("/")
     return tail if head == root else ""
 

@@ -1,10 +1,8 @@
-"""How a broker makes itself known: the parents of all nodes, the cluster's id, a broker's id, and
-its registration.
+"""A broker's registration, its id, the cluster's id, and the parents of all nodes.
 
-A registration is one multi, so that the broker knows its epoch (the node's czxid, KIP-380) and its
+A registration is one multi, so that the broker's epoch (the node's czxid, KIP-380) and its
 incarnation (the version of a persistent node that every registration raises, KIP-903) belong
-together. Every write here is safe against a lost reply: it is read back and compared. Roles, topics
-and partitions are no matter of this module.
+together. Every write here is safe against a lost reply: the result is read back and compared.
 """
 
 from __future__ import annotations
@@ -38,15 +36,16 @@ from pybroker.errors import (
 from pybroker.model import Broker, encode_uuid
 from pybroker.ports import Clock, Coord, CoordOp, CreateOp, DeleteOp, NodeStat, Rng, SetOp
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 RESERVED_BROKER_ID_MAX: Final = 1000
 """`reserved.broker.max.id`: generated ids begin above it."""
 
 _ATTEMPTS_MAX: Final = 10
 _TIMEOUTS: Final = 2
-"""After so many session timeouts who registered is alive. One is too early: ZooKeeper ends sessions
-at its ticks, up to half a timeout late, and grants all of them anew when its leader changes."""
+"""A registration that outlasts this number of session timeouts belongs to a live broker. One is too
+early: ZooKeeper ends sessions at its ticks, up to half a timeout late, and renews all sessions when
+its leader changes."""
 _UUID_BYTES: Final = 16
 
 
@@ -56,7 +55,7 @@ async def create_parents(coord: Coord) -> None:
 
 
 async def ensure(coord: Coord, path: str) -> None:
-    """Create the node, without data, and its parents where they are missing."""
+    """Create the node, without data, and its missing parents. No error if the node exists."""
     try:
         await coord.create(path)
     except NodeExists:
@@ -67,7 +66,7 @@ async def ensure(coord: Coord, path: str) -> None:
 
 
 async def cluster_id(coord: Coord, rng: Rng) -> str:
-    """The cluster's id, 22 characters; the first broker to ask makes it up."""
+    """Return the cluster's id of 22 characters; the first broker of the cluster creates it."""
     with suppress(NoNode):
         return await _read_cluster_id(coord)
     await ensure(coord, paths.parent(paths.CLUSTER_ID))
@@ -81,7 +80,8 @@ async def cluster_id(coord: Coord, rng: Rng) -> str:
 
 
 async def generate_broker_id(coord: Coord, reserved_max: int = RESERVED_BROKER_ID_MAX) -> int:
-    """An id that no broker of the cluster had: the version of a node that every caller raises."""
+    """Return a new broker id: `reserved_max` plus the version of a node that every caller
+    raises."""
     await ensure(coord, paths.BROKER_SEQUENCE)
     stat = await coord.set(paths.BROKER_SEQUENCE, b"")
     return reserved_max + stat.version
@@ -95,10 +95,11 @@ async def register_broker(
     session_timeout_ms: int,
     earlier_session_ids: Collection[int] = (),
 ) -> Broker:
-    """Make the broker known for as long as the session lives; gives it with epoch and incarnation.
+    """Register the broker for as long as the session lives. Return it with epoch and incarnation.
 
-    A registration that one of our earlier sessions left is replaced. One of a stranger is waited
-    for, up to two session timeouts. Raises StartupError if it stays, CoordError if ZooKeeper fails.
+    A registration by one of this broker's earlier sessions is replaced. If another session has
+    registered the id, this waits up to two session timeouts for its end. Raises StartupError if
+    that registration stays, CoordError if ZooKeeper fails.
     """
     deadline = clock.monotonic() + _TIMEOUTS * session_timeout_ms / 1000
     data = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
@@ -110,7 +111,7 @@ async def register_broker(
             failure: CoordError = error
         found = await _registration(coord, broker.id)
         if found is None:
-            continue  # a lost reply that was not applied, or the other one has just gone
+            continue  # the multi was not applied, or the other registration has just ended
         found_data, stat = found
         if stat.ephemeral_owner == coord.session_id and found_data == data:
             return await _adopt(coord, broker, stat)  # the reply was lost
@@ -124,8 +125,8 @@ async def register_broker(
 
 
 async def update_registration(coord: Coord, broker: Broker, *, clock: Clock) -> None:
-    """Make the broker's endpoints of now known, under the registration that it has. One that is of
-    another session is left alone: the next registration of ours names them. Raises CoordError."""
+    """Write the broker's present endpoints into its registration. A registration of another session
+    is left alone: this broker's next registration has the endpoints. Raises CoordError."""
     path = paths.broker(broker.id)
     for _ in range(_ATTEMPTS_MAX):
         found = await _registration(coord, broker.id)
@@ -146,9 +147,9 @@ async def update_registration(coord: Coord, broker: Broker, *, clock: Clock) -> 
 
 
 async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int) -> None:
-    """Wait until no other session has registered `broker_id`, for two session timeouts at most. Who
-    has no data yet asks before it writes down that its directories are this broker's. Raises
-    StartupError, CoordError."""
+    """Wait until no other session has registered `broker_id`, for two session timeouts at most. A
+    broker without data calls this before it marks its directories with the id. Raises StartupError,
+    CoordError."""
     found = await _registration(coord, broker_id)
     if found is not None and found[1].ephemeral_owner != coord.session_id:
         await _outlast(coord, broker_id, found, _TIMEOUTS * session_timeout_ms / 1000)
@@ -157,10 +158,10 @@ async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int)
 async def _outlast(
     coord: Coord, broker_id: int, found: tuple[bytes, NodeStat], timeout_s: float
 ) -> None:
-    """Wait for the end of a stranger's registration. Raises StartupError if it stays."""
+    """Wait for the end of another session's registration. Raises StartupError if it stays."""
     data, stat = found
-    _log.warning(
-        "broker_id=%d is registered by session=0x%x, waiting for its end",
+    log.warning(
+        "broker_id_awaited broker=%d registered_by_session=0x%x",
         broker_id,
         stat.ephemeral_owner,
     )
@@ -169,7 +170,7 @@ async def _outlast(
 
 
 async def unregister_broker(coord: Coord, broker: Broker) -> None:
-    """Take the registration back, if it is still ours. Raises CoordError."""
+    """Remove the registration, if it belongs to this session. Raises CoordError."""
     found = await _registration(coord, broker.id)
     if found is None or found[1].ephemeral_owner != coord.session_id:
         return
@@ -180,8 +181,8 @@ async def unregister_broker(coord: Coord, broker: Broker) -> None:
 async def _register_once(
     coord: Coord, broker: Broker, data: bytes, before: list[CoordOp]
 ) -> Broker:
-    """One multi: create the node, set its data (only a set tells the czxid), and raise the
-    incarnation."""
+    """Register by one multi: create the node, set its data (only the result of a set has the
+    czxid), and raise the incarnation."""
     path = paths.broker(broker.id)
     results = await coord.multi(
         [
@@ -195,29 +196,33 @@ async def _register_once(
     assert isinstance(registered, NodeStat)
     assert isinstance(incarnation, NodeStat)
     if registered.ephemeral_owner != coord.session_id:
-        raise ConnectionLoss(f"{path} belongs to another session of ours, which has ended")
+        raise ConnectionLoss(f"{path} belongs to an earlier session of this broker")
     return replace(broker, epoch=registered.czxid, incarnation=incarnation.version)
 
 
 async def end_earlier_lives(coord: Coord, broker_id: int) -> None:
-    """Before a broker that has not registered yet lets its replicas step aside: fetches of its
-    earlier lives may be under way, or lie in a leader that stands still, and carry the incarnation
-    that the registration will raise only later. From now on they bring no replica back into an ISR
-    (KIP-903). Raises CoordError."""
+    """Raise the incarnation of a broker that has not registered yet, before its replicas leave
+    their ISRs.
+
+    Fetches that its earlier process sent may still reach a leader, and they carry the incarnation
+    that only the later registration would raise. After this call they cannot add a replica to an
+    ISR again (KIP-903). Raises CoordError.
+    """
     path = paths.incarnation(broker_id)
     await ensure(coord, path)
     await tried_again(lambda: coord.multi([SetOp(path, b"")]))
 
 
 async def read_incarnation(coord: Coord, broker_id: int) -> int:
-    """How often the broker has begun anew, -1 if it never was there. Raises CoordError."""
+    """Return the broker's incarnation, -1 if it never registered. Raises CoordError."""
     with suppress(NoNode):
         return (await coord.get(paths.incarnation(broker_id)))[1].version
     return -1
 
 
 async def _adopt(coord: Coord, broker: Broker, registered: NodeStat) -> Broker:
-    """Our registration is there. Nobody else raises the incarnation while it is."""
+    """Return the broker with the epoch and incarnation of its existing registration. No other
+    process raises the incarnation while the registration exists."""
     _, incarnation = await coord.get(paths.incarnation(broker.id))
     return replace(broker, epoch=registered.czxid, incarnation=incarnation.version)
 
@@ -231,7 +236,7 @@ async def _registration(coord: Coord, broker_id: int) -> tuple[bytes, NodeStat] 
 
 
 async def _vanished(coord: Coord, broker_id: int, timeout_s: float) -> bool:
-    """Wait for the node to be deleted, at most `timeout_s`."""
+    """Wait until the registration is deleted, at most `timeout_s`. Return whether it is."""
     changed = asyncio.Event()
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):

@@ -1,9 +1,9 @@
-"""What the nodes hold: JSON text to values of the model and back.
+"""The content of nodes: JSON text to values of the model and back.
 
-Rules of Kafka's ZooKeeper years that hold for every node: compact UTF-8 JSON, order of keys free,
-every number an integer of 32 bits (old readers know no other), so times and producer ids are
-strings. Written are the newest versions that all readers of 0.8.2 to 3.9 accept; read is every
-version. Keys that we do not know survive a rewrite of topic and state nodes.
+Kafka's rules for every node: compact UTF-8 JSON with keys in any order. Every number is an integer
+of 32 bits (old readers accept no other), so times and producer ids are strings. pybroker writes the
+newest versions that all readers of 0.8.2 to 3.9 accept, and reads every version. Unknown keys
+survive a rewrite of topic and state nodes.
 
 Every `decode_*` takes the node's path for its error and raises MalformedNode. No path is built
 here.
@@ -32,7 +32,7 @@ from pybroker.model import Endpoint, PartitionState, TopicPartition, decode_uuid
 
 _BROKER_VERSION: Final = 4
 _BROKER_BYTES_MAX: Final = 2**15 - 1
-"""No longer text can be sent, and its texts are told to everybody."""
+"""The longest string of the Kafka protocol: a registration's texts are sent to all brokers."""
 _TOPIC_VERSION: Final = 3
 _TOPIC_VERSION_WITHOUT_ID: Final = 2
 _STATE_KEYS: Final = frozenset(
@@ -43,7 +43,7 @@ _TOPIC_KEYS: Final = frozenset(
 )
 
 COORDINATED_KEY: Final = "pybroker"
-"""A key in the node of a group's member that its coordinator shows: no classic consumer."""
+"""A key in the member node of a coordinated group; a classic consumer's node does not have it."""
 
 Replicas = Mapping[int, tuple[int, ...]]
 """Partition -> broker ids, the preferred replica first."""
@@ -51,8 +51,8 @@ Replicas = Mapping[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
-    """Which brokers hold the partitions of a topic. `adding` and `removing` name only partitions
-    that are being moved (KIP-455). `unknown` are keys of later versions, kept as they are."""
+    """The replicas of a topic's partitions. `adding` and `removing` name only partitions that are
+    being reassigned (KIP-455). `unknown` are keys of later versions, kept unchanged."""
 
     replicas: Replicas
     topic_id: uuid.UUID | None = None
@@ -72,9 +72,9 @@ class ProducerIdBlock:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
-    """What a classic consumer subscribes to: topic or pattern -> number of streams. `pattern` is
-    static, white_list or black_list. `is_coordinated`: no classic consumer, but a member that the
-    group's coordinator shows."""
+    """A classic consumer's subscription: topic or pattern -> number of streams. `pattern` is
+    static, white_list or black_list. `is_coordinated`: the node is the mirror of a coordinated
+    group's member, not a classic consumer."""
 
     subscription: Mapping[str, int]
     pattern: str
@@ -98,7 +98,7 @@ def encode_topic(assignment: TopicAssignment) -> bytes:
 
 
 def decode_topic(path: str, data: bytes) -> TopicAssignment:
-    """Reads versions 1 to 3."""
+    """Decode versions 1 to 3."""
     fields = load_object(path, data)
     text = fields.text("topic_id", default="")
     try:
@@ -115,7 +115,7 @@ def decode_topic(path: str, data: bytes) -> TopicAssignment:
 
 
 def encode_state(state: PartitionState, previous: bytes = b"") -> bytes:
-    """`previous` is the data that is being replaced: keys of it that we do not know are kept."""
+    """Encode a state. `previous` is the replaced data; its unknown keys are kept."""
     content: dict[str, object] = {}
     with suppress(MalformedNode):
         content = load_object("", previous).without(_STATE_KEYS)
@@ -141,7 +141,7 @@ def decode_state(path: str, data: bytes) -> PartitionState:
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
-    """Of an ISR change or a preferred replica election."""
+    """Encode the partitions of an ISR change notification or a preferred replica election."""
     return dump({"version": 1, "partitions": [_partition_to_json(key) for key in partitions]})
 
 
@@ -169,7 +169,7 @@ def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
 
 
 def decode_controller(path: str, data: bytes) -> int:
-    """The id of the controller. Reads versions 1 and 2, and the bare number of very old
+    """Return the id of the controller. Decodes versions 1 and 2, and the bare number of very old
     clusters."""
     content = load(path, data)
     if isinstance(content, int) and not isinstance(content, bool):
@@ -178,7 +178,7 @@ def decode_controller(path: str, data: bytes) -> int:
 
 
 def encode_number(value: int) -> bytes:
-    """Decimal text: the controller epoch, a classic committed offset."""
+    """Encode as decimal text: the controller epoch, a classic committed offset."""
     return str(value).encode()
 
 
@@ -197,18 +197,18 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    """A node without data is a configuration without values."""
+    """Return the options' values. A node without data is a configuration without values."""
     return load_object(path, data).texts("config") if data else {}
 
 
 def encode_config_change(entity_path: str) -> bytes:
-    """`entity_path` as `paths.config_entity_path` gives it."""
+    """Encode a notification; `entity_path` is a result of `paths.config_entity_path`."""
     return dump({"version": 2, "entity_path": entity_path})
 
 
 def decode_config_change(path: str, data: bytes) -> str:
-    """The path of the entity below /config. Reads version 2, version 1 (type and name) and the
-    bare topic name of 0.8.2."""
+    """Return the path of the entity below /config. Decodes version 2, version 1 (type and name) and
+    the bare topic name of 0.8.2."""
     content = load(path, data)
     if isinstance(content, str):
         return f"topics/{content}"
@@ -222,7 +222,7 @@ def decode_config_change(path: str, data: bytes) -> str:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """The version is a string in this node, as in Kafka."""
+    """Encode the cluster id. The version is a string in this node, as in Kafka."""
     return dump({"version": "1", "id": cluster_id})
 
 
@@ -241,7 +241,7 @@ def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
 
 
 def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
-    """None while nobody has taken a block (the node is empty)."""
+    """Return the latest block; None if no broker has taken one yet (the node is empty)."""
     if not data:
         return None
     fields = load_object(path, data)
@@ -253,12 +253,12 @@ def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
 
 
 class LogDirEvent(enum.IntEnum):
-    """Why a broker wants its replicas looked at. Kafka knows the first only, and does with any what
-    it does with that."""
+    """The reason of a broker's log directory notification. Kafka has only the first, and treats any
+    value as that."""
 
     DIRECTORY_FAILED = 1
     REPLICAS_CHANGED = 2
-    """It would not lead some replica any more, or has left its in-sync replicas by itself."""
+    """The broker refuses to lead with a replica, or a replica of it has left the ISR by itself."""
 
 
 def encode_log_dir_event(broker_id: int, event: LogDirEvent) -> bytes:
@@ -266,7 +266,7 @@ def encode_log_dir_event(broker_id: int, event: LogDirEvent) -> bytes:
 
 
 def decode_log_dir_event(path: str, data: bytes) -> tuple[int, LogDirEvent]:
-    """The id of the broker, and why it tells; what is not known counts as a failed directory."""
+    """Return (broker id, reason); an unknown reason counts as a failed directory."""
     content = load_object(path, data)
     is_changed = (
         "event" in content.names() and content.integer("event") == LogDirEvent.REPLICAS_CHANGED
@@ -288,8 +288,7 @@ def encode_consumer(registration: ConsumerRegistration) -> bytes:
 
 
 def is_coordinated_member(path: str, data: bytes) -> bool:
-    """Whether the node of a member was written by a group's coordinator. Whatever cannot be read
-    was not."""
+    """Whether a group's coordinator wrote the member's node; False if the node cannot be read."""
     try:
         return COORDINATED_KEY in load_object(path, data).names()
     except MalformedNode:
@@ -313,7 +312,8 @@ def decode_consumer(path: str, data: bytes) -> ConsumerRegistration:
 def encode_broker(
     endpoints: Sequence[Endpoint], rack: str | None, timestamp_ms: int, *, jmx_port: int = -1
 ) -> bytes:
-    """Host and port at the top are those of the first PLAINTEXT endpoint, for readers of 0.8."""
+    """Encode a registration. Host and port at the top level are those of the first PLAINTEXT
+    endpoint, for readers of 0.8."""
     plain = next((item for item in endpoints if item.security_protocol == "PLAINTEXT"), None)
     content: dict[str, object] = {
         "version": _BROKER_VERSION,
@@ -334,8 +334,8 @@ def encode_broker(
 
 
 def decode_broker(path: str, data: bytes) -> tuple[tuple[Endpoint, ...], str | None]:
-    """(endpoints, rack). Reads versions 1 to 5; version 1 knows only one PLAINTEXT endpoint, before
-    version 4 a listener is named after its security protocol."""
+    """Return (endpoints, rack). Decodes versions 1 to 5. Version 1 has only one PLAINTEXT endpoint;
+    before version 4 a listener has the name of its security protocol."""
     if len(data) > _BROKER_BYTES_MAX:
         raise malformed(path, f"at most {_BROKER_BYTES_MAX} bytes", data)
     fields = load_object(path, data)
@@ -382,7 +382,7 @@ def _replicas_to_json(replicas: Replicas) -> dict[str, list[int]]:
 def _assigned(path: str, replicas: Replicas) -> Replicas:
     for partition, brokers in replicas.items():
         if not brokers or len(set(brokers)) < len(brokers):
-            raise malformed(path, f"different replicas at partitions.{partition}", brokers)
+            raise malformed(path, f"distinct replicas at partitions.{partition}", brokers)
     return replicas
 
 

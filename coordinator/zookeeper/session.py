@@ -1,8 +1,8 @@
 """The `Coord` of a real broker: sessions with ZooKeeper, one after the other.
 
-Each session is a `Link` of its own, so nothing of an old session can act in a new one. This module
-decides what a lost connection means, keeps the watches, and measures how long the service has been
-silent. It knows no node of Kafka's, and no kazoo beyond its requests and exceptions.
+Each session is a `Link` of its own, so requests of an old session cannot act in a new one. This
+module handles lost connections, keeps the watches, and measures how long ZooKeeper has been silent.
+It knows no nodes, and of kazoo only requests and exceptions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pybroker.ports import (
     WatchKind,
 )
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 SESSION_TIMEOUT_MS: Final = 18_000
 """As in Apache Kafka since 2.5."""
@@ -56,10 +56,10 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class KazooCoord:
-    """The coordination service over kazoo; `ports.Coord` says what the methods mean.
+    """ZooKeeper over kazoo; `ports.Coord` documents the methods.
 
-    While the connection is lost, requests fail with ConnectionLoss at once instead of waiting. The
-    key of every session goes into `store` before the session is used.
+    While the connection is lost, requests fail with ConnectionLoss at once. The key of every
+    session is saved in `store` before the session is used.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class KazooCoord:
         store: SessionStore | None = None,
         times: TimeMeter | None = None,
     ) -> None:
-        """`times` learns how long answered requests took. Raises StartupError if `connect`
+        """`times` measures answered requests. Raises StartupError if `connect`
         (HOST:PORT[,HOST:PORT...][/chroot]) is not valid."""
         self._times = TimeMeter() if times is None else times
         self._connect = parse_connect_string(connect)
@@ -104,9 +104,12 @@ class KazooCoord:
         make_chroot: bool = False,
         refusals_max: int | None = None,
     ) -> None:
-        """Close the session that an earlier process left and open one. Raises StartupError if that
-        is not done within `timeout_s`, if all servers have refused `refusals_max` times, or if
-        there is no chroot; with `make_chroot`, which is for brokers only, it is created."""
+        """Close the session of an earlier process and open a new one.
+
+        A missing chroot is created with `make_chroot`, which is for brokers only. Raises
+        StartupError if this takes longer than `timeout_s`, if all servers have refused
+        `refusals_max` times, or if the chroot does not exist.
+        """
         first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:
             async with asyncio.timeout(timeout_s):
@@ -131,7 +134,7 @@ class KazooCoord:
 
     async def close_previous_session(self) -> None:
         """End the sessions whose keys are in the store, so that their ephemeral nodes vanish now
-        and not at the end of a session timeout. Their ids stay in `earlier_session_ids`."""
+        and not after a session timeout. Their ids stay in `earlier_session_ids`."""
         for key in self._store.load():
             if key in self._earlier:
                 continue
@@ -140,11 +143,11 @@ class KazooCoord:
                     self._connect.hosts, key, timeout_s=_CLOSE_TIMEOUT_S
                 )
                 if was_alive:
-                    _log.info("zookeeper previous_session=0x%x was alive, closed it", key.id)
+                    log.info("zookeeper_earlier_session_closed session=0x%x", key.id)
             self._earlier.append(key)
 
     async def close(self) -> None:
-        """End the session in good order: its ephemeral nodes vanish. Idempotent."""
+        """Close the session, so that its ephemeral nodes vanish. Idempotent."""
         self._closed = True
         self._wedge.stop()
         if self._timer is not None:
@@ -153,13 +156,13 @@ class KazooCoord:
         key, self._key = self._key, None
         self._watches.clear()
         self._fail_in_flight()
-        # Without a connection ZooKeeper does not hear of the end, and the next start needs the key.
+        # Without a connection the session stays alive at the server; the next start needs its key.
         told = link is not None and not self._suspended
         in_order = link is None or await link.stop(_CLOSE_TIMEOUT_S)
         if key is not None and in_order and told:
             self._save_keys([])
         elif not in_order:
-            _log.warning("zookeeper the session was not closed in order: the server is silent")
+            log.warning("zookeeper_session_not_closed reason=server does not answer")
         if self._cleaners:
             await asyncio.wait(self._cleaners)
 
@@ -175,24 +178,27 @@ class KazooCoord:
 
     @property
     def session_key(self) -> SessionKey | None:
-        """Id and password of the current session."""
+        """Id and password of the current session; None if there is none."""
         return self._key
 
     @property
     def earlier_session_ids(self) -> frozenset[int]:
-        """Sessions of ours that have ended: of this process, and of earlier ones in the store."""
+        """The ended sessions of this process and, from the store, of earlier processes."""
         return frozenset(key.id for key in self._earlier)
 
     @property
     def session_timeout_ms(self) -> int:
-        """What the server granted; before `start` what was asked for."""
+        """The session timeout that the server granted; before `start` the requested one."""
         return self._session_timeout_ms
 
     def silence(self) -> float:
-        """Counted from when we sent the newest write or sync that was answered, not from when its
-        answer was read: an answer may have lain unread while the process was stopped. A follower
-        that is cut off answers reads by itself for its syncLimit, while the leader lets our session
-        expire. Without other traffic a sync is sent six times in a session timeout."""
+        """Return the seconds since the newest answered write or sync was sent.
+
+        The time counts from the request, since an answer may lie unread while the process is
+        stopped. Reads do not count: a ZooKeeper follower that is cut off from its leader answers
+        reads for its syncLimit, while the leader may expire the session. Without other requests a
+        sync is sent six times in a session timeout.
+        """
         return self._clock.boottime() - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -286,7 +292,7 @@ class KazooCoord:
         on_value: Callable[[Any], None] | None = None,
         by_leader: bool = False,
     ) -> Any:
-        """`by_leader`: no member of ZooKeeper gives this answer without its leader."""
+        """Wait for the answer. `by_leader`: a ZooKeeper server needs its leader for this answer."""
         sent_at = self._clock.boottime()
 
         def heard(value: Any) -> None:
@@ -343,7 +349,7 @@ class KazooCoord:
                 self._suspended = True
                 self._seen_zxid = zxid if self._seen_zxid is None else self._seen_zxid
                 self._fail_in_flight()
-                _log.warning("zookeeper session=0x%x connection lost", self._key.id)
+                log.warning("zookeeper_connection_lost session=0x%x", self._key.id)
                 self._announce(SessionEvent.SUSPENDED)
             case LinkState.OVER:
                 self._session_ended(link)
@@ -351,14 +357,14 @@ class KazooCoord:
     def _session_began(self, link: Link) -> None:
         key = link.session_key()
         if key is None:
-            return  # the connection broke at once; the link tells when it is back
+            return  # the connection broke at once; the link reports when it is restored
         self._key = key
         self._generation += 1
         self._suspended = False
         self._seen_zxid = self._rewatched = None
         self._heard_at = self._clock.boottime()
         self._save_keys([*self._earlier, key])
-        _log.info("zookeeper session=0x%x generation=%d", key.id, self._generation)
+        log.info("zookeeper_session_opened session=0x%x generation=%d", key.id, self._generation)
         self._connected.set()
         self._announce(SessionEvent.CONNECTED)
         self._probe_later()
@@ -377,7 +383,7 @@ class KazooCoord:
         paths = ([self._full(path) for path in group] for group in groups)
         self._rewatched = link.rewatch(self._seen_zxid or 0, *paths)
         self._rewatched.add_done_callback(done)
-        _log.info("zookeeper session=0x%x connection is back", self.session_id)
+        log.info("zookeeper_connection_restored session=0x%x", self.session_id)
         self._probe_later()
         self._announce(SessionEvent.RECONNECTED)
 
@@ -397,7 +403,7 @@ class KazooCoord:
             self._timer = loop.call_later(_RETRY_MAX_S, self._open_link)
             return
         self._earlier.append(key)
-        _log.warning("zookeeper session=0x%x expired", key.id)
+        log.warning("zookeeper_session_expired session=0x%x", key.id)
         self._announce(SessionEvent.EXPIRED)
         self._open_link()
 
@@ -410,7 +416,7 @@ class KazooCoord:
             return
         event = WatchEvent(WatchKind[kind], self._short(path))
         for watch in self._watches.take(event):
-            # One turn later, so that the read which set the watch has had its answer.
+            # One turn of the loop later, after the caller of the read that set the watch.
             asyncio.get_running_loop().call_soon(self._fire, link, watch, event)
 
     def _fire(self, link: Link, watch: Watch, event: WatchEvent) -> None:
@@ -421,13 +427,13 @@ class KazooCoord:
         try:
             self._store.save(keys)
         except OSError as error:
-            _log.warning("zookeeper the session key cannot be kept: %s", error)
+            log.warning("zookeeper_session_key_not_saved reason=%s", error)
 
     # ---- private: silence
 
     def _probe_later(self) -> None:
-        """Ask the leader now and at every sixth of a session, and cut a connection that has not had
-        its answers for too long: kazoo itself notices only if we send nothing."""
+        """Send a sync now and six times in a session timeout, and cut a connection without answers
+        for too long: kazoo itself notices that only while no requests are sent."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()
@@ -437,7 +443,7 @@ class KazooCoord:
         session_s = self._session_timeout_ms / 1000
         if not self._suspended:
             if self.silence() > _SILENCE_OF_SESSION_MAX * session_s and self._in_flight:
-                _log.warning("zookeeper silent for %.1f s, connecting again", self.silence())
+                log.warning("zookeeper_reconnects silence_s=%.1f", self.silence())
                 link.cut()
             task = asyncio.ensure_future(self._probe())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -445,7 +451,7 @@ class KazooCoord:
         self._timer = loop.call_later(session_s / _PROBES_PER_SESSION, self._probe_later)
 
     def _loop_stopped(self) -> None:
-        """In a thread of its own."""
+        """Abandon the session; called in the thread of the wedge watch."""
         link = self._link
         if link is not None and self._key is not None:
             link.give_up()
@@ -458,8 +464,8 @@ class KazooCoord:
 
     def _granted(self, timeout_ms: int) -> None:
         if timeout_ms != self._session_timeout_ms:
-            _log.warning(
-                "zookeeper grants a session timeout of %d ms instead of %d",
+            log.warning(
+                "zookeeper_session_timeout_differs granted_ms=%d requested_ms=%d",
                 timeout_ms,
                 self._session_timeout_ms,
             )
@@ -484,7 +490,7 @@ class KazooCoord:
     async def _check_chroot(self) -> None:
         if not self._connect.chroot:
             return
-        await self.sync()  # a follower may not know yet of a chroot that was just created
+        await self.sync()  # a ZooKeeper follower may not know a new chroot yet
         if await self.exists("/") is None:
             raise StartupError(
                 f"ZooKeeper at {self._connect.servers} has no node {self._connect.chroot};"

@@ -1,8 +1,8 @@
-"""Where the keys of our ZooKeeper sessions outlive the process.
+"""The stored keys of a broker's ZooKeeper sessions, which outlive its process.
 
-A broker that is killed leaves its session, and with it its registration, alive at the server. Who
-starts next in the same data directory reads the key, closes that session in milliseconds, and can
-tell that a registration it still finds was its own.
+A killed broker leaves its session, and with it its registration, alive at the server. The next
+process with the same data directory reads the key and closes that session in milliseconds. It can
+also tell that a registration which still exists is its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _FILE_NAME: Final = "zookeeper.session"
 _SESSIONS_MAX: Final = 8
 
@@ -25,14 +25,14 @@ class SessionStore(Protocol):
     """Keeps the keys of sessions, oldest first."""
 
     def load(self) -> list[SessionKey]:
-        """Empty if nothing usable is kept. Never raises because of what is kept."""
+        """Return the stored keys; none if the stored content is damaged. Does not raise."""
 
     def save(self, keys: Sequence[SessionKey]) -> None:
-        """Replace what is kept. Raises OSError."""
+        """Replace the stored keys. Raises OSError."""
 
 
 class NoSessionStore:
-    """Keeps nothing: every start is the first."""
+    """Stores nothing: every start is the first."""
 
     def load(self) -> list[SessionKey]:
         return []
@@ -42,8 +42,9 @@ class NoSessionStore:
 
 
 class FileSessionStore:
-    """A file in `directory`, readable by its owner only: a key is a password. Replaced atomically,
-    but not synced: after a power loss the sessions have expired anyway."""
+    """Stores the keys in a file in `directory`, readable by its owner only, since a key is a
+    password. The file is replaced atomically but not synced: after a power loss the sessions have
+    expired anyway."""
 
     def __init__(self, directory: str, name: str = _FILE_NAME) -> None:
         self._path = Path(directory) / name
@@ -55,7 +56,7 @@ class FileSessionStore:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            _log.warning("session_file=%s is ignored: %s", self._path, error)
+            log.warning("session_file_ignored path=%s reason=%s", self._path, error)
             return []
         return [key for key in keys if len(key.password) == 16 and -(2**63) <= key.id < 2**63]
 

@@ -1,5 +1,5 @@
-"""Which watches a session has set and not yet seen fire. Knows no server; used by the real client
-and by its in-memory twin."""
+"""The watches that a session has set and that have not fired yet. Used by the real client and by
+its in-memory twin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WatchTable:
         self._missing: set[str] = set()
 
     def add_data(self, path: str, watch: Watch, *, exists: bool = True) -> None:
-        """Fires when the node is created, changed or deleted."""
+        """Add a watch that fires when the node is created, changed or deleted."""
         self._data.setdefault(path, {})[watch] = None
         if exists:
             self._missing.discard(path)
@@ -24,11 +24,11 @@ class WatchTable:
             self._missing.add(path)
 
     def add_child(self, path: str, watch: Watch) -> None:
-        """Fires when a child is created or deleted, or the node is deleted."""
+        """Add a watch that fires when a child is created or deleted, or the node is deleted."""
         self._child.setdefault(path, {})[watch] = None
 
     def take(self, event: WatchEvent) -> list[Watch]:
-        """Remove and give the watches that this event fires."""
+        """Remove and return the watches that this event fires."""
         fired: dict[Watch, None] = {}
         if event.kind is not WatchKind.CHILD:
             fired.update(self._data.pop(event.path, {}))
@@ -38,15 +38,15 @@ class WatchTable:
         return list(fired)
 
     def existing(self) -> list[str]:
-        """Paths with a data watch whose node existed when it was set."""
+        """Return the paths with a data watch whose node existed when it was set."""
         return [path for path in self._data if path not in self._missing]
 
     def missing(self) -> list[str]:
-        """Paths with a data watch whose node did not exist when it was set."""
+        """Return the paths with a data watch whose node did not exist when it was set."""
         return [path for path in self._data if path in self._missing]
 
     def parents(self) -> list[str]:
-        """Paths with a child watch."""
+        """Return the paths with a child watch."""
         return list(self._child)
 
     def clear(self) -> None:

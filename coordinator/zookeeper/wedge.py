@@ -1,8 +1,8 @@
-"""Ends a session whose event loop has come to a stop.
+"""Ends the ZooKeeper session of a broker whose event loop is stuck.
 
-kazoo's thread answers the server whatever the loop does, so a broker that does nothing any more
-would keep its session, and its leaderships, for ever. A thread counts its own turns, not seconds:
-where the whole process was stopped it has not run either, and the session tells how long that was.
+kazoo's thread answers the server whatever the event loop does, so a stuck broker would keep its
+session, and its leaderships, for ever. The watching thread counts its own turns, not seconds: while
+the whole process is stopped, it does not run either, and the session times out by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _TURNS_PER_SESSION: Final = 12
 _TURNS_MAX: Final = 8
@@ -20,10 +20,11 @@ _TURNS_MAX: Final = 8
 
 
 class WedgeWatch:
-    """Owns a thread between `start` and `stop`."""
+    """Watches the event loop. Owns a thread between `start` and `stop`."""
 
     def __init__(self, session_s: Callable[[], float], give_up: Callable[[], None]) -> None:
-        """`give_up` is called in the thread when the loop has not called `alive` for too long."""
+        """`give_up` is called in the thread when the event loop has not called `alive` for two
+        thirds of `session_s`, the session timeout."""
         self._session_s = session_s
         self._give_up = give_up
         self._turns = 0
@@ -31,22 +32,22 @@ class WedgeWatch:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Idempotent."""
+        """Start the thread. Idempotent."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="wedge-watch", daemon=True)
             self._thread.start()
 
     def alive(self) -> None:
-        """The loop runs."""
+        """Note that the event loop runs."""
         self._turns = 0
 
     def stop(self) -> None:
-        """Idempotent; does not wait."""
+        """End the thread, without waiting. Idempotent."""
         self._stop.set()
 
     def _run(self) -> None:
         while not self._stop.wait(self._session_s() / _TURNS_PER_SESSION):
             self._turns += 1
             if self._turns == _TURNS_MAX:
-                _log.error("zookeeper the event loop has come to a stop, giving the session up")
+                log.error("zookeeper_session_abandoned reason=event loop is stuck")
                 self._give_up()

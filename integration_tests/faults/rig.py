@@ -46,7 +46,7 @@ from unit_tests.patience import WaitFailed, wait_until
 PARTITIONS: Final = 4
 REPLICAS: Final = 3
 _EVIDENCE: Final = "pybroker-faults-"
-_STOOD_STILL: Final = "the event loop has come to a stop"
+_STOOD_STILL: Final = "reason=event loop is stuck"
 """A broker says it of a machine that stands still, which is no fault of the broker."""
 _ERROR: Final = re.compile(r"^\[[^]]*\] (ERROR|CRITICAL|FATAL)\b|^Traceback |^Task exception was")
 _ELECTED: Final = re.compile(r"controller_elected broker=(\d+) epoch=(\d+)")

@@ -1,7 +1,8 @@
-"""A vocabulary for tests of the controller: an in-memory cluster whose brokers only take notes.
+"""A vocabulary for tests of the controller: an in-memory cluster whose brokers only note the
+commands that they get.
 
-`Cluster` is the service; `Member` is one broker with its session, its registration and its
-controller. What a broker was told reads as lines, for example
+`Cluster` is the ZooKeeper service. `Member` is one broker with its session, its registration and
+its controller. A broker's commands read as lines, for example
 `lead orders-0 leader=1 epoch=0 isr=1 new` or `metadata orders-0 leader=1 epoch=0`.
 """
 
@@ -45,7 +46,7 @@ T = TypeVar("T")
 
 
 class Note:
-    """One command as a broker got it."""
+    """One command that a broker got."""
 
     def __init__(self, broker_id: int, command: Command) -> None:
         self.broker_id = broker_id
@@ -83,7 +84,8 @@ def _numbers(broker_ids: Sequence[int]) -> str:
 
 
 class NotingChannel:
-    """A `BrokerChannel` that notes and agrees, unless told otherwise."""
+    """A `BrokerChannel` that notes each command and answers without an error, unless the cluster
+    has a refusal for its broker."""
 
     def __init__(self, cluster: Cluster, broker: Broker) -> None:
         self._cluster = cluster
@@ -135,9 +137,9 @@ class NotingChannel:
 
 
 class Cluster:
-    """The tree and everything that brokers were told. `refusals` are used up one a command: an
-    exception for the whole, or a code for each partition. `offline` are replicas that a broker
-    cannot open, `yielding` those that it would rather not lead."""
+    """The ZooKeeper tree and all commands to brokers. Each command uses up one of the `refusals`:
+    an exception for the whole command, or a code for each partition. `offline` are replicas that a
+    broker cannot open, `yielding` those with which it refuses to lead."""
 
     def __init__(self, tree: MemoryTree | None = None) -> None:
         self.clock = ManualClock()
@@ -155,7 +157,7 @@ class Cluster:
         self.deletion_gate.set()
         self.members: list[Member] = []
         self.reached: dict[int, Broker] = {}
-        """To whom the last channel to a broker was opened, by its id."""
+        """Broker id -> the registration to which the last channel was opened."""
         self.channels: ChannelFactory = lambda broker: NotingChannel(self, broker)
         self.rng = random.Random(7)
 
@@ -186,7 +188,7 @@ class Cluster:
         lose: tuple[int, bool] | None = None,
         rebalance: RebalanceSettings | None = None,
     ) -> Member:
-        """A broker that runs: session, registration, controller. `lose`: see `lose_request`."""
+        """Start a broker: session, registration, controller. `lose`: see `lose_request`."""
         member = Member(self, broker_id, delete_topic_enable, rebalance)
         self.members.append(member)
         await member.coord.start()
@@ -201,7 +203,7 @@ class Cluster:
         await create_topic(self.tool, name, assignment, {}, random_topic_id(self.rng))
 
     async def set_options(self, topic: str, **options: str) -> None:
-        """The topic's own options, with underscores for dots; the controller hears of it."""
+        """Set the topic's own options, with underscores for dots, and notify the controller."""
         config = {name.replace("_", "."): text for name, text in options.items()}
         await self.write_json(paths.topic_config(topic), {"version": 1, "config": config})
         for member in self.members:
@@ -211,7 +213,7 @@ class Cluster:
         await request_deletion(self.tool, name)
 
     async def write_json(self, path: str, content: object) -> None:
-        """What another tool writes."""
+        """Write a node as another tool does."""
         data = json.dumps(content).encode()
         if self.exists(path):
             await self.tool.set(path, data)
@@ -219,8 +221,8 @@ class Cluster:
             await self.tool.create(path, data)
 
     async def prepare_state(self, name: str, content: object) -> None:
-        """A state node that lies there while its topic has no node yet: the topic's node is made
-        without data first, which no controller takes for a topic."""
+        """Create a state node before its topic: the topic's node is created without data, which no
+        controller takes for a topic."""
         path = paths.partition_state(key(name))
         for parent in (paths.topic(key(name).topic), paths.partitions(key(name).topic)):
             await self.tool.create(parent)
@@ -240,7 +242,7 @@ class Cluster:
         return content
 
     def state(self, name: str) -> PartitionState | None:
-        """`name` as in `orders-0`."""
+        """Return the stored state of the partition; `name` as in `orders-0`."""
         path = paths.partition_state(key(name))
         node = self.tree.node(path)
         return None if node is None else schemas.decode_state(path, node[0])
@@ -261,7 +263,7 @@ class Cluster:
         ]
 
     async def told(self, broker_id: int, line: str) -> None:
-        """Wait until that broker was told so."""
+        """Wait until that broker has got a command with this line."""
         await until(lambda: line in self.lines(broker_id))
 
 
@@ -318,11 +320,11 @@ class Member:
         return schemas.encode_broker((Endpoint("PLAINTEXT", f"host{self.id}", 9092),), None, 0)
 
     def lose_request(self, position: int, *, applied: bool) -> None:
-        """Of the requests from now on, the one at `position` (from 0) gets no reply."""
+        """Lose the reply of the request at `position` (from 0), counted from now."""
         self.coord.countdown, self.coord.applied = position, applied
 
     async def renew(self) -> None:
-        """What a broker does after its session expired."""
+        """Open a new session and register in it, as a broker does after its session expired."""
         await until(lambda: self.coord.session_id != 0)
         try:
             await self.register()
@@ -332,7 +334,7 @@ class Member:
         self.controller.session_renewed()
 
     async def kill(self) -> None:
-        """The process dies, and its session with it."""
+        """End the broker's process and its session."""
         self.controller.session_expired()
         await self.controller.stop()
         await self.coord.close()

@@ -1,4 +1,4 @@
-"""The cluster that every test of the controller may ask for."""
+"""The fixture `cluster` of the controller's tests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A cluster that is played by a script: commands in, a trace of what the controller did out.
+"""A cluster that follows a script: commands in, a trace of the controller's actions out.
 
 A trace has first, in their order, the changes of nodes by brokers and controllers (`made`, `set`,
-`removed`; the state of a partition reads `stored`) and the lines of the journal; then, for every
-broker, what it was told. What the script itself does to nodes is not in it.
+`removed`; the state of a partition reads `stored`) and the lines of the journal. Then it has the
+commands that each broker got. Changes of nodes by the script itself are not in the trace.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.controller.cluster import Cluster, Member, Note, NotingChannel, key
 
 CALM_S = 1.0
-"""Pauses between attempts are shorter than that: afterwards all that can be done has been done."""
+"""Longer than the pauses between attempts: after it the controller has done all that it can."""
 REBALANCE = RebalanceSettings(imbalance_percentage=0, interval_s=300.0, first_check_s=30.0)
 Result = Awaitable[object]
 
 
 class TracedTree(MemoryTree):
-    """Notes who changed what."""
+    """A tree that notes each change and its session."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
@@ -86,7 +86,7 @@ def _numbers(items: Sequence[int]) -> str:
 
 
 class JournalLines(list[dict[str, object]]):
-    """A journal that is written between the changes of nodes."""
+    """A journal whose lines stand between the changes of nodes."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class JournalLines(list[dict[str, object]]):
 
 
 class MutedChannel(NotingChannel):
-    """To a broker that a script can keep from answering."""
+    """A channel to a broker that a script can keep from answering."""
 
     def __init__(self, stage: Stage, broker: Broker) -> None:
         super().__init__(stage.cluster, broker)
@@ -124,7 +124,7 @@ class MutedChannel(NotingChannel):
 
 
 class Stage:
-    """Plays one script. A command is a line: its name and words."""
+    """Runs one script. A command is a line: its name and words."""
 
     def __init__(self) -> None:
         self.tree = TracedTree(ManualClock())
@@ -167,7 +167,7 @@ class Stage:
         await self.cluster.close()
 
     async def play(self, command: str) -> list[str]:
-        """What becomes of the command, until it is calm again."""
+        """Return the trace of the command, from its start until the cluster is calm again."""
         verb, *words = command.split()
         if verb not in self._verbs:
             raise ValueError(f"{verb!r} is none of {sorted(self._verbs)}")
@@ -209,7 +209,7 @@ class Stage:
             await member.kill()
 
     async def _bounce(self, broker_id: str) -> None:
-        """It is registered anew before anybody could see that it was gone."""
+        """Register the broker anew before the controller can see that it was gone."""
         before, after = self._members[int(broker_id)], self._new(int(broker_id))
         await after.coord.start()
         self.tree.end_session(before.coord.session_id)
@@ -232,7 +232,7 @@ class Stage:
         await self.cluster.create(name, dict(enumerate(self._replicas(words, first=0))))
 
     async def _grow(self, name: str, *words: str) -> None:
-        """As `topic`, with the partitions that are added."""
+        """As `topic`, with the partitions to add."""
         path = paths.topic(name)
         content = self.cluster.json(path)
         partitions = content["partitions"]
@@ -256,7 +256,7 @@ class Stage:
         await self.cluster.delete(name)
 
     async def _isr(self, name: str, isr: str, *names: str) -> None:
-        """The leader changes the ISR of the partition, and tells."""
+        """Change the ISR of the partition and write the notice, as its leader does."""
         path = paths.partition_state(key(name))
         changed = {**self.cluster.json(path), "isr": [int(word) for word in isr.split(",")]}
         await self.cluster.write_json(path, changed)
@@ -280,7 +280,7 @@ class Stage:
         self._said += [f"answer {name} {_outcome(election)}" for name, election in held.items()]
 
     async def _shutdown(self, broker_id: str) -> None:
-        """The broker asks for it; it does not stop."""
+        """Ask the controller for a controlled shutdown of the broker, which does not stop."""
         try:
             remaining = await self._controller.controller.controlled_shutdown(int(broker_id), -1)
         except BrokerError as error:
@@ -299,20 +299,20 @@ class Stage:
         await self.cluster.tool.delete(paths.CONTROLLER)
 
     async def _lose_zookeeper(self) -> None:
-        """The controller's connection breaks."""
+        """Break the controller's connection to ZooKeeper."""
         self._controller.coord.suspend()
 
     async def _find_zookeeper(self, broker_id: str) -> None:
         self._members[int(broker_id)].coord.resume()
 
     async def _lose_reply(self, count: str, applied: str) -> None:
-        """Of what the controller asks from now on, request `count` (from 1) gets no answer:
-        `applied` or `dropped`."""
+        """Lose the answer of the controller's request number `count`, counted from now (1 is the
+        next). ZooKeeper has `applied` or `dropped` the request."""
         assert applied in ("applied", "dropped")
         self._controller.lose_request(int(count) - 1, applied=applied == "applied")
 
     async def _expire(self, broker_id: str) -> None:
-        """Its session ends, the process goes on."""
+        """End the broker's session; its process goes on."""
         member = self._members[int(broker_id)]
         member.coord.expire()
         member.controller.session_expired()
@@ -323,7 +323,7 @@ class Stage:
 
 
 def _heard(note: Note) -> list[str]:
-    """A command as lines; the order of partitions within one says nothing."""
+    """Return a command as lines, sorted: the order of partitions within one has no meaning."""
     kinds: list[str] = []
     command = note.command
     if isinstance(command, LeaderAndIsr | UpdateMetadata) and command.extent is not Extent.SOME:
@@ -337,7 +337,7 @@ def _heard(note: Note) -> list[str]:
 
 
 def _more(facts: PartitionFacts) -> str:
-    """What metadata also say."""
+    """Return the other facts of metadata, as words."""
     offline = _unless_empty("offline", facts.offline_replicas)
     return f"isr={_numbers(facts.state.isr)}{offline}"
 

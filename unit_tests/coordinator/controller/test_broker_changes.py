@@ -1,4 +1,4 @@
-"""Brokers that start, die and bounce, and commands that they refuse."""
+"""Brokers that start, end and restart, and commands that they refuse."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ async def test_a_new_controller_leaves_a_leader_that_lives_alone(cluster: Cluste
     assert cluster.stored_epoch("orders-0") == 0
 
 
-async def test_all_are_told_the_new_endpoints_of_a_broker(cluster: Cluster) -> None:
-    """It is the same broker: nothing is elected, and it is reached where it is now."""
+async def test_all_brokers_get_the_new_endpoints_of_a_broker(cluster: Cluster) -> None:
+    """It is the same broker: there is no election, and the controller connects to its new
+    endpoint."""
     first, second = await cluster.member(1), await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     await cluster.create("orders", {0: (2, 1)})
@@ -65,7 +66,7 @@ async def test_all_are_told_the_new_endpoints_of_a_broker(cluster: Cluster) -> N
 
 
 def told_endpoints(cluster: Cluster, broker_id: int, of: int) -> tuple[Endpoint, ...] | None:
-    """What a broker was last told of the endpoints of another one."""
+    """Return the endpoints of another broker that this broker last got."""
     lists = [
         note.command.brokers
         for note in cluster.notes
@@ -93,7 +94,7 @@ async def test_another_replica_leads_when_the_leader_dies(cluster: Cluster) -> N
 
 
 async def test_an_isr_that_the_leader_has_just_written_is_respected(cluster: Cluster) -> None:
-    """The controller's picture of the ISR is old when the leader dies."""
+    """The controller's context has an older ISR when the leader dies."""
     await cluster.member(1)
     second, _ = await cluster.member(2), await cluster.member(3)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
@@ -106,11 +107,11 @@ async def test_an_isr_that_the_leader_has_just_written_is_respected(cluster: Clu
     await cluster.told(1, "lead orders-1 leader=1 epoch=1 isr=1,3")
 
 
-async def test_a_broker_that_dies_just_after_it_was_let_into_the_isr_is_taken_out(
+async def test_a_broker_that_dies_just_after_it_joined_the_isr_is_removed(
     cluster: Cluster,
 ) -> None:
-    """The controller's picture does not have it in sync yet; the leader would wait for it until it
-    lags."""
+    """The controller's context does not have it in the ISR yet; the leader would wait for it until
+    it lags."""
     await cluster.member(1)
     second = await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
@@ -126,11 +127,11 @@ async def test_a_broker_that_dies_just_after_it_was_let_into_the_isr_is_taken_ou
     await cluster.told(1, "lead orders-0 leader=1 epoch=2 isr=1")
 
 
-async def test_a_leader_hears_of_a_follower_that_stepped_aside_just_after_it_was_let_in(
+async def test_a_leader_gets_the_isr_that_a_follower_left_just_after_joining(
     cluster: Cluster,
 ) -> None:
-    """The power cut its log short. The controller has read neither change, and the leader does not
-    know the second: it would count on that follower and never let it in again."""
+    """A power loss cut its log short. The controller has read neither change, and the leader does
+    not know the second: it would count on that follower and never add it to the ISR again."""
     await cluster.member(1)
     second = await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
@@ -174,7 +175,7 @@ async def test_a_bounced_broker_was_lost_and_has_started(cluster: Cluster) -> No
     assert not [line for line in cluster.lines(2) if line.startswith("lead") and "epoch=0" in line]
 
 
-async def test_a_bounced_follower_leaves_the_isr_before_it_is_told_anything(
+async def test_a_bounced_follower_leaves_the_isr_before_it_gets_its_role(
     cluster: Cluster,
 ) -> None:
     await cluster.member(1)
@@ -210,7 +211,7 @@ async def test_a_new_controller_notices_that_a_follower_was_restarted_meanwhile(
 async def test_a_restarted_follower_leaves_the_isr_although_its_leader_wrote_in_between(
     cluster: Cluster,
 ) -> None:
-    """The leader took out another follower while the controller was deciding."""
+    """The leader removed another follower from the ISR while the controller was deciding."""
     await cluster.member(1)
     second, _ = await cluster.member(2), await cluster.member(3)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
@@ -225,7 +226,7 @@ async def test_a_restarted_follower_leaves_the_isr_although_its_leader_wrote_in_
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("position", range(12))
-async def test_any_lost_reply_of_a_bounce_is_made_good(
+async def test_a_bounce_survives_any_lost_reply(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
     first, second = await cluster.member(1), await cluster.member(2)
@@ -266,11 +267,11 @@ async def test_a_partition_that_fails_is_sent_again(cluster: Cluster) -> None:
     assert not cluster.refusals
 
 
-async def test_a_leader_hears_of_a_follower_that_has_stepped_aside_itself(
+async def test_a_leader_gets_the_isr_that_a_follower_left_by_itself(
     cluster: Cluster,
 ) -> None:
-    """After a power loss a broker takes itself out of the ISR before it registers; the leader would
-    believe in its old ISR for ever, and never write that the follower is back."""
+    """After a power loss a broker leaves the ISR by itself before it registers. The leader would
+    keep its old ISR for ever, and never write that the follower is back."""
     await cluster.member(1)
     _, third = await cluster.member(2), await cluster.member(3)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
@@ -284,10 +285,10 @@ async def test_a_leader_hears_of_a_follower_that_has_stepped_aside_itself(
     await cluster.told(3, "lead orders-0 leader=2 epoch=0 isr=2")
 
 
-async def test_who_was_restarted_leaves_the_isr_also_after_another_election(
+async def test_a_restarted_replica_leaves_the_isr_also_after_another_election(
     cluster: Cluster,
 ) -> None:
-    """Taking it out failed at first, and somebody asks for an election meanwhile."""
+    """The first attempt to remove it fails, and an election is requested meanwhile."""
     first = await cluster.member(1)
     second, _ = await cluster.member(2), await cluster.member(3)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
@@ -310,7 +311,7 @@ async def test_who_was_restarted_leaves_the_isr_also_after_another_election(
 
 
 async def test_the_times_of_elections_are_taken(cluster: Cluster) -> None:
-    """For each change of the brokers; none for other events."""
+    """The controller measures each change of the live brokers and no other event."""
     await cluster.member(1)
     second = await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))

@@ -1,4 +1,4 @@
-"""What a broker is told, and in which order, when news pile up."""
+"""The commands that a broker gets, and their order, when changes pile up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def work() -> PendingWork:
 
 
 def told(pending: PendingWork) -> list[str]:
-    """Everything that is pending, as the broker would hear it."""
+    """Take everything that is pending, as lines in the order in which the broker gets it."""
     lines: list[str] = []
     while (command := pending.take()) is not None:
         assert (command.controller_id, command.controller_epoch, command.broker_epoch) == (2, 5, 11)
@@ -55,7 +55,7 @@ def removal(name: str) -> StopReplicaPartition:
     return StopReplicaPartition(key(name), LEADER_DURING_DELETION, delete=True)
 
 
-def test_nothing_new_means_silence() -> None:
+def test_no_pending_work_gives_no_command() -> None:
     pending = work()
     pending.set_brokers((ONE,))
     assert told(pending) == []
@@ -90,14 +90,14 @@ def test_newer_facts_replace_older_ones() -> None:
     ]
 
 
-def test_a_removal_replaces_what_was_to_be_led() -> None:
+def test_a_removal_replaces_a_pending_role() -> None:
     pending = work()
     pending.lead_or_follow(facts("a-0", 1))
     pending.stop(removal("a-0"))
     assert told(pending) == ["delete a-0 epoch=-2"]
 
 
-def test_a_topic_made_anew_is_removed_first() -> None:
+def test_a_recreated_topic_is_removed_first() -> None:
     pending = work()
     pending.stop(removal("a-0"))
     pending.lead_or_follow(facts("a-0", 0, is_new=True))
@@ -111,7 +111,7 @@ def test_a_stop_is_called_off_by_a_newer_state() -> None:
     assert told(pending) == ["lead a-0 leader=1 epoch=2 isr=1"]
 
 
-def test_what_failed_comes_back_unless_something_newer_came() -> None:
+def test_a_failed_command_is_pending_again_unless_a_newer_one_came() -> None:
     pending = work()
     pending.lead_or_follow(facts("a-0", 1))
     pending.lead_or_follow(facts("b-0", 1))
@@ -131,7 +131,7 @@ def test_metadata_that_failed_names_the_brokers_again() -> None:
     assert told(pending) == ["brokers 1,2"]
 
 
-def test_what_was_deferred_is_dropped_when_a_removal_was_sent_since() -> None:
+def test_a_deferred_command_is_dropped_when_a_removal_was_sent_since() -> None:
     pending = work()
     pending.defer(facts("a-0", 1))
     pending.defer(facts("b-0", 1))
@@ -143,7 +143,7 @@ def test_what_was_deferred_is_dropped_when_a_removal_was_sent_since() -> None:
 
 
 class Refusing:
-    """A broker that takes no command, until so many were tried."""
+    """A channel whose broker refuses the first commands, up to a number."""
 
     def __init__(self, attempts: int) -> None:
         self.left = attempts
@@ -193,7 +193,7 @@ def test_pauses_grow_up_to_a_limit() -> None:
 
 
 def full_commands(pending: PendingWork) -> list[LeaderAndIsr | UpdateMetadata]:
-    """Everything that is pending comes out; of that the commands that name all there is."""
+    """Take everything that is pending. Return the full commands: those with Extent.ALL."""
     commands = []
     while (command := pending.take()) is not None:
         if isinstance(command, LeaderAndIsr | UpdateMetadata) and command.extent is Extent.ALL:
@@ -218,13 +218,13 @@ def test_roles_and_metadata_wait_until_all_of_them_are_known() -> None:
     assert full_commands(pending) == []
 
 
-def test_a_broker_without_replicas_hears_that_it_has_none() -> None:
+def test_a_broker_without_replicas_gets_empty_full_roles() -> None:
     pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
     pending.complete(full_roles=True, full_metadata=True)
     assert [command.partitions for command in full_commands(pending)] == [(), ()]
 
 
-def test_a_full_command_that_failed_is_full_again_with_what_is_newer() -> None:
+def test_a_failed_full_command_is_full_again_with_newer_facts() -> None:
     pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
     pending.lead_or_follow(facts("a-0", 1))
     pending.lead_or_follow(facts("a-1", 1))
@@ -239,9 +239,9 @@ def test_a_full_command_that_failed_is_full_again_with_what_is_newer() -> None:
 
 
 @pytest.mark.parametrize("moment", ("before all is known", "before it is told", "under way"))
-def test_who_keeps_a_replica_without_a_role_is_told_nothing_in_full(moment: str) -> None:
-    """A broker that is about to stop follows nobody any more, and may still be counted in sync: a
-    list of all it has, without those replicas, would have it put their logs away."""
+def test_a_broker_that_keeps_a_replica_without_a_role_gets_no_full_roles(moment: str) -> None:
+    """A broker in controlled shutdown follows no leader any more but may still be in an ISR. Full
+    roles without those replicas would make it treat their logs as left over."""
     pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
     stop = StopReplicaPartition(key("a-0"), 1, delete=False)
     pending.lead_or_follow(facts("a-0", 1))

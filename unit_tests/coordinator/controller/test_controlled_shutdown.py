@@ -1,4 +1,4 @@
-"""A broker hands over what it leads before it stops."""
+"""Controlled shutdown: a broker hands over the partitions that it leads before it stops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STATE = "/brokers/topics/orders/partitions/{}/state"
         (-1, (1,), {1}, (2, 3), None),
     ],
 )
-def test_who_leads_without_those_that_leave(
+def test_another_replica_leads_without_the_leaving_brokers(
     leader: int,
     isr: tuple[int, ...],
     leaving: set[int],
@@ -54,7 +54,7 @@ def test_who_leads_without_those_that_leave(
 
 
 async def three(cluster: Cluster) -> list[Member]:
-    """Brokers 1 (the controller), 2 and 3."""
+    """Start brokers 1 (the controller), 2 and 3."""
     members = [await cluster.member(number) for number in (1, 2, 3)]
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
     return members
@@ -66,7 +66,7 @@ def epoch_of(member: Member) -> int:
     return node[1].czxid
 
 
-async def test_a_broker_hands_over_what_it_leads(cluster: Cluster) -> None:
+async def test_a_broker_hands_over_the_partitions_that_it_leads(cluster: Cluster) -> None:
     first, second, _ = await three(cluster)
     await cluster.create("orders", {0: (2, 1, 3), 1: (1, 2), 2: (2,), 3: (1, 3)})
     await cluster.told(3, "metadata orders-3 leader=1 epoch=0")
@@ -97,7 +97,9 @@ async def test_one_round_of_writes_and_one_command_for_many_partitions(cluster: 
     assert next(len(note.lines) for note in cluster.notes if note.broker_id == 3) == count
 
 
-async def test_what_nobody_else_can_lead_stays_and_is_told(cluster: Cluster) -> None:
+async def test_a_partition_that_no_other_replica_can_lead_stays_and_is_reported(
+    cluster: Cluster,
+) -> None:
     first, second, _ = await three(cluster)
     await cluster.create("orders", {0: (2, 1), 1: (2, 3)})
     await cluster.told(2, "metadata orders-1 leader=2 epoch=0")
@@ -113,7 +115,7 @@ async def test_what_nobody_else_can_lead_stays_and_is_told(cluster: Cluster) -> 
     assert cluster.state("orders-0") == PartitionState(1, 1, (1,), controller_epoch=1)
 
 
-async def test_who_leaves_is_elected_no_more(cluster: Cluster) -> None:
+async def test_a_leaving_broker_is_not_elected(cluster: Cluster) -> None:
     first, _, third = await three(cluster)
     await cluster.create("orders", {0: (3, 2, 1)})
     await cluster.told(1, "metadata orders-0 leader=3 epoch=0")
@@ -140,7 +142,7 @@ async def test_all_may_leave(cluster: Cluster) -> None:
     assert (state.leader, state.isr) == (1, (1,))
 
 
-async def test_who_comes_back_is_as_good_as_before(cluster: Cluster) -> None:
+async def test_a_broker_that_returns_may_lead_again(cluster: Cluster) -> None:
     first, second, _ = await three(cluster)
     await cluster.create("orders", {0: (2, 1)})
     await cluster.told(2, "metadata orders-0 leader=2 epoch=0")
@@ -154,7 +156,7 @@ async def test_who_comes_back_is_as_good_as_before(cluster: Cluster) -> None:
     await cluster.told(2, "lead later-0 leader=2 epoch=0 isr=2,1 new")
 
 
-async def test_who_is_refused(cluster: Cluster) -> None:
+async def test_a_shutdown_of_an_unknown_or_stale_broker_is_refused(cluster: Cluster) -> None:
     first, second, _ = await three(cluster)
     for controller, broker, epoch, code in (
         (second.controller, 2, -1, ErrorCode.NOT_CONTROLLER),
@@ -169,7 +171,7 @@ async def test_who_is_refused(cluster: Cluster) -> None:
 
 
 async def test_a_broker_that_has_just_registered_is_known(cluster: Cluster) -> None:
-    """Its request may be there before the watch has been looked after."""
+    """Its request may arrive before the controller has handled the watch."""
     first = await cluster.member(1)
     joining = asyncio.ensure_future(cluster.member(2))
     await until(lambda: cluster.exists("/brokers/ids/2"))
@@ -177,7 +179,7 @@ async def test_a_broker_that_has_just_registered_is_known(cluster: Cluster) -> N
     await joining
 
 
-async def test_the_controller_hands_over_its_own(cluster: Cluster) -> None:
+async def test_the_controller_hands_over_its_own_partitions(cluster: Cluster) -> None:
     first, _, _ = await three(cluster)
     await cluster.create("orders", {0: (1, 2, 3)})
     await cluster.told(3, "metadata orders-0 leader=1 epoch=0")

@@ -1,4 +1,4 @@
-"""Who is the controller, and what becomes of it when sessions and connections break."""
+"""The choice of the controller, and the controller's reaction to lost sessions and connections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_one_controller_at_a_time_and_the_others_know_it(cluster: Cluster)
     assert cluster.json(paths.CONTROLLER)["brokerid"] == 2
 
 
-async def test_an_operator_who_deletes_the_node_forces_a_new_election(cluster: Cluster) -> None:
+async def test_deleting_the_controller_node_forces_a_new_election(cluster: Cluster) -> None:
     first, second = await cluster.member(1), await cluster.member(2)
     await cluster.create("orders", {0: (1,)})
     await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
@@ -111,7 +111,7 @@ async def test_a_broken_connection_delays_but_loses_nothing(cluster: Cluster) ->
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("position", range(12))
-async def test_any_lost_reply_of_a_creation_is_made_good(
+async def test_a_topic_creation_survives_any_lost_reply(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
     member = await cluster.member(1)
@@ -127,7 +127,7 @@ async def test_any_lost_reply_of_a_creation_is_made_good(
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("position", range(12))
-async def test_any_lost_reply_of_an_election_is_made_good(
+async def test_a_controller_election_survives_any_lost_reply(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
     await cluster.create("orders", {0: (1,)})
@@ -137,7 +137,7 @@ async def test_any_lost_reply_of_an_election_is_made_good(
     assert member.controller.epoch == 1
 
 
-async def test_stop_is_idempotent_and_leaves_the_office_vacant(cluster: Cluster) -> None:
+async def test_stop_is_idempotent_and_removes_the_controller_node(cluster: Cluster) -> None:
     member = await cluster.member(1)
     await member.controller.stop()
     await member.controller.stop()

@@ -1,4 +1,4 @@
-"""Which state a partition gets in which circumstances, as tables."""
+"""The next state of a partition in each of many circumstances, as tables."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def state(
         pytest.param((1, 2, 3), state(1, (1, 2, 3)), {2, 3}, (), False, Elected(2, (2, 3)),
                      id="isr-shrinks-to-the-live"),
         pytest.param((1, 2, 3), state(1, (1, 2, 3)), {1, 2, 3}, (1,), False, Elected(2, (2, 3)),
-                     id="a-restarted-leader-gives-way"),
+                     id="a-restarted-leader-is-replaced"),
         pytest.param((1, 2), state(1, (1,), (2,)), {1, 2}, (1,), False, Elected(1, (1,)),
                      id="a-restarted-last-member-comes-before-the-eligible"),
         pytest.param((1, 2, 3), state(1, (3, 2)), {2, 3}, (2, 3), False, Elected(2, (2,)),
                      id="of-several-restarted-one-leads-and-the-others-catch-up"),
-        pytest.param((1, 2), state(1, (1,)), {2}, (), False, None, id="nobody-in-sync-is-live"),
+        pytest.param((1, 2), state(1, (1,)), {2}, (), False, None, id="no-in-sync-replica-is-live"),
         pytest.param((1, 2), state(1, (1,)), {2}, (), True, Elected(2, (2,), unclean=True),
                      id="unclean-only-if-asked"),
         pytest.param((1, 2), state(1, (1,)), {1, 2}, (), True, Elected(1, (1,)),
                      id="unclean-allowed-but-not-needed"),
         pytest.param((1, 2), state(1, (1,)), {1, 2}, (1,), True, Elected(1, (1,)),
-                     id="who-was-in-sync-is-better-than-unclean"),
+                     id="in-sync-before-its-restart-precedes-unclean"),
         pytest.param((1, 2, 3), state(1, (1,), (3, 2)), {2, 3}, (), True, Elected(2, (2,)),
                      id="eligible-before-unclean"),
-        pytest.param((1, 2), state(1, (1,), (2,)), set(), (), True, None, id="nobody-lives"),
+        pytest.param((1, 2), state(1, (1,), (2,)), set(), (), True, None, id="no-replica-is-live"),
         pytest.param((2,), state(1, (1, 2)), {1, 2}, (), False, Elected(2, (1, 2)),
                      id="only-assigned-replicas-lead"),
     ],
@@ -90,7 +90,7 @@ def repaired(
     unclean: bool = False,
     leaving: set[int] = frozenset(),  # type: ignore[assignment]
 ) -> StateWrite | None:
-    """What is decided for a partition on the brokers 1, 2 and 3."""
+    """Return the decision for a partition on the brokers 1, 2 and 3."""
     status = ONLINE if before.leader in live and before.leader not in stale else OFFLINE
     now = Circumstances(live, live - leaving, 6, stale, required, unclean)
     write = decide_repair(Partition(KEY, (1, 2, 3), status, before, 8), now)
@@ -117,7 +117,7 @@ def repaired(
         pytest.param(state(1, (1,), (2,)), {2}, (2, (2,)), id="eligible-takes-over"),
     ],
 )
-def test_what_is_stored_when_brokers_are_lost(
+def test_the_stored_state_when_brokers_are_lost(
     before: PartitionState, live: set[int], after: tuple[int, tuple[int, ...]] | None
 ) -> None:
     write = repaired(before, live)
@@ -134,7 +134,7 @@ def test_what_is_stored_when_brokers_are_lost(
         pytest.param(state(1, (1, 2)), (1, 2), (1, (1,)), id="all"),
     ],
 )
-def test_who_was_restarted_leaves_the_isr_before_it_is_told_anything(
+def test_a_restarted_replica_leaves_the_isr_before_it_gets_a_role(
     before: PartitionState, stale: tuple[int, ...], after: tuple[int, tuple[int, ...]]
 ) -> None:
     write = repaired(before, {1, 2, 3}, stale=stale)
@@ -151,10 +151,10 @@ def test_who_was_restarted_leaves_the_isr_before_it_is_told_anything(
         pytest.param(state(1, (1, 2), (3,)), {1}, 3, (2, 3), id="the-earlier-stay"),
         pytest.param(state(1, (1,), (2, 3)), {2, 3}, 2, (1, 3), id="one-of-them-leads"),
         pytest.param(state(1, (1,), (2, 3)), {2, 3}, 1, (), id="no-longer-asked-for"),
-        pytest.param(state(1, (1,), (2,)), {3}, 2, (2,), id="nobody-leads"),
+        pytest.param(state(1, (1,), (2,)), {3}, 2, (2,), id="no-replica-leads"),
     ],
 )
-def test_who_leaves_an_isr_that_is_too_small_stays_eligible(
+def test_a_replica_that_leaves_a_too_small_isr_stays_eligible(
     before: PartitionState, live: set[int], required: int, eligible: tuple[int, ...]
 ) -> None:
     write = repaired(before, live, required=required)
@@ -162,7 +162,7 @@ def test_who_leaves_an_isr_that_is_too_small_stays_eligible(
     assert write.state.eligible == eligible
 
 
-def test_after_an_unclean_election_nobody_else_is_eligible() -> None:
+def test_after_an_unclean_election_no_other_replica_is_eligible() -> None:
     write = repaired(state(1, (1,)), {3}, required=2, unclean=True)
     assert write is not None
     assert (write.state.leader, write.state.isr, write.state.eligible) == (3, (3,), ())

@@ -1,4 +1,4 @@
-"""Standing for election: won only with the proof in hand."""
+"""The controller election: a broker wins only if its own session owns /controller."""
 
 from __future__ import annotations
 
@@ -39,13 +39,15 @@ async def test_the_first_epoch_is_one_and_both_nodes_change_at_once(cluster: Clu
     }
 
 
-async def test_standing_again_in_office_changes_nothing(cluster: Cluster) -> None:
+async def test_the_controller_that_stands_again_changes_nothing(cluster: Cluster) -> None:
     coord = await client(cluster)
     first = await stand(cluster, coord, 1)
     assert await stand(cluster, coord, 1) == first
 
 
-async def test_the_other_one_learns_who_it_is_and_hears_of_the_end(cluster: Cluster) -> None:
+async def test_another_broker_learns_the_controller_id_and_hears_of_its_end(
+    cluster: Cluster,
+) -> None:
     one, other = await client(cluster), await client(cluster)
     won = await stand(cluster, one, 1)
     assert isinstance(won, Won)
@@ -56,7 +58,7 @@ async def test_the_other_one_learns_who_it_is_and_hears_of_the_end(cluster: Clus
     assert await stand(cluster, other, 2) == Won(2, epoch=2, epoch_version=2)
 
 
-async def test_our_own_node_of_an_earlier_session_is_no_victory(cluster: Cluster) -> None:
+async def test_a_controller_node_of_our_earlier_session_does_not_win(cluster: Cluster) -> None:
     earlier, later = await client(cluster), await client(cluster)
     assert isinstance(await stand(cluster, earlier, 1), Won)
     assert await stand(cluster, later, 1) == Lost(1)
@@ -80,6 +82,6 @@ async def test_every_form_of_the_node_is_read(cluster: Cluster, text: bytes) -> 
     assert await stand(cluster, await client(cluster), 1) == Lost(9)
 
 
-async def test_an_epoch_that_exists_goes_on(cluster: Cluster) -> None:
+async def test_an_existing_controller_epoch_is_raised_by_one(cluster: Cluster) -> None:
     await cluster.tool.create(paths.CONTROLLER_EPOCH, schemas.encode_number(41))
     assert await stand(cluster, await client(cluster), 1) == Won(1, epoch=42, epoch_version=1)

@@ -1,4 +1,4 @@
-"""What a new controller tells of the time before it: nothing may be left that nobody corrects."""
+"""A new controller corrects everything that brokers missed before its election."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from unit_tests.patience import until
 
 
 def full(cluster: Cluster, broker_id: int, kind: type[LeaderAndIsr | UpdateMetadata]) -> list[str]:
-    """The partitions that the broker was last told to be all; fails if it never was."""
+    """Return the partitions of the broker's last full command of this kind; fails if there is
+    none."""
     commands = [
         note.command
         for note in cluster.notes
@@ -27,10 +28,11 @@ def names_all(cluster: Cluster) -> bool:
     return any(getattr(note.command, "extent", 0) != Extent.SOME for note in cluster.notes)
 
 
-async def test_a_broker_that_missed_a_deletion_hears_of_it_from_the_next_controller(
+async def test_the_next_controller_tells_a_broker_of_a_deletion_that_it_missed(
     cluster: Cluster,
 ) -> None:
-    """The old one dies when the nodes are gone, before it could tell those without a replica."""
+    """The old controller dies when the nodes are gone, before it notifies brokers without a
+    replica."""
     first = await cluster.member(1)
     await cluster.member(2)
     await cluster.create("orders", {0: (2,)})
@@ -47,8 +49,9 @@ async def test_a_broker_that_missed_a_deletion_hears_of_it_from_the_next_control
     assert full(cluster, 2, UpdateMetadata) == ["kept-0"]
 
 
-async def test_a_broker_hears_of_all_its_replicas_at_once(cluster: Cluster) -> None:
-    """Also of those that nobody leads: they are not left over from anything."""
+async def test_a_restarted_broker_gets_all_its_replicas_in_one_command(cluster: Cluster) -> None:
+    """The full roles include replicas of partitions without a leader, so the broker does not take
+    them for left over."""
     await cluster.member(1)
     second = await cluster.member(2)
     await cluster.create("orders", {0: (1, 2), 1: (1,), 2: (2,)})
@@ -77,7 +80,7 @@ async def test_a_node_under_a_name_that_no_topic_can_have_is_passed_over(
     assert "n" * 101 not in caplog.text.replace("/brokers/topics/", "")
 
 
-async def test_what_the_controller_cannot_read_is_not_left_over(cluster: Cluster) -> None:
+async def test_a_topic_that_cannot_be_read_is_not_reported_as_gone(cluster: Cluster) -> None:
     await cluster.write_json(paths.topic("broken"), {"version": 1, "partitions": "?"})
     await cluster.create("orders", {0: (1,)})
     await cluster.member(1)
@@ -89,10 +92,11 @@ async def test_what_the_controller_cannot_read_is_not_left_over(cluster: Cluster
     assert not names_all(cluster)
 
 
-async def test_topics_that_are_found_are_told_of_in_the_order_of_their_names(
+async def test_brokers_get_topics_in_the_order_of_their_names(
     cluster: Cluster,
 ) -> None:
-    """That of a set is another one in every process: simulated runs could not be repeated."""
+    """The order of a set differs from process to process, so simulated runs could not be
+    repeated."""
     names = [f"orders-{letter}" for letter in "abcdefgh"]
     first = await cluster.member(1)
     await cluster.member(2)

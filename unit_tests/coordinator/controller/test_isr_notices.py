@@ -1,4 +1,4 @@
-"""Leaders change the ISR, and everybody's metadata follows."""
+"""A leader changes the ISR, and the metadata of all brokers follow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def orders(cluster: Cluster) -> None:
 
 
 async def shrink(cluster: Cluster, name: str) -> None:
-    """The leader takes broker 1 out."""
+    """Remove broker 1 from the ISR, as the leader does."""
     path = paths.partition_state(key(name))
     await cluster.write_json(path, {**cluster.json(path), "isr": [2]})
 
@@ -42,7 +42,7 @@ def isr_told(cluster: Cluster, broker_id: int, name: str) -> tuple[int, ...] | N
     return found
 
 
-async def test_metadata_follows_and_no_role_is_told_again(cluster: Cluster) -> None:
+async def test_an_isr_notice_sends_metadata_and_no_roles(cluster: Cluster) -> None:
     await orders(cluster)
     await shrink(cluster, "orders-0")
     await notify(cluster, "orders-0", "orders-1", "unknown-7")
@@ -54,7 +54,7 @@ async def test_metadata_follows_and_no_role_is_told_again(cluster: Cluster) -> N
     assert isr_told(cluster, 1, "orders-1") is None
 
 
-async def test_the_next_election_goes_by_what_was_told(cluster: Cluster) -> None:
+async def test_the_next_election_uses_the_isr_of_the_notice(cluster: Cluster) -> None:
     await orders(cluster)
     await shrink(cluster, "orders-0")
     await notify(cluster, "orders-0")
@@ -74,7 +74,7 @@ async def test_damaged_notices_are_removed(cluster: Cluster) -> None:
     await until(lambda: isr_told(cluster, 1, "orders-1") == (2,))
 
 
-async def test_a_new_controller_removes_what_it_has_read_anyway(cluster: Cluster) -> None:
+async def test_a_new_controller_removes_the_notices_that_it_finds(cluster: Cluster) -> None:
     await notify(cluster, "orders-0")
     await orders(cluster)
     assert not notices(cluster)

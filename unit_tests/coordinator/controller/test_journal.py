@@ -1,4 +1,5 @@
-"""Every decision is in the journal: what, why, from what to what, and what made us look."""
+"""Every decision is in the journal, with its reason, the states before and after, and the event
+that caused it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers that lose a log directory and live on: others lead what they cannot open."""
+"""Live brokers with a failed log directory: other replicas lead the partitions in it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_without_another_replica_there_is_no_leader_until_it_is_back(
     await cluster.told(1, "metadata orders-0 leader=1 epoch=2")
 
 
-async def test_a_broker_that_starts_anew_is_asked_anew(cluster: Cluster) -> None:
+async def test_a_restarted_broker_gets_its_refused_roles_again(cluster: Cluster) -> None:
     first = await cluster.member(1)
     await cluster.create("orders", {0: (1,)})
     await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
@@ -68,7 +68,7 @@ async def test_a_broker_that_starts_anew_is_asked_anew(cluster: Cluster) -> None
     await cluster.told(1, "lead orders-0 leader=1 epoch=2 isr=1")
 
 
-async def test_what_is_refused_without_a_notification_is_tried_where_it_is(
+async def test_a_replica_refused_without_a_notification_is_asked_again(
     cluster: Cluster,
 ) -> None:
     cluster.offline[1] = {ORDERS_0}
@@ -80,8 +80,8 @@ async def test_what_is_refused_without_a_notification_is_tried_where_it_is(
     assert not [line for line in cluster.lines(1) if "leader=-1" in line]
 
 
-async def test_who_refuses_to_lead_is_replaced_by_who_can(cluster: Cluster) -> None:
-    """Its log has a hole, or is only half copied since its disk was lost; no directory failed."""
+async def test_a_replica_that_refuses_to_lead_is_replaced_by_one_that_can(cluster: Cluster) -> None:
+    """Its log has a gap, or is only half copied after the loss of its disk; no directory failed."""
     cluster.offline[1] = {ORDERS_0}
     await cluster.member(1)
     await cluster.member(2)
@@ -93,7 +93,7 @@ async def test_who_refuses_to_lead_is_replaced_by_who_can(cluster: Cluster) -> N
     assert not [line for line in cluster.lines(2) if line.startswith("lead orders-1 leader=2")]
 
 
-async def test_who_would_rather_not_lead_is_replaced_while_it_leads(cluster: Cluster) -> None:
+async def test_a_leader_that_yields_is_replaced(cluster: Cluster) -> None:
     await cluster.member(1)
     await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
@@ -106,7 +106,7 @@ async def test_who_would_rather_not_lead_is_replaced_while_it_leads(cluster: Clu
     assert not [line for line in cluster.lines(2) if line.startswith("lead orders-1 leader=2")]
 
 
-async def test_who_would_rather_not_lead_goes_on_where_nobody_else_can(cluster: Cluster) -> None:
+async def test_a_leader_that_yields_stays_if_no_other_replica_can_lead(cluster: Cluster) -> None:
     await cluster.member(1)
     await cluster.create("orders", {0: (1,)})
     await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
@@ -117,8 +117,9 @@ async def test_who_would_rather_not_lead_goes_on_where_nobody_else_can(cluster: 
     assert not [line for line in cluster.lines(1) if "leader=-1" in line]
 
 
-async def test_where_all_would_rather_not_lead_leaders_come_to_rest(cluster: Cluster) -> None:
-    """Two hand over to the last one, which leads on until one of them is willing again."""
+async def test_the_last_replica_leads_on_if_all_replicas_yield(cluster: Cluster) -> None:
+    """Two replicas yield, and the third leads although it yields, too, until one of the others
+    accepts again."""
     for broker in (1, 2, 3):
         await cluster.member(broker)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
@@ -127,7 +128,7 @@ async def test_where_all_would_rather_not_lead_leaders_come_to_rest(cluster: Clu
     cluster.yielding = {broker: {ORDERS_0} for broker in (1, 2, 3)}
     await tell(cluster, 1, LogDirEvent.REPLICAS_CHANGED)
     await cluster.told(3, "lead orders-0 leader=3 epoch=2 isr=3")
-    # Nothing is written, so that they have everything, and are in sync again.
+    # No records were written meanwhile, so the other two catch up and are in sync again.
     path = paths.partition_state(ORDERS_0)
     await cluster.write_json(path, {**cluster.json(path), "isr": [3, 1, 2]})
     notice = schemas.encode_partitions([ORDERS_0])
@@ -142,10 +143,10 @@ async def test_where_all_would_rather_not_lead_leaders_come_to_rest(cluster: Clu
 
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("replica", [1, 2])
-async def test_who_has_stepped_aside_by_itself_is_done_without(
+async def test_a_replica_that_left_the_isr_by_itself_is_not_counted_on(
     cluster: Cluster, replica: int, is_known: bool
 ) -> None:
-    """Its log has a hole: it left the in-sync replicas before it told anybody."""
+    """Its log has a gap: it left the ISR before it notified the controller."""
     await cluster.member(1)
     await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
@@ -154,7 +155,7 @@ async def test_who_has_stepped_aside_by_itself_is_done_without(
     was_led = replica == 1
     state = PartitionState(-1 if was_led else 1, 1 if was_led else 0, (3 - replica,), 1)
     await cluster.tool.set(paths.partition_state(ORDERS_0), schemas.encode_state(state))
-    if is_known:  # a leader's notice has made the controller read the state
+    if is_known:  # the controller has already read the state, after a notice of the leader
         notice = schemas.encode_partitions([ORDERS_0])
         await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
         await until(lambda: not notices(cluster))
@@ -167,7 +168,7 @@ async def test_who_has_stepped_aside_by_itself_is_done_without(
         await cluster.told(2, "lead orders-0 leader=1 epoch=0 isr=1")
 
 
-async def test_strange_notifications_go_without_harm(cluster: Cluster) -> None:
+async def test_malformed_notifications_are_removed(cluster: Cluster) -> None:
     await cluster.member(1)
     await cluster.tool.create(paths.LOG_DIR_EVENT_PREFIX, b"no json", sequence=True)
     await lose_directory(cluster, 77)

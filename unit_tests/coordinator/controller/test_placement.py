@@ -1,4 +1,4 @@
-"""Where replicas go: spread, balanced, over racks, and exactly as Kafka's rule says."""
+"""The placement of replicas: spread, balanced, over racks, and exactly by Kafka's rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pybroker.model import Broker
 
 
 class Draws:
-    """An `Rng` that gives these numbers."""
+    """An `Rng` that returns these numbers."""
 
     def __init__(self, *numbers: int) -> None:
         self._numbers = list(numbers)
@@ -112,8 +112,8 @@ def test_start_and_shift_without_racks(
 def test_start_and_shift_with_racks(
     racks: dict[int, str], start: int, shift: int, expected: list[tuple[int, ...]]
 ) -> None:
-    """Worked out by hand: as without, on the list that alternates racks, with the shift times the
-    number of racks; who is in a rack or on a broker that is used already is skipped, until all
+    """Worked out by hand: as without racks, on the list that alternates racks, with the shift times
+    the number of racks. A broker that has a replica, or whose rack has one, is skipped, until all
     racks are used."""
     found = assign_replicas(
         brokers(*racks, racks=racks), len(expected), len(expected[0]), Draws(start, shift)
@@ -126,7 +126,7 @@ def test_a_fixed_start_is_also_the_shift() -> None:
     assert fixed == assign_replicas(brokers(1, 2, 3, 4), 9, 3, Draws(2, 2))
 
 
-def test_growth_goes_on_where_the_topic_ends() -> None:
+def test_new_partitions_continue_the_placement_of_the_topic() -> None:
     whole = assign_replicas(brokers(1, 2, 3), 6, 2, Draws(0, 0))
     tail = assign_replicas(brokers(1, 2, 3), 2, 2, Draws(0, 1), first_partition=4)
     assert tail == {key: whole[key] for key in (4, 5)}
@@ -140,7 +140,7 @@ def test_some_racks_unknown_means_no_racks() -> None:
 
 
 @pytest.mark.parametrize(("partitions", "factor"), [(1, 0), (1, 4), (0, 1)])
-def test_what_cannot_be_placed_is_refused(partitions: int, factor: int) -> None:
+def test_a_placement_that_does_not_fit_is_refused(partitions: int, factor: int) -> None:
     with pytest.raises(ValueError):
         assign_replicas(brokers(1, 2, 3), partitions, factor, Draws(0, 0))
 

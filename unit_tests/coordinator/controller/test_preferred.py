@@ -1,4 +1,4 @@
-"""Elections that are asked for, by the node of Kafka's tools and by requests."""
+"""Requested elections, by the node of Kafka's tools and by ElectLeaders requests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_preferred_replica_leads_if_it_is_live_and_in_sync(
         assert write.state == PartitionState(elected, 5, isr, controller_epoch=7, eligible=(9,))
 
 
-def test_nothing_is_decided_for_a_partition_that_nobody_has_led() -> None:
+def test_a_partition_without_a_first_leader_gets_no_preferred_election() -> None:
     new = Partition(key("orders-0"), (1, 2), PartitionStatus.NEW, None, NO_VERSION)
     assert decide_preferred(new, Circumstances((1, 2), (1, 2), 7)) is None
 
@@ -79,8 +79,8 @@ def test_when_an_election_is_needed() -> None:
 
 
 async def churned(cluster: Cluster) -> Member:
-    """Two brokers; 2 leads both partitions of orders, 1 is preferred in both and in sync in 0.
-    Gives broker 1, the controller."""
+    """Start two brokers; 2 leads both partitions of orders, 1 is the preferred replica of both and
+    in sync in 0. Return broker 2, the controller."""
     first, second = await cluster.member(1), await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     await cluster.create("orders", {0: (1, 2), 1: (1, 2)})
@@ -125,7 +125,7 @@ async def test_the_node_of_kafkas_tools(cluster: Cluster) -> None:
         b"[" * 100_000,
     ],
 )
-async def test_no_content_of_the_node_is_in_the_way_of_the_next(
+async def test_a_malformed_node_does_not_block_the_next_request(
     cluster: Cluster, content: bytes
 ) -> None:
     await churned(cluster)
@@ -141,8 +141,8 @@ async def test_no_content_of_the_node_is_in_the_way_of_the_next(
     await until(lambda: not cluster.exists(paths.PREFERRED_ELECTION))
 
 
-async def test_what_failed_stands_in_the_journal(cluster: Cluster) -> None:
-    """Of the partitions that there are."""
+async def test_a_failed_election_is_in_the_journal(cluster: Cluster) -> None:
+    """The journal has an entry only for partitions that exist."""
     await churned(cluster)
     for member in cluster.members:
         if member.id == 1:
@@ -155,7 +155,7 @@ async def test_what_failed_stands_in_the_journal(cluster: Cluster) -> None:
     ]
 
 
-async def test_a_node_that_asks_for_very_much_does_not_fill_the_log(
+async def test_a_node_with_many_partitions_does_not_fill_the_log(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await churned(cluster)
@@ -167,7 +167,7 @@ async def test_a_node_that_asks_for_very_much_does_not_fill_the_log(
     assert len(said) < 30
 
 
-async def test_a_node_with_others_below_it_is_left_to_whoever_put_them_there(
+async def test_a_node_with_children_is_left_alone(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await churned(cluster)
@@ -217,7 +217,8 @@ async def test_a_request_has_an_answer_for_each_partition(cluster: Cluster) -> N
 
 
 async def test_an_isr_is_read_again_before_an_election_is_refused(cluster: Cluster) -> None:
-    """The leader has let the preferred replica in, and the controller has not heard of it."""
+    """The leader has added the preferred replica to the ISR, and the controller has not read it
+    yet."""
     second = await churned(cluster)
     path = STATE.format(1)
     await cluster.write_json(path, {**cluster.json(path), "isr": [2, 1]})
@@ -236,7 +237,7 @@ async def test_an_isr_that_shrinks_at_the_same_time_is_respected(cluster: Cluste
     assert (state.leader, state.isr) == (2, (2,))
 
 
-async def test_an_unclean_election_only_where_nobody_leads(cluster: Cluster) -> None:
+async def test_an_unclean_election_needs_a_partition_without_leader(cluster: Cluster) -> None:
     second = await churned(cluster)
     alone = [key("orders-0"), key("orders-1")]
     held = await second.controller.elect_leaders(UNCLEAN, alone)
@@ -253,7 +254,7 @@ async def test_an_unclean_election_only_where_nobody_leads(cluster: Cluster) -> 
     assert first.controller.unclean_elections == 1
 
 
-async def test_nobody_but_the_controller_is_asked(cluster: Cluster) -> None:
+async def test_only_the_controller_holds_elections(cluster: Cluster) -> None:
     await cluster.member(1)
     other = await cluster.member(2)
     with pytest.raises(BrokerError) as refused:
@@ -261,7 +262,7 @@ async def test_nobody_but_the_controller_is_asked(cluster: Cluster) -> None:
     assert refused.value.code is ErrorCode.NOT_CONTROLLER
 
 
-async def test_who_asked_hears_that_the_office_is_lost(cluster: Cluster) -> None:
+async def test_an_election_request_fails_when_the_controller_is_deposed(cluster: Cluster) -> None:
     second = await churned(cluster)
     await cluster.tool.set(paths.CONTROLLER_EPOCH, b"9")
     with pytest.raises(BrokerError) as refused:
@@ -270,7 +271,7 @@ async def test_who_asked_hears_that_the_office_is_lost(cluster: Cluster) -> None
     assert cluster.stored_epoch("orders-0") == 5
 
 
-async def test_who_asks_a_controller_that_stops_hears_it(cluster: Cluster) -> None:
+async def test_an_election_request_fails_when_the_controller_stops(cluster: Cluster) -> None:
     second = await churned(cluster)
     asking_now = asyncio.ensure_future(second.controller.elect_leaders(PREFERRED, []))
     await loop_turns(1)

@@ -80,7 +80,7 @@ async def test_a_request_that_cannot_be_read_is_removed(
     assert len(line) < 1000
 
 
-async def test_a_request_for_very_much_does_not_fill_the_log(
+async def test_a_request_for_many_partitions_does_not_fill_the_log(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await started(cluster)

@@ -1,4 +1,4 @@
-"""Leadership that goes back to the preferred replicas by itself."""
+"""Automatic preferred leader elections."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def names(found: dict[int, list[TopicPartition]]) -> dict[int, list[int]]:
     return {broker: [key.partition for key in keys] for broker, keys in found.items()}
 
 
-def test_only_brokers_above_the_share_are_told() -> None:
+def test_only_brokers_above_the_imbalance_percentage_are_found() -> None:
     assert imbalanced([], 10) == {}
     assert imbalanced(led([1] * 10), 0) == {}
     assert imbalanced(led([9] + [1] * 9), 10) == {}
@@ -50,8 +50,8 @@ def test_only_brokers_above_the_share_are_told() -> None:
 
 
 async def displaced(cluster: Cluster, isr: list[int], count: int = 2) -> None:
-    """Brokers 1 and 2, who are no controllers. 2 leads all partitions of orders, in which 1 is
-    preferred."""
+    """Start brokers 1 and 2, which are not the controller. 2 leads all partitions of orders, in
+    which 1 is the preferred replica."""
     first, second = await cluster.member(1), await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     await cluster.create("orders", dict.fromkeys(range(count), (1, 2)))
@@ -69,7 +69,7 @@ def leaders(cluster: Cluster, count: int = 2) -> set[int]:
     return {-1 if state is None else state.leader for state in states}
 
 
-async def test_leadership_goes_back(cluster: Cluster) -> None:
+async def test_preferred_replicas_become_leaders_again(cluster: Cluster) -> None:
     await displaced(cluster, [2, 1])
     await cluster.member(3, rebalance=QUICK)
     await cluster.told(1, "lead orders-1 leader=1 epoch=6 isr=2,1")
@@ -77,7 +77,7 @@ async def test_leadership_goes_back(cluster: Cluster) -> None:
     assert leaders(cluster) == {1}
 
 
-async def test_it_stays_where_it_is_when_that_is_switched_off(cluster: Cluster) -> None:
+async def test_leaders_stay_when_the_rebalance_is_disabled(cluster: Cluster) -> None:
     await displaced(cluster, [2, 1])
     third = await cluster.member(3)
     await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2,1")
@@ -85,7 +85,7 @@ async def test_it_stays_where_it_is_when_that_is_switched_off(cluster: Cluster) 
     assert leaders(cluster) == {2}
 
 
-async def test_no_replica_that_lags_gets_it(cluster: Cluster) -> None:
+async def test_a_lagging_preferred_replica_is_not_elected(cluster: Cluster) -> None:
     await displaced(cluster, [2])
     third = await cluster.member(3, rebalance=QUICK)
     await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2")
@@ -93,8 +93,8 @@ async def test_no_replica_that_lags_gets_it(cluster: Cluster) -> None:
     assert leaders(cluster) == {2}
 
 
-async def test_a_replica_that_has_caught_up_gets_it(cluster: Cluster) -> None:
-    """Its leader has let it into the ISR, and the controller has not heard of it."""
+async def test_a_preferred_replica_that_has_caught_up_is_elected(cluster: Cluster) -> None:
+    """Its leader has added it to the ISR, and the controller has not read it yet."""
     await displaced(cluster, [2])
     await cluster.member(3, rebalance=QUICK)
     await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2")
@@ -104,7 +104,7 @@ async def test_a_replica_that_has_caught_up_gets_it(cluster: Cluster) -> None:
 
 
 async def test_a_partition_whose_isr_is_just_changing_waits(cluster: Cluster) -> None:
-    """Its write is refused at the first look, and made at the next."""
+    """Its election is refused at the first check, and held at the next."""
     await displaced(cluster, [2, 1])
     await cluster.member(3, rebalance=RebalanceSettings(10, interval_s=0.1, first_check_s=1.0))
     await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2,1")
@@ -116,7 +116,7 @@ async def test_a_partition_whose_isr_is_just_changing_waits(cluster: Cluster) ->
     assert "lead orders-0 leader=1 epoch=6 isr=1,2" not in first
 
 
-async def test_a_large_cluster_goes_back_in_rounds(
+async def test_a_large_cluster_rebalances_in_rounds(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebalance, "ELECTIONS_PER_ROUND_MAX", 2)
@@ -132,7 +132,7 @@ async def test_a_large_cluster_goes_back_in_rounds(
 
 
 async def checked(controller: Member) -> None:
-    """The controller has looked a few times whether there is anything to do."""
+    """Wait until the controller has made a few checks."""
     loop = asyncio.get_running_loop()
     end = loop.time() + 5 * QUICK.interval_s
     await until(lambda: loop.time() > end)
@@ -140,9 +140,9 @@ async def checked(controller: Member) -> None:
 
 
 @pytest.mark.parametrize("lost", range(1, 6))
-async def test_a_move_of_which_nobody_heard_is_found(cluster: Cluster, lost: int) -> None:
-    """It was stored, but its reply was lost, and so were those to the next tries and to reading
-    it back: then nothing seemed to be amiss with the partition."""
+async def test_a_stored_election_whose_reply_was_lost_is_found(cluster: Cluster, lost: int) -> None:
+    """The new state was stored, but the reply was lost, and so were the replies to the next
+    attempts and to reading it back. The controller's context then showed nothing to repair."""
     await displaced(cluster, [2, 1], count=1)
     late = RebalanceSettings(imbalance_percentage=10, interval_s=3600.0, first_check_s=0.02)
     third = await cluster.member(3, rebalance=late)

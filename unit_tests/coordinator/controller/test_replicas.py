@@ -1,4 +1,4 @@
-"""Where the replicas of a topic are while it is being deleted, and the legal moves, as tables."""
+"""The statuses of replicas while their topic is being deleted, and the legal moves, as tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_move_is_legal_or_refused() -> None:
 
 
 def deletion() -> Deletion:
-    """Of `orders`, with two partitions on brokers 1, 2 and 3; 3 is away."""
+    """Return the deletion of `orders`, with two partitions on brokers 1, 2 and 3; 3 is not live."""
     return Deletion.begun("orders", {0: (1, 2, 3), 1: (2, 3, 1)}, live={1, 2})
 
 
@@ -46,7 +46,7 @@ ORDERS = (key("orders-0"), key("orders-1"))
 
 
 def statuses(found: Deletion) -> list[ReplicaStatus]:
-    """Of broker 1, 2 and 3; each has both of its replicas in the same one."""
+    """Return the statuses on broker 1, 2 and 3; a broker's two replicas have the same one."""
     by_broker: dict[int, set[ReplicaStatus]] = {}
     for (broker_id, _), status in found.replicas.items():
         by_broker.setdefault(broker_id, set()).add(status)
@@ -67,7 +67,7 @@ def test_live_brokers_are_waited_for_and_those_that_are_away_are_not() -> None:
     assert statuses(found.finished()) == [NON_EXISTENT] * 3
 
 
-def test_a_broker_that_goes_is_not_waited_for_and_one_that_comes_back_is() -> None:
+def test_a_deletion_waits_for_a_returned_broker_but_not_for_a_lost_one() -> None:
     found = deletion().expecting(1, ORDERS).expecting(2, ORDERS).confirmed(1, ORDERS)
     found = found.without_broker(1).without_broker(2).without_broker(3)
     assert statuses(found) == [SUCCESSFUL, INELIGIBLE, INELIGIBLE]
@@ -77,7 +77,7 @@ def test_a_broker_that_goes_is_not_waited_for_and_one_that_comes_back_is() -> No
     assert statuses(found) == [STARTED] * 3
 
 
-def test_what_nobody_asked_for_does_not_count() -> None:
+def test_a_confirmation_without_a_request_does_not_count() -> None:
     found = deletion().expecting(1, ORDERS).expecting(2, ORDERS)
     other = found.confirmed(3, ORDERS).confirmed(1, [key("orders-7")]).confirmed(7, ORDERS)
     assert other.replicas == found.replicas

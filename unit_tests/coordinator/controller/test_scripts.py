@@ -1,8 +1,8 @@
-"""What a controller does, as scripts with their traces: `scripts/*.txt`.
+"""The controller's behaviour, as scripts with their traces: `scripts/*.txt`.
 
-What commands there are is said in `stage.py`, how a script is written in `unit_tests/scripts.py`.
-When a change of the controller changes a trace on purpose, write the traces anew and review the
-difference as part of the change:
+`stage.py` has the commands, `unit_tests/scripts.py` the form of a script. When a change of the
+controller changes a trace on purpose, write the traces anew and review the difference as part of
+the change:
 
     PYBROKER_REWRITE=1 .venv/bin/python -m pytest unit_tests/coordinator/controller/test_scripts.py
 """
@@ -23,7 +23,7 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 
 def played(steps: list[Step]) -> list[Step]:
-    """The same commands with what becomes of them now."""
+    """Return the script's commands with their present traces."""
 
     async def play() -> list[Step]:
         stage = Stage()
@@ -38,7 +38,7 @@ def played(steps: list[Step]) -> list[Step]:
 
 
 def check(script: Path, *, rewrite: bool) -> None:
-    """Fails if a trace is not the expected one; or makes it the expected one."""
+    """Fail if a trace is not the expected one; or rewrite the expected one."""
     scripts.compare(script, played(parse(script.read_text())), rewrite=rewrite)
 
 
@@ -60,7 +60,7 @@ def test_another_trace_than_the_expected_one_fails_and_can_be_rewritten(tmp_path
         assert script.read_text() == text
 
 
-def test_a_command_that_is_none_is_an_error(tmp_path: Path) -> None:
+def test_an_unknown_command_is_an_error(tmp_path: Path) -> None:
     script = tmp_path / "script.txt"
     script.write_text("stat 1\n")
     with pytest.raises(ValueError, match="'stat' is none of"):

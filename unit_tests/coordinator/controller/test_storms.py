@@ -1,4 +1,4 @@
-"""Random storms of everything that can happen to three brokers; when it is calm again, service and
+"""Random storms of all kinds of faults on three brokers. When it is calm again, ZooKeeper and the
 brokers agree, and every partition has a leader."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEPS = 25
 
 
 class Storm:
-    """What goes wrong, drawn from a seed."""
+    """Faults and changes, drawn from a seed."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster
@@ -124,7 +124,7 @@ class Storm:
 
 
 def last_told(cluster: Cluster, broker_id: int) -> dict[TopicPartition, PartitionState]:
-    """The metadata that a broker has: of its present life, since a restart forgets."""
+    """Return the metadata that a broker got since its last start."""
     known: dict[TopicPartition, PartitionState] = {}
     registration = cluster.tree.node(paths.broker(broker_id))
     assert registration is not None
@@ -148,7 +148,7 @@ def last_led(cluster: Cluster, name: TopicPartition, broker_id: int) -> Partitio
 
 
 def disagreements(cluster: Cluster) -> list[str]:
-    """Why it is not calm yet."""
+    """Return the reasons for which the cluster is not calm yet."""
     tree = cluster.tree.paths()
     if any(path.startswith(f"{paths.DELETE_TOPICS}/") for path in tree):
         return ["a deletion is under way"]

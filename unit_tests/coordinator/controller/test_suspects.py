@@ -1,4 +1,5 @@
-"""A partition of which every in-sync replica lost power: nobody leads until all are back."""
+"""Orphaned partitions: after a power loss of every in-sync replica, no replica leads until all have
+returned."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def partition(state: PartitionState = ORPHANED) -> Partition:
 
 
 def reports(*ends: tuple[int, int, int], leader_epoch: int = 5) -> dict[int, LogEndReport]:
-    """Of (replica, epoch, end)."""
+    """Return the reports of these (replica, epoch, end)."""
     return {who: LogEndReport(who, epoch, end, leader_epoch, 10 + who) for who, epoch, end in ends}
 
 
@@ -54,7 +55,8 @@ def reports(*ends: tuple[int, int, int], leader_epoch: int = 5) -> dict[int, Log
 def test_the_longest_log_leads(
     ends: tuple[tuple[int, int, int], ...], isr: tuple[int, ...]
 ) -> None:
-    """Who has the same is in sync: the leader alone could be lost a moment later."""
+    """Replicas with an equally long log are in sync: a single leader could be lost a moment
+    later."""
     write = decide_longest(partition(), reports(*ends), NOW)
     assert write is not None
     assert write.state == PartitionState(isr[0], 6, isr, 7)
@@ -77,7 +79,7 @@ ALL = reports((1, 4, 10), (2, 4, 12), (3, 4, 11))
         (dataclasses.replace(ORPHANED, leader=3, isr=(3,)), ALL, (1, 2, 3)),
     ],
 )
-def test_nobody_leads_before_all_are_back_and_have_answered(
+def test_no_replica_leads_before_all_have_returned_and_reported(
     state: PartitionState, known: dict[int, LogEndReport], hosts: tuple[int, ...]
 ) -> None:
     now = dataclasses.replace(NOW, hosts=hosts, candidates=hosts)
@@ -102,14 +104,14 @@ async def test_claims_in_zookeeper(cluster: Cluster) -> None:
 async def report(
     cluster: Cluster, replica: int, end: int, topic_id: uuid.UUID = NO_TOPIC_ID
 ) -> None:
-    """As the broker does after the power loss."""
+    """Write the report, as the broker does after the power loss."""
     await ensure(cluster.tool, paths.incarnation(replica))
     incarnation = await read_incarnation(cluster.tool, replica)
     await write_log_end(cluster.tool, KEY, LogEndReport(replica, 0, end, 1, incarnation, topic_id))
 
 
 async def notify(cluster: Cluster) -> None:
-    """The controller has looked at the reports that there are."""
+    """Wait until the controller has read the present reports."""
     notice = schemas.encode_partitions([KEY])
     await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
     await until(
@@ -118,7 +120,7 @@ async def notify(cluster: Cluster) -> None:
 
 
 async def orphan(cluster: Cluster) -> None:
-    """Brokers 2 and 3 had orders-0, of which nobody is known to have anything."""
+    """Make orders-0, on the brokers 2 and 3, an orphaned partition."""
     for broker_id in (1, 2, 3):
         await cluster.member(broker_id)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
@@ -134,8 +136,8 @@ def leader_of(cluster: Cluster) -> int | None:
     return None if state is None else state.leader
 
 
-async def test_a_broker_that_began_anew_has_not_what_it_claimed_before(cluster: Cluster) -> None:
-    """Its disk may have been replaced."""
+async def test_a_report_of_an_earlier_incarnation_does_not_count(cluster: Cluster) -> None:
+    """The broker's disk may have been replaced."""
     await orphan(cluster)
     await report(cluster, 3, 6)
     await cluster.tool.set(paths.incarnation(3), b"")
@@ -147,10 +149,10 @@ async def test_a_broker_that_began_anew_has_not_what_it_claimed_before(cluster: 
     await cluster.told(2, "lead orders-0 leader=2 epoch=2 isr=2")
 
 
-async def test_a_broker_that_begins_anew_during_the_election_does_not_lead(
+async def test_a_broker_that_begins_a_new_incarnation_during_the_election_does_not_lead(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller has read its report, and has not heard of it yet."""
+    """The controller has read the broker's report, and has not heard of its new incarnation."""
     await orphan(cluster)
     await report(cluster, 3, 6)
     await report(cluster, 2, 5)

@@ -1,4 +1,4 @@
-"""Topics that come, grow and are replaced: what the controller stores and what it tells brokers."""
+"""Topics that are created, grow and are replaced: the stored states and the commands to brokers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unit_tests.patience import until
 ORDERS = "/brokers/topics/orders"
 
 
-async def test_a_new_topic_gets_state_nodes_and_the_broker_is_told(cluster: Cluster) -> None:
+async def test_a_new_topic_gets_state_nodes_and_its_broker_gets_a_role(cluster: Cluster) -> None:
     member = await cluster.member(1)
     assert member.controller.is_active
     await cluster.create("orders", {0: (1,), 1: (1,)})

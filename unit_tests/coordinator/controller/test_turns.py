@@ -1,5 +1,5 @@
-"""A controller lets others have their turn: the tasks of its own process, and brokers that are
-faster than another."""
+"""The controller yields to other tasks of its process, and a slow broker does not delay the
+others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from unit_tests.patience import until
 CHANGES = 100
 
 
-async def test_others_run_between_the_turns() -> None:
+async def test_other_tasks_run_during_a_long_loop() -> None:
     count = 3 * ITEMS_PER_YIELD + 1
     seen: list[int] = []
     heard: list[int] = []
@@ -43,7 +43,7 @@ async def test_others_run_between_the_turns() -> None:
     assert heard == [ITEMS_PER_YIELD, 2 * ITEMS_PER_YIELD, 3 * ITEMS_PER_YIELD]
 
 
-async def test_a_fail_over_leaves_turns_to_others(cluster: Cluster) -> None:
+async def test_a_failover_yields_to_other_tasks(cluster: Cluster) -> None:
     first = await cluster.member(1)
     await cluster.member(2)
     partitions = 4 * ITEMS_PER_YIELD
@@ -63,7 +63,7 @@ async def test_a_fail_over_leaves_turns_to_others(cluster: Cluster) -> None:
 
 
 class GatedChannel(NotingChannel):
-    """To a broker that takes a command and answers only when the gate is open."""
+    """A channel to a broker that takes a command and answers only when the gate is open."""
 
     def __init__(self, cluster: Cluster, broker: Broker, gate: asyncio.Event) -> None:
         super().__init__(cluster, broker)
@@ -82,10 +82,10 @@ class GatedChannel(NotingChannel):
         return await super().stop_replica(command)
 
 
-async def test_a_slow_broker_delays_nobody_and_what_is_kept_for_it_is_bounded(
+async def test_a_slow_broker_delays_no_other_and_its_pending_work_is_bounded(
     cluster: Cluster,
 ) -> None:
-    """However much happens meanwhile, it is then told once what holds."""
+    """However much changes meanwhile, the broker then gets the final state once."""
     gate = asyncio.Event()
     gate.set()
 
@@ -119,7 +119,7 @@ async def test_a_slow_broker_delays_nobody_and_what_is_kept_for_it_is_bounded(
     await until(lambda: work.take() is None)
     told = [line for line in cluster.lines(3) if not line.startswith("brokers")]
     assert told == [
-        "lead orders-0 leader=1 epoch=1 isr=1,2,3",  # it had this one in hand
+        "lead orders-0 leader=1 epoch=1 isr=1,2,3",  # the command that it had taken before
         f"lead orders-0 leader=2 epoch={CHANGES} isr=1,2,3",
         f"metadata orders-0 leader=2 epoch={CHANGES}",
     ]

@@ -1,4 +1,4 @@
-"""Elections of replicas that may lack records: only where that is allowed, and never silently."""
+"""Unclean elections: only where they are allowed, and with a loss receipt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ KEY = key("orders-0")
 
 
 async def leaderless(cluster: Cluster, **options: str) -> Member:
-    """`orders-0` on the brokers 2 and 3, in sync only on 2, which died. Gives the controller."""
+    """Make `orders-0` leaderless: on the brokers 2 and 3, in sync only on 2, which died. Return the
+    controller."""
     first = await cluster.member(1)
     second, _ = await cluster.member(2), await cluster.member(3)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
@@ -42,7 +43,7 @@ def receipts(cluster: Cluster) -> tuple[LossReceipt, ...]:
     return () if node is None else decode_receipts("/", node[0])
 
 
-async def test_nobody_leads_who_is_not_in_sync(cluster: Cluster) -> None:
+async def test_no_replica_outside_the_isr_leads(cluster: Cluster) -> None:
     controller = (await leaderless(cluster)).controller
     await cluster.set_options("orders", retention_ms="1000")
     await cluster.create("other", {0: (3,)})
@@ -61,10 +62,10 @@ async def test_nobody_leads_who_is_not_in_sync(cluster: Cluster) -> None:
         b'{"version":1,"config":{"unclean.leader.election.enable":"flase"}}',
     ],
 )
-async def test_what_cannot_be_read_of_a_topics_options_allows_no_loss(
+async def test_unreadable_topic_options_allow_no_unclean_election(
     cluster: Cluster, data: bytes
 ) -> None:
-    """The broker's default does, and the topic had said otherwise."""
+    """The broker's default allows unclean elections, and the topic's option forbade them."""
     cluster.config = BrokerConfig(unclean_leader_election_enable=True)
     controller = (await leaderless(cluster, unclean_leader_election_enable="false")).controller
     await cluster.tool.set(paths.topic_config("orders"), data)
@@ -139,7 +140,7 @@ async def test_receipts_add_up_and_go_with_their_topic(cluster: Cluster) -> None
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("position", range(8))
-async def test_there_is_one_receipt_whatever_reply_is_lost(
+async def test_an_unclean_election_has_one_receipt_after_any_lost_reply(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
     first = await leaderless(cluster)
@@ -152,7 +153,7 @@ async def test_there_is_one_receipt_whatever_reply_is_lost(
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("position", range(12))
-async def test_all_are_led_again_whatever_reply_is_lost_when_a_broker_dies(
+async def test_all_partitions_get_leaders_after_any_lost_reply(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
     first = await cluster.member(1)
@@ -170,7 +171,7 @@ async def test_all_are_led_again_whatever_reply_is_lost_when_a_broker_dies(
     await cluster.told(3, "lead other-0 leader=3 epoch=1 isr=3")
 
 
-async def test_what_lies_there_and_is_no_receipt_is_replaced(cluster: Cluster) -> None:
+async def test_a_malformed_receipt_is_replaced(cluster: Cluster) -> None:
     await leaderless(cluster)
     await cluster.tool.create(paths.losses("orders"))
     await cluster.tool.create(paths.loss(KEY), b"?")
@@ -179,7 +180,7 @@ async def test_what_lies_there_and_is_no_receipt_is_replaced(cluster: Cluster) -
     assert len(receipts(cluster)) == 1
 
 
-async def test_who_leaves_an_isr_that_is_too_small_may_lead_without_a_loss(
+async def test_a_replica_that_left_a_too_small_isr_may_lead_without_a_loss(
     cluster: Cluster,
 ) -> None:
     await cluster.member(1)
@@ -215,8 +216,8 @@ def test_policies(overrides: dict[str, str], expected: Policy) -> None:
     assert policy_of(BrokerConfig(min_insync_replicas=2), overrides) == expected
 
 
-async def test_who_was_elected_and_cannot_lead_is_done_without(cluster: Cluster) -> None:
-    """Its copy was begun anew and is not complete; another live replica has more."""
+async def test_an_elected_replica_that_cannot_lead_is_replaced(cluster: Cluster) -> None:
+    """Its log is being copied from the start and is incomplete; another live replica has more."""
     await cluster.member(1)
     second, _, _ = await cluster.member(2), await cluster.member(3), await cluster.member(4)
     await until(lambda: "brokers 1,2,3,4" in cluster.lines(4))

@@ -1,1 +1,1 @@
-"""Consumer groups: records, decisions, and what becomes of them over time."""
+"""Tests of consumer groups: records, decisions, and their effects over time."""

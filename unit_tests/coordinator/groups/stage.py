@@ -1,7 +1,7 @@
-"""A group that is played by a script: what clients ask, what they are answered, what is stored.
+"""A group that follows a script: the requests of clients, their answers, and the stored records.
 
-Clients have names. The ids that the coordinator gives them read `name#1`, `name#2`, ... in the
-order in which they were seen. Commands (`=` sets what is not as usual):
+Clients have names. Their member ids read `name#1`, `name#2`, ... in the order in which they were
+seen. Commands (`=` sets a value other than the default):
 
     join a [id=a#1] [instance=i] [protocols=range:meta,sticky] [session=10] [rebalance=60]
            [type=consumer] [old] [skip] `old`: before error 79, `skip`: KIP-814. Times in seconds
@@ -12,16 +12,16 @@ order in which they were seen. Commands (`=` sets what is not as usual):
     describe | list | delete | facts | log
     wait 10                time passes
     late 10                time passes in which the broker does not run
-    hold | release         nothing is committed from now on; everything is
-    give-up [CODE]         what is not committed by now has taken too long, or gets this error
-    cut-off | reached      ZooKeeper is not heard from: another broker may coordinate
+    hold | release         no append is committed from now on; all are
+    give-up [CODE]         waits for commits time out, or end with this error
+    cut-off | reached      ZooKeeper cannot be reached: another broker may be the coordinator
     refuse CODE            the next append fails
     fail-over              the next leader takes over, over the same log
     offsets | forget-offsets               whether the group has committed offsets
     slow-offsets | failing-offsets | quick-offsets    how they are deleted
-    classic | no-classic   whether classic consumers are at work under that name
+    classic | no-classic   whether classic consumers use the group id
 
-A trace has the answers, what is stored, what mirrors hear, and the group if it is another.
+A trace has the answers, the stored records, the calls of the mirror, and the group if it changed.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from unit_tests.idle_loop import idle, loop_turns
 GROUP = "g"
 UUID_LENGTH = 36
 STEP_S = 0.125
-"""Time goes by in steps that floats can add without an error."""
+"""Time passes in steps that floats can add without an error."""
 
 
 class MemoryOffsets:
-    """An `OffsetStore` that knows of one partition at most."""
+    """An `OffsetStore` with at most one partition."""
 
     def __init__(self) -> None:
         self.groups: set[str] = set()
@@ -102,7 +102,7 @@ class MemoryOffsets:
 
 
 class Mirror:
-    """A `Membership` that notes what it hears."""
+    """A `Membership` that notes its calls."""
 
     def __init__(self, note: Callable[[GroupView], None]) -> None:
         self._note = note
@@ -119,7 +119,7 @@ class Mirror:
 
 
 class Impatient:
-    """A shard whose waits for commits can be given up: then nobody knows what became of them."""
+    """A shard whose waits for commits can time out: their outcome is then unknown."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
@@ -148,7 +148,7 @@ class Impatient:
 
 
 class Words:
-    """The words of a command: `key=value`, or plain."""
+    """The words of a command: `key=value`, or a value alone."""
 
     def __init__(self, words: list[str]) -> None:
         self.plain = [word for word in words if "=" not in word]
@@ -162,7 +162,7 @@ class Words:
 
 
 class Stage:
-    """Plays commands. `options` are those of the broker."""
+    """Runs commands. `options` are those of the broker."""
 
     def __init__(self, options: BrokerConfig | None = None) -> None:
         self.offsets = MemoryOffsets()
@@ -437,7 +437,7 @@ class Stage:
         return int(words.get("generation", str(self._generations.get(who, -1))))
 
     def _name(self, member_id: str) -> str:
-        """`name#1` for an id that begins with that name."""
+        """Return `name#1` for an id that begins with that name."""
         if not member_id:
             return "-"
         if len(member_id) < UUID_LENGTH:
@@ -478,7 +478,7 @@ class Stage:
         )
 
     async def _group(self) -> str:
-        """What the coordinator holds."""
+        """Return the coordinator's group as words."""
         group = self.coordinator._groups.get(GROUP)
         if group is None:
             return "no group"

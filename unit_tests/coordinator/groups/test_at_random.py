@@ -1,10 +1,10 @@
-"""Random clients, faults and fail-overs against what must hold whatever happens:
+"""Random clients, faults and failovers, checked against invariants:
 
-- of one generation everybody hears the same assignment: no partition has two owners, not even when
-  coordinators follow each other;
-- generations that were assigned never come again with another assignment;
-- what a Stable group is, its next coordinator is, too;
-- nobody waits for ever.
+- all members of a generation get the same assignment: no partition has two owners, not even across
+  coordinators;
+- a generation never gets a second assignment;
+- the next coordinator of a Stable group has the same group;
+- no request waits for ever.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETS = (("range", "sticky"), ("sticky", "range"), ("sticky",))
 
 
 class Client:
-    """A member that remembers, or forgets, what it was told."""
+    """A member that remembers, or forgets, its answers."""
 
     def __init__(self, name: str, instance: str | None) -> None:
         self.name = name
@@ -49,11 +49,11 @@ class Client:
         self.members: tuple[str, ...] = ()
         self.leads = False
         self.wants = "join"
-        """What a sensible client would do next."""
+        """The next request of a sensible client."""
 
 
 class World:
-    """One group, its clients, and what they were told."""
+    """One group, its clients, and their answers."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -63,7 +63,7 @@ class World:
         self.shard = MemoryShard(seed=seed)
         self.coordinator = self._host()
         self.owners: dict[tuple[int, str], str] = {}
-        """(generation, partition) -> who said that it has it."""
+        """(generation, partition) -> the client that got the partition."""
         self.waiting: set[asyncio.Task[None]] = set()
         self.answered = 0
         self.synced = 0
@@ -178,7 +178,7 @@ class World:
             assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     async def delete(self) -> None:
-        """May come to nothing, or be cut short by the next coordinator."""
+        """Delete the group. The deletion may fail, or be cut short by a failover."""
         try:
             await self.coordinator.delete(GROUP)
         except BrokerError as error:
@@ -188,7 +188,7 @@ class World:
             )
         else:
             if self.group is None:
-                self.owners.clear()  # generations begin anew
+                self.owners.clear()  # a new group of this id starts with generation 1 again
 
     async def fault(self) -> None:
         match self.random.choice(("hold", "hold", "refuse", "fail over", "lose")):
@@ -238,7 +238,7 @@ class World:
             for member_id, member in group.members.items()
             if member.instance_id is not None
         }
-        if group.state is not GroupState.PREPARING_REBALANCE:  # who is late there will go
+        if group.state is not GroupState.PREPARING_REBALANCE:  # late members leave at its end
             assert len(group.members) - len(group.static) <= OPTIONS.group_max_size
         if group.state is GroupState.EMPTY:
             assert not group.members
@@ -255,7 +255,7 @@ class World:
 
 
 def shape(group: Group) -> object:
-    """What members can tell of it."""
+    """Return the group's facts that members can see."""
     members = [(m.member_id, m.instance_id, m.assignment) for m in group.members.values()]
     return group.state, group.generation, group.protocol, group.leader, members
 
@@ -269,14 +269,14 @@ async def play(seed: int) -> World:
         world.check()
     world.release()
     await world.settle()
-    for _ in range(2):  # who was answered in the first may not have asked again
+    for _ in range(2):  # a client that was answered in the first may send one more request
         world.shard.advance(LONGEST_S)
         await world.settle()
     return world
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_whatever_happens(seed: int) -> None:
+async def test_the_invariants_hold(seed: int) -> None:
     world = await play(seed)
     assert not world.waiting, f"{len(world.waiting)} requests wait for ever"
     group = world.group
@@ -286,6 +286,6 @@ async def test_whatever_happens(seed: int) -> None:
 
 
 async def test_generations_are_assigned_at_all() -> None:
-    """Else the others would show nothing."""
+    """Without assignments the other tests would show nothing."""
     worlds = [await play(seed) for seed in range(8)]
     assert sum(world.synced for world in worlds) > 50

@@ -1,5 +1,5 @@
-"""What the coordinator of a shard does besides deciding: limits, records that cannot be read, and
-clients that go away while they wait."""
+"""The coordinator of a shard apart from its decisions: limits, records that cannot be read, and
+clients that disconnect while they wait."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def stable(shard: MemoryShard, coordinator: GroupCoordinator, group: str =
 
 
 @pytest.mark.parametrize("groups", [1, 500])
-async def test_a_flood_of_joins_fills_no_memory(groups: int) -> None:
+async def test_a_flood_of_joins_does_not_fill_the_memory(groups: int) -> None:
     shard = MemoryShard()
     coordinator = hosted(shard)
     await shard.load()
@@ -92,7 +92,7 @@ async def test_a_flood_of_joins_fills_no_memory(groups: int) -> None:
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_ids_that_nobody_comes_back_with_leave_nothing_behind() -> None:
+async def test_an_unused_member_id_leaves_no_group_behind() -> None:
     shard = MemoryShard()
     coordinator = hosted(shard)
     await shard.load()
@@ -103,7 +103,7 @@ async def test_ids_that_nobody_comes_back_with_leave_nothing_behind() -> None:
     assert coordinator._timers == {}
 
 
-async def test_a_record_that_cannot_be_read_costs_that_group_only(
+async def test_a_record_that_cannot_be_read_loses_only_its_group(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shard = MemoryShard()
@@ -123,7 +123,7 @@ async def test_a_record_that_cannot_be_read_costs_that_group_only(
     assert len(lines) == 3 and all("offset=" in line for line in lines)
 
 
-async def test_a_client_that_goes_away_while_it_waits_disturbs_nobody() -> None:
+async def test_a_waiting_client_that_disconnects_stays_a_member() -> None:
     shard = MemoryShard()
     coordinator = hosted(shard)
     await shard.load()
@@ -134,10 +134,10 @@ async def test_a_client_that_goes_away_while_it_waits_disturbs_nobody() -> None:
     await idle()
     again = await coordinator.join("g", call(first.member_id))
     assert (again.error, again.generation) == (ErrorCode.NONE, 2)
-    assert len(again.members) == 2  # it is waited for as long as its session lasts
+    assert len(again.members) == 2  # the cancelled client is a member until its session times out
 
 
-async def test_a_deletion_that_is_given_up_leaves_the_group_usable() -> None:
+async def test_a_cancelled_deletion_leaves_the_group_usable() -> None:
     shard = MemoryShard()
     offsets = MemoryOffsets()
     coordinator = hosted(shard, offsets)
@@ -172,7 +172,7 @@ async def test_members_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def with_little_room() -> tuple[MemoryShard, GroupCoordinator]:
-    """100,000 bytes for all members."""
+    """Return a coordinator with 100,000 bytes for all members."""
     shard = MemoryShard()
     hosts: list[GroupCoordinator] = []
     room = Room(shard.clock, lambda: sum(host.size() for host in hosts), bytes_max=100_000)
@@ -182,8 +182,8 @@ async def with_little_room() -> tuple[MemoryShard, GroupCoordinator]:
     return shard, coordinator
 
 
-async def test_members_take_no_more_memory_than_there_is_room_for() -> None:
-    """Whoever has room stays; when they are gone there is room again."""
+async def test_members_take_no_more_memory_than_the_limit() -> None:
+    """Members that have room stay; when they leave there is room again."""
     shard, coordinator = await with_little_room()
 
     async def come(group: str) -> Joined:
@@ -204,7 +204,7 @@ async def test_members_take_no_more_memory_than_there_is_room_for() -> None:
             "g-0", Sync(first.member_id, 1, assignments={first.member_id: bytes(40_000)})
         )
     assert coordinator.states().count(GroupState.COMPLETING_REBALANCE) == 4
-    for number in range(100):  # who only asks for an id takes none of it
+    for number in range(100):  # a request for a member id takes no room
         waiting = await coordinator.join(f"new-{number}", call(metadata=bytes(20_000)))
         assert waiting.error is ErrorCode.MEMBER_ID_REQUIRED
     assert coordinator.leave("g-0", [Identity(first.member_id)]) == [ErrorCode.NONE]
@@ -220,8 +220,8 @@ async def test_members_take_no_more_memory_than_there_is_room_for() -> None:
     ],
     ids=["client id", "protocol type"],
 )
-async def test_whatever_a_member_says_of_itself_takes_room(joining: Join) -> None:
-    """Up to 32 KiB each, which is kept as long as its metadata."""
+async def test_all_text_of_a_member_counts_as_memory(joining: Join) -> None:
+    """The ids and the protocol type have up to 32 KiB each and are kept as long as the metadata."""
     shard, coordinator = await with_little_room()
 
     async def come(group: str) -> Joined:

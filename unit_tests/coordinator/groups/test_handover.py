@@ -1,5 +1,5 @@
-"""When a static member that starts again makes its group rebalance; what becomes of that is played
-in `unit_tests/simulation/test_found_groups.py`."""
+"""When the restart of a static member makes its group rebalance; the rebalance itself is tested in
+`unit_tests/simulation/test_found_groups.py`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def told(owned: Iterable[int], version: int = 3) -> bytes:
 
 
 def group(metadata: Mapping[str, bytes], given: Mapping[str, Iterable[int]]) -> Group:
-    """A Stable one as the next coordinator loads it."""
+    """Return a Stable group as the next coordinator loads it."""
     made = Group("g", GroupState.STABLE, generation=3, protocol="cooperative-sticky", leader="one")
     for name, data in metadata.items():
         assignment = encode_assignment(Assignment(keys(given.get(name, ()))))
@@ -49,21 +49,21 @@ def awaited(found: Group) -> list[str]:
 @pytest.mark.parametrize(
     ("owned", "given", "expected"),
     [
-        pytest.param([0, 1, 2], {"one": [0, 1]}, ["one"], id="it gives one back"),
-        pytest.param([0], {}, ["one"], id="it gives all back"),
+        pytest.param([0, 1, 2], {"one": [0, 1]}, ["one"], id="it revokes one"),
+        pytest.param([0], {}, ["one"], id="it revokes all"),
         pytest.param([0, 1], {"one": [0, 1]}, [], id="it keeps all"),
         pytest.param([0], {"one": [0, 1]}, [], id="it gets more"),
         pytest.param([0, 1], {"one": [0], "two": [1]}, [], id="another has it at once"),
         pytest.param([], {"one": [0]}, [], id="it was new"),
     ],
 )
-def test_whoever_gives_something_back_has_to_join_again(
+def test_a_member_that_revokes_partitions_has_to_rejoin(
     owned: list[int], given: dict[str, list[int]], expected: list[str]
 ) -> None:
     assert awaited(group({"one": told(owned), "two": told([])}, given)) == expected
 
 
-def test_what_cannot_be_understood_waits_for_nobody() -> None:
+def test_metadata_that_cannot_be_read_make_no_member_rejoin() -> None:
     assert awaited(group({"one": b"", "two": b"\x00\x03\xff\xff"}, {})) == []
     assert awaited(group({"one": told([0], version=0)}, {})) == []
     other = group({"one": told([0])}, {})

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`: bytes that Apache Kafka 3.9.1 wrote, versions, damage."""
+"""The records of `__consumer_offsets`: bytes of Apache Kafka 3.9.1, old versions, damage."""
 
 from __future__ import annotations
 

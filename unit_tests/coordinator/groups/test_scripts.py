@@ -1,8 +1,8 @@
-"""What a group does, as scripts with their traces: `scripts/*.txt`.
+"""The behaviour of a group, as scripts with their traces: `scripts/*.txt`.
 
-What commands there are is said in `stage.py`, how a script is written in `unit_tests/scripts.py`.
-The scripts that are named after a state have one step for every request, marked by a comment that
-begins with the cell's name. When a change alters a trace on purpose:
+`stage.py` has the commands, `unit_tests/scripts.py` the form of a script. The scripts that are
+named after a state have one step for every request, marked by a comment that begins with the
+cell's name. When a change alters a trace on purpose:
 
     PYBROKER_REWRITE=1 .venv/bin/python -m pytest unit_tests/coordinator/groups/test_scripts.py
 """
@@ -51,6 +51,6 @@ def test_every_request_is_made_in_every_state(state: GroupState) -> None:
     assert set(ANSWERS[state]) == set(Asked)
 
 
-def test_a_command_that_is_none_is_an_error() -> None:
+def test_an_unknown_command_is_an_error() -> None:
     with pytest.raises(ValueError, match="'jion' is none of"):
         played(parse("jion a\n"))

@@ -1,4 +1,4 @@
-"""Producer ids are given once in the whole cluster, whatever is lost on the way."""
+"""Producer ids are unique in the whole cluster, even after lost replies and restarts."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_after_a_lost_reply_another_block_is_taken() -> None:
     await ids.close()
 
 
-async def test_without_zookeeper_the_caller_is_told_to_try_again() -> None:
+async def test_without_zookeeper_the_error_is_retriable() -> None:
     coord = await client(MemoryTree())
     ids = ProducerIds(coord, 1)
     for _ in range(ATTEMPTS_MAX):

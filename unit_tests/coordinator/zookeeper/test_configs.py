@@ -1,4 +1,4 @@
-"""Configurations in ZooKeeper: written together with their notification, and heard of."""
+"""Configurations in ZooKeeper: writing them with their notification, and applying changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOPIC = topic_entity("t")
 
 
 class Service:
-    """A coordination service, our client of it, and another broker's."""
+    """A coordination service, our client of it, and another broker's client."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -88,7 +88,7 @@ async def test_a_change_is_written_with_its_notification(service: Service) -> No
     assert await read_config(service.coord, TOPIC) == {"retention.ms": "1"}
 
 
-async def test_without_its_owner_nothing_is_written(service: Service) -> None:
+async def test_values_without_their_owner_are_not_written(service: Service) -> None:
     for name, exists in (("t", True), ("gone", False)):
         entity = topic_entity(name)
         written = await change_config(
@@ -99,7 +99,7 @@ async def test_without_its_owner_nothing_is_written(service: Service) -> None:
     assert len(service.notes()) == 1
 
 
-async def test_what_was_made_of_one_topics_values_is_not_stored_for_the_next_of_that_name(
+async def test_values_of_a_deleted_topic_are_not_stored_for_its_recreation(
     service: Service,
 ) -> None:
     await service.coord.set(paths.topic("t"), encode_topic(TopicAssignment({0: (1,)})))
@@ -156,11 +156,11 @@ async def test_a_damaged_node_can_be_replaced_but_not_changed(service: Service) 
     assert await read_config(service.coord, TOPIC) == {"b": "2"}
 
 
-# hearing
+# applying changes
 
 
 class Applied:
-    """Who is told of changes."""
+    """An `Apply` that notes the changed entities."""
 
     def __init__(self, service: Service) -> None:
         self.told: list[list[str] | None] = []
@@ -192,7 +192,7 @@ async def applied(service: Service) -> AsyncIterator[Applied]:
     await made.changes.stop()
 
 
-async def test_everything_at_the_start_then_what_changes(
+async def test_all_configurations_are_applied_at_the_start_and_then_changes(
     service: Service, applied: Applied
 ) -> None:
     assert applied.told == [None]
@@ -220,7 +220,7 @@ async def test_notifications_of_every_version_are_understood(
 @pytest.mark.parametrize(
     "note", [b"", b"nonsense", b"[]", b'{"version":2}', b'{"version":2,"entity_path":"nobody/x"}']
 )
-async def test_a_notification_that_says_nothing_stops_nothing(
+async def test_a_malformed_notification_is_ignored(
     service: Service, applied: Applied, note: bytes
 ) -> None:
     await service.other.create(paths.CONFIG_CHANGE_PREFIX, note, sequence=True)
@@ -228,7 +228,7 @@ async def test_a_notification_that_says_nothing_stops_nothing(
     await applied.until([None, ["topics/t"]])
 
 
-async def test_what_could_not_be_applied_is_applied_later(
+async def test_a_change_that_could_not_be_applied_is_applied_later(
     service: Service, applied: Applied
 ) -> None:
     applied.fail_next = 1

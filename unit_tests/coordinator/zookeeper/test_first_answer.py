@@ -1,4 +1,4 @@
-"""The wait for the first answer of a ZooKeeper: its end, its sentences, its log lines."""
+"""The wait for the first answer of ZooKeeper: its end, its error messages, its log lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SENTENCE = (
 
 
 class Servers:
-    """Answers each attempt with the next of these; the last one stays."""
+    """Answers each attempt with the next of the given answers; the last one stays."""
 
     def __init__(self, *answers: Granted | NoServer) -> None:
         self._answers = list(answers)
@@ -42,7 +42,7 @@ class Servers:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port that refuses connections."""
+    """Return a port that refuses connections."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
@@ -57,7 +57,7 @@ def waiting(
     return servers, FirstAnswer(parse_connect_string("zk:2181"), refusals_max=refusals_max)
 
 
-async def test_a_tool_gives_up_after_a_few_refusals(
+async def test_a_tool_ends_its_wait_after_a_few_refusals(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers, first = waiting(monkeypatch, TOOL_REFUSALS_MAX, REFUSED)
@@ -68,13 +68,13 @@ async def test_a_tool_gives_up_after_a_few_refusals(
     assert caplog.messages == []
 
 
-async def test_a_tool_takes_a_server_that_is_back_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tool_uses_a_server_that_returns_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [REFUSED] * (TOOL_REFUSALS_MAX - 1)
     _, first = waiting(monkeypatch, TOOL_REFUSALS_MAX, *answers, SILENT, *answers, GRANTED)
     assert await first.granted_ms(4000, 30.0) == 4000
 
 
-async def test_a_broker_says_at_once_what_it_waits_for(
+async def test_a_broker_logs_at_once_why_it_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers, first = waiting(monkeypatch, None, *[REFUSED] * 5, SILENT, SILENT, GRANTED)
@@ -82,8 +82,8 @@ async def test_a_broker_says_at_once_what_it_waits_for(
     assert await first.granted_ms(4000, 18.0) == 4000
     assert servers.attempts == 8
     assert caplog.messages == [
-        "zookeeper connection refused by zk:2181; waiting up to 18 s for it",
-        "zookeeper no answer from zk:2181 within 2 s; waiting up to 18 s for it",
+        "zookeeper_awaited timeout_s=18 reason=connection refused by zk:2181",
+        "zookeeper_awaited timeout_s=18 reason=no answer from zk:2181 within 2 s",
     ]
     assert first.complaint(18.0) == (
         "ZooKeeper at zk:2181 does not answer within 18 s: no answer from zk:2181 within 2 s; check"

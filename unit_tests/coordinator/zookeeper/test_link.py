@@ -1,4 +1,4 @@
-"""What kazoo's thread hears reaches the event loop in the same order."""
+"""Answers and watches reach the event loop in the order in which kazoo's thread gets them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHILDREN = ["1", "3"]
 
 
 def test_a_watch_does_not_overtake_the_read_that_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kazoo's thread has the answer and the next event before the loop's thread runs again."""
+    """kazoo's thread gets the answer and the next event before the loop's thread runs again."""
 
     async def play() -> list[object]:
         seen: list[object] = []

@@ -1,4 +1,4 @@
-"""What is written down of lost records, and that nobody's entry is overwritten."""
+"""Loss receipts: their content, and that no replica's entry is overwritten."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_receipt_reads_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"receipts":[1]}', b'{"receipts":[{"leader":1}]}'])
-def test_what_is_no_receipt_is_malformed(data: bytes) -> None:
+def test_other_content_is_a_malformed_receipt(data: bytes) -> None:
     with pytest.raises(MalformedNode):
         decode_receipts("/x", data)
 
@@ -77,7 +77,7 @@ def test_the_newest_receipts_are_kept() -> None:
     assert decode_receipts("/x", encode_receipts(many)) == tuple(many[-RECEIPTS_MAX:])
 
 
-async def test_without_a_receipt_nothing_may_be_given_up(coord: MemoryCoord) -> None:
+async def test_a_truncation_without_a_receipt_is_refused(coord: MemoryCoord) -> None:
     await store_state(coord, 9)
     receipts = LossReceipts(coord, 1)
     assert await receipts.explaining(T0, after=NO_EPOCH, up_to=5) is None
@@ -85,7 +85,7 @@ async def test_without_a_receipt_nothing_may_be_given_up(coord: MemoryCoord) -> 
         await receipts.gave_up(T0, 5, 3, 9)
 
 
-async def test_replicas_add_what_they_gave_up_to_the_receipt_of_its_election(
+async def test_replicas_add_their_truncated_offsets_to_the_receipt(
     coord: MemoryCoord,
 ) -> None:
     older = replace(RECEIPT, leader_epoch=3)
@@ -105,7 +105,7 @@ async def test_replicas_add_what_they_gave_up_to_the_receipt_of_its_election(
 
 
 async def test_a_log_that_is_cut_step_by_step_is_one_range(coord: MemoryCoord) -> None:
-    """Each leader epoch is a step of its own, and only so many ranges are kept."""
+    """Each leader epoch is a step of its own, and the number of kept ranges is limited."""
     await coord.create(paths.loss(T0), encode_receipts([RECEIPT]))
     receipts = LossReceipts(coord, 1)
     await LossReceipts(coord, 3).gave_up(T0, 5, 60, 70)
@@ -129,14 +129,14 @@ async def test_the_newest_election_between_two_leader_epochs_explains_a_loss(
 
 
 async def test_a_member_of_zookeeper_that_lags_does_not_hide_a_receipt(coord: MemoryCoord) -> None:
-    """The controller tells of a leader epoch that the broker's member may not have heard of."""
+    """The controller reports a leader epoch that the broker's ZooKeeper server may not know yet."""
     await store_state(coord, 9)
     receipts = LossReceipts(coord, 1)
     with pytest.raises(ConnectionLoss, match="expected 10 or later"):
         await receipts.explaining(T0, after=4, up_to=10)
 
     class Lagging(MemoryCoord):
-        """Hears of the election when it is asked to."""
+        """A server that knows the election only after a sync."""
 
         async def sync(self, path: str = "/") -> None:
             await store_state(self, 10)
@@ -150,7 +150,7 @@ async def test_a_member_of_zookeeper_that_lags_does_not_hide_a_receipt(coord: Me
     await lagging.close()
 
 
-async def test_an_entry_is_added_once_whatever_the_connection_does(coord: MemoryCoord) -> None:
+async def test_an_entry_is_added_once_even_if_a_reply_is_lost(coord: MemoryCoord) -> None:
     await coord.create(paths.loss(T0), encode_receipts([RECEIPT]))
 
     class Unlucky(MemoryCoord):
@@ -172,7 +172,7 @@ async def test_an_entry_is_added_once_whatever_the_connection_does(coord: Memory
     await unlucky.close()
 
 
-async def test_what_was_given_up_of_one_topic_is_not_added_for_the_next_of_that_name(
+async def test_truncated_offsets_of_a_deleted_topic_are_not_added_to_its_recreation(
     coord: MemoryCoord,
 ) -> None:
     await create_parents(coord)

@@ -1,4 +1,4 @@
-"""Every path is built as Kafka's tools expect it, and taken apart again."""
+"""Every path is built as Kafka's tools expect it, and parsed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A registration survives lost replies and its own earlier sessions."""
+"""Registrations: lost replies, and registrations of earlier and of other sessions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BROKER = Broker(1, (Endpoint("PLAINTEXT", "localhost", 9092),))
 
 
 class Cluster:
-    """A tree with the parents in it."""
+    """A tree with the parent nodes."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -42,7 +42,7 @@ class Cluster:
         )
 
     def agrees(self, broker: Broker, coord: MemoryCoord) -> bool:
-        """Whether the tree holds this registration, by this client."""
+        """Whether the tree has this registration, by this client."""
         node = self.tree.node(paths.broker(broker.id))
         incarnation = self.tree.node(paths.incarnation(broker.id))
         assert node is not None
@@ -74,7 +74,7 @@ async def test_registration_gives_epoch_and_incarnation(cluster: Cluster) -> Non
 
 
 class LosesOneReply(MemoryCoord):
-    """The reply of the first multi is lost, before or after it was applied."""
+    """A client that loses the reply of the first multi, which is applied or not."""
 
     applied: bool | None = None
 
@@ -120,13 +120,13 @@ async def test_own_registration_of_this_session_is_renewed(cluster: Cluster) -> 
     assert second.incarnation == first.incarnation + 1
 
 
-async def test_stranger_is_named(cluster: Cluster) -> None:
+async def test_the_endpoint_of_another_registered_broker_is_named(cluster: Cluster) -> None:
     await cluster.register(await cluster.client())
     with pytest.raises(StartupError, match=r"^broker id 1 is registered already by localhost:9092"):
         await cluster.register(await cluster.client())
 
 
-async def test_who_has_no_data_asks_first_whether_the_id_is_free(cluster: Cluster) -> None:
+async def test_a_broker_without_data_waits_until_its_id_is_free(cluster: Cluster) -> None:
     owner, other = await cluster.client(), await cluster.client()
     await registry.wait_until_free(other, 1, 0)
     broker = await cluster.register(owner)
@@ -156,7 +156,7 @@ async def test_the_registration_of_another_session_is_not_updated(cluster: Clust
     assert cluster.tree.node(paths.broker(broker.id)) == before
 
 
-async def test_unregister_leaves_a_strangers_node_alone(cluster: Cluster) -> None:
+async def test_unregister_leaves_the_node_of_another_session_alone(cluster: Cluster) -> None:
     owner, other = await cluster.client(), await cluster.client()
     broker = await cluster.register(owner)
     await registry.unregister_broker(other, broker)

@@ -1,5 +1,4 @@
-"""Nodes are written as every Kafka of the ZooKeeper years reads them, and all their versions are
-read."""
+"""Nodes are written as every Kafka with ZooKeeper reads them, and all their versions are read."""
 
 from __future__ import annotations
 
@@ -113,7 +112,7 @@ def test_topics_of_all_versions_are_read_and_unknown_keys_kept() -> None:
     assert rewritten["version"] == 2
 
 
-def test_state_has_eligible_only_when_somebody_is() -> None:
+def test_state_has_eligible_only_if_a_replica_is_eligible() -> None:
     state = PartitionState(leader=1, leader_epoch=5, isr=(1, 2), controller_epoch=3)
     data = schemas.encode_state(state)
     assert content(data) == {

@@ -1,4 +1,4 @@
-"""The small parts of a session: the connect string, the kept keys, the size of requests."""
+"""The small parts of a session: the connect string, the stored keys, the size of requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYS = [SessionKey(-5, bytes(range(16))), SessionKey(2**62, bytes(16))]
         ("[::1]", (("::1", 2181),), ""),
     ],
 )
-def test_connect_string_is_taken_apart(
+def test_connect_string_is_parsed(
     text: str, hosts: tuple[tuple[str, int], ...], chroot: str
 ) -> None:
     assert parse_connect_string(text) == ConnectString(hosts, chroot)
@@ -91,7 +91,7 @@ def test_garbled_keys_are_ignored_with_a_line(
     (tmp_path / "zookeeper.session").write_bytes(garbage)
     with caplog.at_level(logging.WARNING):
         assert FileSessionStore(str(tmp_path)).load() == []
-    assert "is ignored" in caplog.text
+    assert "session_file_ignored" in caplog.text
 
 
 def test_keys_of_impossible_size_are_dropped(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_requests_are_measured_as_a_whole() -> None:
 async def test_an_old_answer_does_not_say_that_watches_are_set_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may reach a loop that was busy together with the next loss and the next connection. If
-    that is lost, too, whatever has changed since the first loss must still be told."""
+    """The answer may reach a busy event loop together with the next loss and the next connection.
+    If that connection is lost, too, all changes since the first loss must still fire watches."""
     asked: list[tuple[int, Answer]] = []
 
     def rewatch(link: Link, zxid: int, *paths: list[str]) -> Answer:
