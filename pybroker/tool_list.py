@@ -1,5 +1,5 @@
-"""The list of tools as plain data: name, where the command is, what it does. Imports nothing of
-ours, because `pybroker --help` and every start read it.
+"""The list of tools as plain data: name, module of the command, summary. It imports no other
+module of pybroker, because `pybroker --help` and every start read it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class Tool(NamedTuple):
-    """A row of the list: where the command is, and what it does in one line."""
+    """A row of the list: the module of the command, and a summary of one line."""
 
     module: str
     summary: str
@@ -43,7 +43,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
         "pybroker.tools.consumer_perf_test", "read records and print how long it took"
     ),
     "verifiable-producer": Tool(
-        "pybroker.tools.verifiable_producer", "send numbers, and print what became of each"
+        "pybroker.tools.verifiable_producer", "send numbers, and print the outcome of each"
     ),
     "verifiable-consumer": Tool(
         "pybroker.tools.verifiable_consumer", "read in a group, and print all that happens"
@@ -65,6 +65,6 @@ BROKERS: Final = ("start", "container")
 
 
 def tool_name(word: str) -> str:
-    """The name in the list: Kafka's own spellings `kafka-topics` and `kafka-topics.sh` are taken,
-    too."""
+    """The tool's name in the list. Kafka's own spellings `kafka-topics` and `kafka-topics.sh` are
+    accepted, too."""
     return word.removesuffix(".sh").removeprefix("kafka-")
