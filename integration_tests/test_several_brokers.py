@@ -131,7 +131,7 @@ def test_a_killed_broker_is_started_again(start: Starter, port: int) -> None:
     process.wait_for_line(ALL_STARTED)
     os.kill(pid_of(process, 1), signal.SIGKILL)
     process.wait_for_line("ended broker=1 .*exit_code=-9")
-    process.wait_for_line("starting it again broker=1 pause_s=1")
+    process.wait_for_line("restarting broker=1 pause_s=1")
     pid_of(process, 1, launch=2)
     wait_until(
         lambda: process.output.count("[KafkaServer id=1] started") == 2, what="it serves again"

@@ -114,10 +114,8 @@ def test_ports_that_would_meet_are_a_fault() -> None:
     with pytest.raises(ConfigError) as caught:
         planned(3, pybroker_http_listener="127.0.0.1:9093")
     assert caught.value.faults == [
-        "port 9093 would be used by brokers 0 and 1; leave 3 ports free behind each one that is"
-        " given",
-        "port 9094 would be used by brokers 1 and 2; leave 3 ports free behind each one that is"
-        " given",
+        "port 9093 would be used by brokers 0 and 1; choose ports that are at least 3 apart",
+        "port 9094 would be used by brokers 1 and 2; choose ports that are at least 3 apart",
     ]
 
 
