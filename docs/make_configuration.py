@@ -1,6 +1,6 @@
-"""Writes `configuration.rst` from the tables of options, so that the guide cannot differ from the
-code. Run by `make docs`, which also writes `metrics.rst` and the files of `config/`; a test
-compares the page with `render()`."""
+"""Write `configuration.rst` from the tables of options, so that the guide cannot differ from the
+code. `make docs` runs this module, which also writes `metrics.rst` and the files of
+`config/`; a test compares the page with `render()`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Writes `metrics.rst` from the list of metrics, so that the guide cannot differ from the page
-`/metrics`. Run by `make docs`; a test compares the page with `render()`."""
+"""Write `metrics.rst` from the list of metrics, so that the guide cannot differ from the page
+`/metrics`. `make docs` runs this module; a test compares the page with `render()`."""
 
 from __future__ import annotations
 
