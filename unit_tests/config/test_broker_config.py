@@ -146,7 +146,7 @@ def test_options_of_one_meaning_have_kafkas_precedence(
         ({"listeners": "SSL://:9093"}, "SSL"),
     ],
 )
-def test_what_cannot_work_is_one_clear_fault(given: dict[str, str], fault: str) -> None:
+def test_an_option_that_cannot_work_is_one_fault(given: dict[str, str], fault: str) -> None:
     faults = faults_of(given)
     assert len(faults) == 1
     assert fault in faults[0]
