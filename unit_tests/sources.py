@@ -32,11 +32,11 @@ class Import:
 
 @dataclass(frozen=True)
 class Outline:
-    """What the rules ask of one file; the tree it was taken from is not kept."""
+    """The facts of one file that the rules check; its syntax tree is not kept."""
 
     docstring: str | None
     statements: tuple[type[ast.stmt], ...]
-    """The kinds of those at the top."""
+    """The kinds of the statements at the top."""
     imports: tuple[Import, ...]
     """Every import statement's names, in order."""
     functions: tuple[tuple[str, int, int], ...]
@@ -77,7 +77,7 @@ class Source:
 
 @cache
 def package_sources() -> list[Source]:
-    """Every module that is installed, those behind the symlinks too."""
+    """Every module that is installed, including those behind the symlinks."""
     found = [
         _source(path, _module(path, package))
         for package in ("pybroker", FOUND_BY_SPARK)
@@ -92,7 +92,7 @@ def package_sources() -> list[Source]:
 
 @cache
 def other_sources() -> list[Source]:
-    """Tests, benchmarks and whatever else is Python here."""
+    """Tests, benchmarks and all other Python files of the project."""
     return [
         _source(path, _module(path, folder))
         for folder in (*TEST_FOLDERS, *OTHER_FOLDERS)
@@ -120,7 +120,7 @@ def _source(path: Path, module: str) -> Source:
 
 
 class _Reader(ast.NodeVisitor):
-    """Takes down what an outline holds, in one walk."""
+    """Collects the content of an outline in one walk of the syntax tree."""
 
     def __init__(self) -> None:
         self.imports: list[Import] = []
