@@ -1,8 +1,8 @@
-"""Where what we do differs from Apache's 3.9.1, and why: the one list of it.
+"""The only list of differences from Apache Kafka 3.9.1, with their reasons.
 
 Tests that compare tools with Apache's name the rows that they allow, and `docs/compatibility.rst`
 shows the same rows; `integration_tests/test_compatibility.py` holds the two together. A difference
-without a row is a fault. `python -m integration_tests.differences` writes the rows into that
+without a row is a defect. `python -m integration_tests.differences` writes the rows into that
 page.
 """
 
@@ -24,7 +24,7 @@ Lines = list[str]
 @dataclass(frozen=True, slots=True)
 class Difference:
     """`tool` is its name, or "all tools". `what` and `reason` are sentences of the document.
-    `apache` and `ours` make the lines that are to be compared from those that were printed."""
+    `apache` and `ours` convert the printed lines into the lines to compare."""
 
     tool: str
     what: str
@@ -34,18 +34,18 @@ class Difference:
 
 
 def without(pattern: str) -> Callable[[Lines], Lines]:
-    """Leaves out the lines that contain a match."""
+    """Leave out the lines that contain a match."""
     return lambda lines: [line for line in lines if not re.search(pattern, line)]
 
 
 def replaced(pattern: str, text: str) -> Callable[[Lines], Lines]:
-    """Writes `text` (with \\1 for groups) for each match."""
+    """Replace each match by `text` (with \\1 for groups)."""
     return lambda lines: [re.sub(pattern, text, line) for line in lines]
 
 
 def without_events(lines: Lines) -> Lines:
-    """Leaves out what the ZooKeeper shell tells of its own connection, with the blank lines and
-    the word around it."""
+    """Leave out the ZooKeeper shell's events of its own connection, with the blank lines and the
+    heading around them."""
     return [
         line
         for line in lines
@@ -54,7 +54,7 @@ def without_events(lines: Lines) -> Lines:
 
 
 def with_sorted_partitions(lines: Lines) -> Lines:
-    """Sorts the lists of partitions in lines of the election tools."""
+    """Sort the lists of partitions in lines of the election tools."""
 
     def ordered(found: re.Match[str]) -> str:
         return ", ".join(sorted(re.split(", ?", found[0])))
@@ -63,14 +63,14 @@ def with_sorted_partitions(lines: Lines) -> Lines:
 
 
 def until_metrics(lines: Lines) -> Lines:
-    """What stands before the table of metrics."""
+    """The lines before the table of metrics."""
     ends = [number for number, line in enumerate(lines) if line.startswith("Metric Name")]
     return lines[: ends[0]] if ends else lines
 
 
 def with_split_tables(lines: Lines) -> Lines:
-    """Gives the rows of consumer-groups, which Apache 3.9 prints behind the headings of their
-    table, a line each."""
+    """Put each row of consumer-groups on a line of its own: Apache 3.9 prints the rows behind the
+    headings of their table."""
     found = []
     for line in lines:
         for head, row in (_RESET_TABLE, _DELETED_TABLE):
@@ -94,7 +94,7 @@ _DELETED_TABLE: Final = (
 
 
 def with_lag_from_zero(lines: Lines) -> Lines:
-    """Writes 0 for a LAG below zero in lines of consumer-groups, in the width that it has."""
+    """Replace a negative LAG in lines of consumer-groups by 0, in the same width."""
     return [re.sub(r"(?<= )-\d+(?= )", lambda found: "0".ljust(len(found[0])), x) for x in lines]
 
 
@@ -458,11 +458,11 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         replaced("^ZooKeeper CLI version: .*", "ZooKeeper CLI version"),
     ),
 }
-"""By a short name in words."""
+"""Short name -> difference."""
 
 
 def render() -> str:
-    """The rows as `docs/compatibility.rst` has them."""
+    """The rows in the form of `docs/compatibility.rst`."""
     parts = []
     for tool in dict.fromkeys(row.tool for row in DIFFERENCES.values()):
         parts.append(f"{tool}\n{'~' * len(tool)}\n")
@@ -483,7 +483,7 @@ def render() -> str:
 
 
 def page_with_rows(text: str) -> str:
-    """The page with these rows in place of those that it has: they are its last part."""
+    """The page with its rows, which are its last part, replaced by these."""
     before, heading, _ = text.partition(_HEADING)
     return before + heading + render().strip() + "\n"
 

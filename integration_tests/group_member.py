@@ -3,8 +3,8 @@ kafka-python or aiokafka, by one vocabulary.
 
     python -m integration_tests.group_member CLIENT BOOTSTRAP GROUP TOPIC SESSION_MS [INSTANCE]
 
-It prints a JSON line for everything that happens to it: {"assigned": [partitions]}, {"revoked":
-[...]}, {"read": [partition, offset]} (committed by then), {"error": text}. SIGTERM lets it leave.
+It prints a JSON line for each event: {"assigned": [partitions]}, {"revoked": [...]}, {"read":
+[partition, offset]} (already committed), {"error": text}. On SIGTERM it leaves the group.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PASSING: Final = frozenset(
         confluent_kafka.KafkaError._WAIT_COORD,
     }
 )
-"""What a commit of librdkafka fails with while its coordinator is being replaced."""
+"""The errors of librdkafka's commit while its coordinator is being replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the member is to join."""
+    """The arguments of a member."""
 
     bootstrap: str
     group: str
@@ -89,8 +89,8 @@ def confluent(wish: Wish) -> None:
 
 
 def has_committed(consumer: confluent_kafka.Consumer, message: confluent_kafka.Message) -> bool:
-    """Tried again while another coordinator takes over. False: somebody else has the partition now,
-    and reads the record again."""
+    """Commit, trying again while another coordinator takes over. False: another member owns the
+    partition now, and reads the record again."""
     while not leaving:
         try:
             consumer.commit(message=message, asynchronous=False)
@@ -131,8 +131,8 @@ def kafka_python(wish: Wish) -> None:
 
 
 def has_committed_all(consumer: kafka.KafkaConsumer) -> bool:
-    """As `has_committed`: like `poll`, `commit` raises what befell its connection to a broker that
-    is dead."""
+    """As `has_committed`: like `poll`, `commit` raises the error of a connection to a dead
+    broker."""
     while not leaving:
         try:
             consumer.commit()
@@ -179,7 +179,7 @@ async def aiokafka_member(wish: Wish) -> None:
 
 
 leaving: list[int] = []
-"""Signals that ask it to leave."""
+"""Signals on which the member leaves."""
 
 
 def main(client: str, *words: str) -> None:

@@ -1,4 +1,4 @@
-"""Java's AdminClient, which is a program here, behind the vocabulary of `admin_clients`."""
+"""Java's AdminClient as a separate program, behind the vocabulary of `admin_clients`."""
 
 from __future__ import annotations
 

@@ -293,9 +293,7 @@ def _value_fault(row: Option, name: str, text: str) -> str | None:
     except ValueError:
         shown = "[hidden]" if is_secret(row) else shortened(text)
         return f"Invalid value {shown} for configuration {name}: expected {row.expected()}"
-    if (
-        name == "max.connections.per.ip.overrides"
-    ):  # or the valid options beside it would be lost, too
+    if name == "max.connections.per.ip.overrides":  # else valid options beside it would be lost
         try:
             connection_overrides(text)
         except ValueError as error:

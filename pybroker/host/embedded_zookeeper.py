@@ -124,10 +124,7 @@ class EmbeddedZooKeeper:
         except BaseException:
             await self.stop()
             raise
-        self._asked_port, self._may_move = (
-            self._port,
-            False,
-        )  # a restarted server must keep its port
+        self._asked_port, self._may_move = self._port, False  # a restart must keep the port
 
     async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Wait until the launched server answers. From then on it is started again if it ends.
