@@ -1,4 +1,4 @@
-"""The race's command line, and its course: which measure when, against whom."""
+"""The race's command line, and its course: the order of measures and contestants."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DISK_BYTES_A_ROUND: Final = 7 * 10**9
 
 
 class Progress:
-    """Lines on standard error: what is done, and how long the rest will take, by what the same
-    measures took before."""
+    """Prints progress on standard error, with an estimate of the remaining time from earlier
+    rounds of the same measures."""
 
     def __init__(self, measures: Sequence[str], rounds: int) -> None:
         self._left = dict.fromkeys(measures, rounds)
@@ -45,7 +45,7 @@ class Progress:
         print(f"race {minutes:02d}:{seconds:02d} {text}", file=sys.stderr, flush=True)
 
     def done(self, measure: str, seconds: float) -> None:
-        """One round of a measure."""
+        """Note the end of one round of a measure."""
         self._left[measure] -= 1
         self._seconds[measure] = seconds
         known = sum(self._seconds.values()) / len(self._seconds)
@@ -64,8 +64,8 @@ class Race:
         self.results = Results(about_this_machine(), field.names)
 
     def run(self, rounds: int, minutes: float) -> None:
-        """All rounds; the last measures, which take the most time, have fewer when `minutes` are
-        over."""
+        """Run all rounds. The last measures, which take the most time, get fewer rounds if
+        `minutes` are over."""
         deadline = time.monotonic() + minutes * 60
         self._progress = Progress(self._chosen, rounds)
         with contextlib.ExitStack() as stack:
@@ -92,7 +92,7 @@ class Race:
         return contestant
 
     def _warm_up_seconds(self, contestant: Contestant) -> float:
-        """Only what is compiled while it runs needs all of it."""
+        """The warm-up time: only a contestant with a just-in-time compiler needs all of it."""
         share = 0.25 if contestant.name == OURS or contestant.name in self._field.commands else 1.0
         return self._scale.warm_up_seconds * share
 
@@ -110,8 +110,8 @@ class Race:
         self._record(name, number, LONE[name](self._field, order, self._scale))
 
     def _record(self, name: str, number: int, found: Iterable[tuple[str, Figures]]) -> None:
-        """Takes a measure's figures as they come, and saves them. What fails is told, and missing
-        in the table; the race goes on."""
+        """Collect a measure's figures and save them. A failing measure is reported and missing in
+        the table; the race goes on."""
         begun = time.monotonic()
         try:
             for who, figures in found:
@@ -173,7 +173,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def chosen_measures(only: str) -> list[str]:
-    """In the order in which they run."""
+    """The measures to run, in their order."""
     known = (*STANDING, *LONE)
     wanted = [word for word in only.split(",") if word]
     unknown = [word for word in wanted if not any(name.startswith(word) for name in known)]
@@ -193,7 +193,7 @@ def further_contestants(texts: Sequence[str]) -> dict[str, str]:
 
 
 def check_machine(folder: Path, rounds: int) -> None:
-    """Ends the program with the reason where the race cannot be run."""
+    """End the program with the reason if the race cannot run here."""
     try:
         maven.java()
         maven.class_path()
@@ -208,12 +208,12 @@ def check_machine(folder: Path, rounds: int) -> None:
 
 
 def end_by_signal(number: int, frame: FrameType | None) -> None:
-    """SIGTERM and SIGHUP end the race as Ctrl-C does, so that no broker is left behind."""
+    """Handle SIGTERM and SIGHUP as Ctrl-C, so that no broker is left behind."""
     raise KeyboardInterrupt
 
 
 def show_report(options: argparse.Namespace) -> None:
-    """What `--report` asks for."""
+    """Print the report for `--report`."""
     try:
         results = Results.load(options.report)
         if options.into is not None:
