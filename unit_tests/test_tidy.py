@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from unit_tests import lateness, sources
+from unit_tests import lateness, sources, wording
 from unit_tests.layers import FORBIDDEN, ORDER, TELLS_TIME, TIMED_FROM
 from unit_tests.sources import LINKED, ROOT, Import, Source
 
@@ -297,6 +297,47 @@ def test_no_test_depends_on_how_fast_a_machine_is() -> None:
     assert not wrong, wrong
 
 
+def test_riddles_are_seen() -> None:
+    source = written(
+        "unit_tests.test_x",
+        '"""What is told."""\nclass C:\n    """Whatever is told."""\n'
+        'def test_who_asks():\n    """Nobody asks."""\nasync def what():\n    """Whoever."""\n',
+    )
+    assert wording.riddles(source) == [
+        "line 1: What is told.",
+        "line 5: Nobody asks.",
+        "line 7: Whoever.",
+    ]
+    assert wording.riddle_tests(source) == ["line 4: test_who_asks"]
+    assert wording.long_subjects(["x" * 72, "y" * 73]) == ["y" * 73]
+
+
+def test_docstrings_name_their_subject() -> None:
+    covered = [source for source in PACKAGE + TESTS if wording.is_covered(source.label)]
+    wrong = offences(covered, wording.riddles)
+    assert not wrong, f"begin with the subject, a noun or a verb:{wrong}"
+
+
+def test_names_of_tests_state_a_behaviour() -> None:
+    covered = [source for source in TESTS if wording.is_covered(source.label)]
+    wrong = offences(covered, wording.riddle_tests)
+    assert not wrong, f"name subject, verb and object:{wrong}"
+
+
+@pytest.mark.parametrize("beginning", wording.NOT_REWORDED)
+def test_the_list_of_files_that_are_not_reworded_names_files(beginning: str) -> None:
+    assert any(source.label.startswith(beginning) for source in PACKAGE + TESTS)
+
+
+def test_subjects_of_commits_are_short() -> None:
+    command = ["git", "log", "--format=%s", f"{wording.SUBJECTS_SINCE}..HEAD"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("the commits are not in this clone")
+    wrong = wording.long_subjects(listed.stdout.splitlines())
+    assert not wrong, f"at most {wording.SUBJECT_LENGTH_MAX} characters: " + "; ".join(wrong)
+
+
 def python_folders() -> Iterator[Path]:
     files = {source.path for source in chain(PACKAGE, TESTS)}
     return iter(sorted({path.parent for path in files if "docs" not in path.parts}))
@@ -320,7 +361,7 @@ def test_a_folder_of_the_top_is_a_package_through_a_relative_link(folder: str) -
 
 
 def names_in_git(*options: str) -> list[str]:
-    """The names of all files in git; None without git."""
+    """The names of the files in git; empty without git."""
     command = ["git", "ls-files", *options]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return listed.stdout.splitlines() if listed.returncode == 0 else []
