@@ -330,8 +330,8 @@ class AioKafkaAdmin:
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         key = aiokafka.TopicPartition(topic, partition)
-        wish = aiokafka.admin.RecordsToDelete(before)
-        found: int = self._do(lambda admin: admin.delete_records({key: wish}))[key]
+        wanted = aiokafka.admin.RecordsToDelete(before)
+        found: int = self._do(lambda admin: admin.delete_records({key: wanted}))[key]
         return found
 
     def cluster(self) -> tuple[str | None, set[int]]:

@@ -40,7 +40,7 @@ PASSING: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class MemberArgs:
     """The arguments of a member."""
 
     bootstrap: str
@@ -58,20 +58,20 @@ def partitions_of(rows: Iterable[Any]) -> list[int]:
     return sorted(row.partition for row in rows)
 
 
-def confluent(wish: Wish) -> None:
+def confluent(args: MemberArgs) -> None:
     options: dict[str, object] = {
-        "bootstrap.servers": wish.bootstrap,
-        "group.id": wish.group,
+        "bootstrap.servers": args.bootstrap,
+        "group.id": args.group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": wish.session_ms,
+        "session.timeout.ms": args.session_ms,
         "heartbeat.interval.ms": HEARTBEAT_MS,
     }
-    if wish.instance is not None:
-        options["group.instance.id"] = wish.instance
+    if args.instance is not None:
+        options["group.instance.id"] = args.instance
     consumer = confluent_kafka.Consumer(options)
     consumer.subscribe(
-        [wish.topic],
+        [args.topic],
         on_assign=lambda _, rows: say(assigned=partitions_of(rows)),
         on_revoke=lambda _, rows: say(revoked=partitions_of(rows)),
         on_lost=lambda _, rows: say(revoked=partitions_of(rows)),
@@ -111,17 +111,17 @@ class KafkaPythonListener(kafka.ConsumerRebalanceListener):  # type: ignore[misc
         say(assigned=partitions_of(assigned))
 
 
-def kafka_python(wish: Wish) -> None:
+def kafka_python(args: MemberArgs) -> None:
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=wish.bootstrap,
-        group_id=wish.group,
-        group_instance_id=wish.instance,
+        bootstrap_servers=args.bootstrap,
+        group_id=args.group,
+        group_instance_id=args.instance,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=wish.session_ms,
+        session_timeout_ms=args.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
     )
-    consumer.subscribe([wish.topic], listener=KafkaPythonListener())
+    consumer.subscribe([args.topic], listener=KafkaPythonListener())
     while not leaving:
         for records in polled(consumer).values():
             for record in records:
@@ -154,17 +154,17 @@ class AioKafkaListener(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[
         say(assigned=partitions_of(assigned))
 
 
-async def aiokafka_member(wish: Wish) -> None:
+async def aiokafka_member(args: MemberArgs) -> None:
     consumer = aiokafka.AIOKafkaConsumer(
-        bootstrap_servers=wish.bootstrap,
-        group_id=wish.group,
-        group_instance_id=wish.instance,
+        bootstrap_servers=args.bootstrap,
+        group_id=args.group,
+        group_instance_id=args.instance,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=wish.session_ms,
+        session_timeout_ms=args.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
     )
-    consumer.subscribe([wish.topic], listener=AioKafkaListener())
+    consumer.subscribe([args.topic], listener=AioKafkaListener())
     await consumer.start()
     while not leaving:
         for records in (await consumer.getmany(timeout_ms=100)).values():
@@ -184,15 +184,15 @@ leaving: list[int] = []
 
 def main(client: str, *words: str) -> None:
     bootstrap, group, topic, session_ms, *instance = words
-    wish = Wish(bootstrap, group, topic, int(session_ms), instance[0] if instance else None)
+    args = MemberArgs(bootstrap, group, topic, int(session_ms), instance[0] if instance else None)
     signal.signal(signal.SIGTERM, lambda number, _: leaving.append(number))
     match client:
         case "confluent-kafka":
-            confluent(wish)
+            confluent(args)
         case "kafka-python":
-            kafka_python(wish)
+            kafka_python(args)
         case "aiokafka":
-            asyncio.run(aiokafka_member(wish))
+            asyncio.run(aiokafka_member(args))
         case _:
             raise SystemExit(f"no such client: {client}")
 

@@ -87,8 +87,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--every", type=float, default=40.0, metavar="SECONDS")
     parser.add_argument("--for", type=float, default=10.0, metavar="SECONDS", dest="for_s")
     parser.add_argument("command", nargs="+")
-    wish = parser.parse_args(arguments)
-    return run(wish.command, every_s=wish.every, for_s=wish.for_s)
+    options = parser.parse_args(arguments)
+    return run(options.command, every_s=options.every, for_s=options.for_s)
 
 
 if __name__ == "__main__":

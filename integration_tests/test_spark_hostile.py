@@ -190,9 +190,9 @@ def test_a_write_is_refused_with_the_format_to_use(load: Load, broker: Broker, f
 
 @pytest.mark.parametrize("until", [1.5, [5], {"T": {0: "7", 1: 7}}, {"T": 5}, {"T": {"0": 1}}])
 def test_an_end_that_is_none_is_refused(broker: Broker, filled: str, until: Any) -> None:
-    wish = {filled: until["T"]} if isinstance(until, dict) else until
+    wanted = {filled: until["T"]} if isinstance(until, dict) else until
     with pytest.raises(snapshot.SnapshotError, match=r"until is .*: give 'latest', a time in ms"):
-        snapshot.take(broker.bootstrap, topics=[filled], until=wish)
+        snapshot.take(broker.bootstrap, topics=[filled], until=wanted)
 
 
 def test_without_java_it_is_said_in_one_line(tmp_path: Path) -> None:
