@@ -17,7 +17,7 @@ from typing import Final
 
 from benchmarks.racing import lifecycle, loads, processes, report
 from benchmarks.racing.contestants import OURS, Contestant, Field, rotated
-from benchmarks.racing.measures import Figures, Scale, Standing
+from benchmarks.racing.measures import Figures, RunningMeasures, Scale
 from benchmarks.racing.results import Results, Sample, about_this_machine
 from integration_tests import maven
 from integration_tests.apache import ApacheZooKeeper
@@ -26,7 +26,7 @@ from unit_tests.patience import WaitFailed
 
 Lone = Callable[[Field, Sequence[str], Scale], Iterator[tuple[str, Figures]]]
 LONE: Final[dict[str, Lone]] = {"start": lifecycle.start, "partitions": lifecycle.partitions}
-STANDING: Final = tuple(Standing(Scale()).runs)
+STANDING: Final = tuple(RunningMeasures(Scale()).runs)
 FAILURES: Final = (WaitFailed, ConnectionClosed, OSError, RuntimeError)
 DISK_BYTES_A_ROUND: Final = 7 * 10**9
 
@@ -70,7 +70,7 @@ class Race:
         self._progress = Progress(self._chosen, rounds)
         with contextlib.ExitStack() as stack:
             standing: list[Contestant] = []
-            measures = Standing(self._scale)
+            measures = RunningMeasures(self._scale)
             if any(name in measures.runs for name in self._chosen):
                 standing = [self._entered(stack, name) for name in self._field.names]
                 for contestant in standing:
@@ -96,7 +96,9 @@ class Race:
         share = 0.25 if contestant.name == OURS or contestant.name in self._field.commands else 1.0
         return self._scale.warm_up_seconds * share
 
-    def _round(self, number: int, standing: Sequence[Contestant], measures: Standing) -> None:
+    def _round(
+        self, number: int, standing: Sequence[Contestant], measures: RunningMeasures
+    ) -> None:
         by_name = {contestant.name: contestant for contestant in standing}
         order = rotated(list(by_name), number) if by_name else []
         for name in (name for name in self._chosen if name in measures.runs):

@@ -48,7 +48,7 @@ class Scale:
         )
 
 
-class Standing:
+class RunningMeasures:
     """The measures of one round against brokers that run. Owns the topics of the round."""
 
     def __init__(self, scale: Scale) -> None:
@@ -85,7 +85,7 @@ class Standing:
             request_seconds=min(1.0, self.scale.request_seconds),
             latency_seconds=0.5,
         )
-        warm = Standing(scale)
+        warm = RunningMeasures(scale)
         deadline = time.monotonic() + seconds
         while True:
             for name, run in warm.runs.items():

@@ -69,7 +69,7 @@ def _registration_fault(rooms: Rooms) -> str:
     if not rooms.is_registered():
         return f"broker {rooms.broker_id} is not registered in ZooKeeper"
     if rooms.broker_id not in rooms.metadata.brokers:
-        return f"the controller has not told of broker {rooms.broker_id} yet"
+        return f"the controller has not announced broker {rooms.broker_id} yet"
     return ""
 
 

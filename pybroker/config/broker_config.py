@@ -331,7 +331,8 @@ def _check_connections(config: BrokerConfig) -> Iterator[str]:
         yield f"max.connections.per.ip.overrides={text}: {error}"
         return
     if config.max_connections_per_ip == 0 and not overrides:
-        yield "max.connections.per.ip=0: nobody could connect; add max.connections.per.ip.overrides"
+        cure = "add max.connections.per.ip.overrides"
+        yield f"max.connections.per.ip=0: no client could connect; {cure}"
 
 
 def _check_http(config: BrokerConfig) -> Iterator[str]:

@@ -93,7 +93,7 @@ def tell_ready() -> None:
             sender.setblocking(False)
             sender.sendto(_READY, name)
     except OSError as error:
-        log.warning("readiness not told %s=%s error=%r", READY_VARIABLE, address, error)
+        log.warning("readiness not sent %s=%s error=%r", READY_VARIABLE, address, error)
 
 
 class ReadySocket:

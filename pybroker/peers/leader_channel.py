@@ -131,7 +131,7 @@ class FollowerLeaderChannel:
             # topic.
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                "this broker has not been told its roles since it registered",
+                "this broker has not received its roles since it registered",
             )
         asked = self._session.next(positions)
         request = FetchRequest(
@@ -226,7 +226,7 @@ class FollowerLeaderChannel:
         endpoint = self._find()
         if endpoint is None:
             raise BrokerError(
-                ErrorCode.BROKER_NOT_AVAILABLE, "nobody knows the address of the leader"
+                ErrorCode.BROKER_NOT_AVAILABLE, "the address of the leader is unknown"
             )
         self._connection = await Connection.open(
             endpoint.host,

@@ -55,4 +55,4 @@ def test_a_readiness_socket_without_a_receiver_does_not_end_the_broker(
 ) -> None:
     monkeypatch.setenv(READY_VARIABLE, str(tmp_path / "gone"))
     tell_ready()
-    assert "readiness not told" in caplog.text
+    assert "readiness not sent" in caplog.text
