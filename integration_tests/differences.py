@@ -249,7 +249,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "errors of partitions": Difference(
         "delete-records",
-        "An error is told by Kafka's name of its code. Apache prints the Java class.",
+        "An error is shown by the name of its Kafka error code. Apache prints the Java class.",
         "There are no Java classes here; documents and other clients use the name.",
         replaced("error: .*", "error"),
         replaced("error: .*", "error"),
@@ -271,7 +271,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "errors of elections": Difference(
         "leader-election and preferred-replica-election",
-        "An error is told by Kafka's name of its code. Apache prints the Java class.",
+        "An error is shown by the name of its Kafka error code. Apache prints the Java class.",
         "There are no Java classes here.",
         replaced(r"(^Error completing .* for partition: \S+: ).*", r"\1"),
         replaced(r"(^Error completing .* for partition: \S+: ).*", r"\1"),
