@@ -45,7 +45,7 @@ def counter(name: str, meaning: str, *labels: str) -> int:
 
 
 def counters_by(label: str, name: str, meaning: str) -> dict[str, int]:
-    """A row for such numbers, one for each value of `label`; the values are a few fixed words."""
+    """A row for numbers that only grow, one for each value of `label` (a few fixed words)."""
     return _row(Family(name, COUNTER, (label,), meaning), dict)
 
 

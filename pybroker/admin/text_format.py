@@ -60,7 +60,7 @@ def rows(name: str, lines: Iterable[Line]) -> str:
 
 
 def family(of: Family, lines: Iterable[Line]) -> str:
-    """A whole family."""
+    """The lines of a family after its header."""
     return header(of) + rows(of.name, lines)
 
 
