@@ -1,7 +1,7 @@
-"""The skip policy of the whole suite, and how it tells of failures.
+"""The skip policy of the whole suite, and the report of failures.
 
-On a developer's machine a test that lacks an outside program skips and says what to install. Where
-`PYBROKER_CI=1` everything is installed, so a skip would hide a broken set-up: it fails the run,
+On a developer's machine a test that lacks an outside program skips and says what to install. With
+`PYBROKER_CI=1` everything is installed, so a skip would hide a broken set-up. It fails the run,
 unless its reason is listed in `integration_tests/allowed_skips.txt`.
 """
 
@@ -26,8 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays to the end: to search it for cycles again and again
-    took a quarter of a run."""
+    """Exclude the imported modules and collected tests from the garbage collector: they live to
+    the end, and searching them for cycles took a quarter of a run."""
     gc.disable()
     try:
         return (yield)
@@ -37,7 +37,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 class FailuresAtOnce:
-    """A failure is told in a line when it happens; its report follows at the end of the run."""
+    """Prints a line as soon as a test fails; the full report follows at the end of the run."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""How long three brokers take to be ready, and to hand over what one of them leads.
+"""The time that three brokers take to be ready, and to hand over the leaderships of one of them.
 
 Five clusters, each with a ZooKeeper of its own and empty data: seconds until every broker knows all
 (`ready`), and from SIGTERM of a broker that leads 1,000 partitions of replication 3 until others do

@@ -1,12 +1,13 @@
-"""How fast batches become columns, compiled and by NumPy, beside `decode_records`, in one run.
+"""The speed of decoding batches into columns, compiled and by NumPy, beside `decode_records`, in
+one run.
 
     python benchmarks/columns.py [--records N] [--rounds N] [--batch-bytes N] [--poll]
 
 Prints million records a second of CPU time (the best of several rounds), decompression included,
 for values of 100 and 300 bytes in batches of 1 MB, beside the codec alone, and how many times
-faster than records columns are. Records are made by the compiled loops. `--poll` starts a broker
-and reads 400,000 records by `getmany` and by `poll_arrow`. Only the ratios mean something on
-another machine.
+faster than records columns are. Records are decoded by the compiled loops. `--poll` starts a
+broker and reads 400,000 records by `getmany` and by `poll_arrow`. Only the ratios mean something
+on another machine.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pybroker.testing import Cluster
 NOW_MS = 1_700_000_000_000
 LIMIT = 64 * 1024 * 1024
 FINISH_BYTES = 4 * 1024 * 1024
-"""Columns of about this size are what a reader hands on."""
+"""The size in bytes of the columns that a reader hands on, about."""
 SIZES = (100, 300)
 TEXT = b'{"kind": "order", "state": "paid", "customer": ' * 10
 POLLED = 400_000
@@ -39,7 +40,7 @@ FORMS = ("_speedups", "_numpy_columns")
 
 
 def batches_of(codec: Codec, value_bytes: int, records: int, batch_bytes: int) -> list[bytes]:
-    """Batches with keys; 40 bytes of each value are random, the rest is text that repeats."""
+    """Batches with keys. 40 bytes of each value are random, the rest is repeated text."""
     chance = random.Random(17)
     found = []
     builder = BatchBuilder(codec)
@@ -150,7 +151,7 @@ def poll(rounds: int) -> None:
     print(f"{'':26}{'getmany':>18}{'poll_arrow':>18}{'ratio':>18}")
     with Cluster(1) as cluster:
         asyncio.run(produce(cluster.bootstrap))
-        asyncio.run(consume(cluster.bootstrap, "poll_arrow"))  # loads pyarrow
+        asyncio.run(consume(cluster.bootstrap, "poll_arrow"))  # this loads pyarrow
         best = {"getmany": 0.0, "poll_arrow": 0.0}
         for _ in range(rounds):
             for name, rate in best.items():

@@ -1,10 +1,10 @@
-"""How long a new controller takes for a cluster of three brokers when the old one dies with its
-broker, against a real ZooKeeper, with brokers that answer at once: python
-benchmarks/controller_failover.py [partitions] [topics]. Requests to brokers are encoded, not sent.
+"""The failover time of the controller in a cluster of three brokers, with a real ZooKeeper and
+brokers that answer at once: python benchmarks/controller_failover.py [partitions] [topics].
+Requests to brokers are encoded, not sent.
 
 Measured from the end of the old controller's session (the session timeout is not in it) until the
-surviving brokers have been told of a leader for every partition; and how much CPU time was
-taken at a time in the event loop meanwhile, from 5 ms on.
+surviving brokers have got a leader for every partition. Also measured: the CPU time of single
+turns of the event loop meanwhile, from 5 ms on.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ BROKERS = (1, 2, 3)
 
 
 class AgreeableChannel(RemoteBrokerChannel):
-    """To a broker that does as it is told, at once: requests are made and encoded as they are for
-    others, but not sent. It remembers who leads."""
+    """A channel to a broker that carries out commands at once: requests are created and encoded as
+    usual, but not sent. It remembers the leaders."""
 
     def __init__(self, broker: Broker, known: dict[TopicPartition, int]) -> None:
         super().__init__(broker, "PLAINTEXT", client_id="benchmark", timeout_s=1.0, connect_s=1.0)
@@ -72,7 +72,7 @@ ENCODED: list[int] = []
 
 
 class Turns:
-    """How much CPU time each turn of something in the event loop took, before others had theirs."""
+    """The CPU time of each turn of a callback in the event loop."""
 
     def __init__(self) -> None:
         self.longest: list[tuple[float, str]] = []
@@ -96,7 +96,7 @@ class Turns:
 
 
 class Phases(logging.Handler):
-    """When the controller said what."""
+    """The times of the controller's log lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Phases(logging.Handler):
 
 
 class Member:
-    """A broker: a session, a registration, a controller."""
+    """A broker with a session, a registration and a controller."""
 
     def __init__(self, broker_id: int, servers: str, known: dict[TopicPartition, int]) -> None:
         self.id = broker_id
@@ -136,7 +136,7 @@ class Member:
         self.controller.start()
 
     async def kill(self) -> None:
-        """The session ends, as the server would end it."""
+        """Expire the session, as the server would."""
         self.controller.session_expired()
         await self.coord.close()
 
@@ -184,7 +184,7 @@ async def race(servers: str, partitions: int, topics: int) -> None:
     if os.environ.get("PROFILE"):
         profile.enable()
     ENCODED.clear()
-    gc.freeze()  # as a broker does when it has started
+    gc.freeze()  # as a broker does after its start
     turns = Turns()
     with turns.watch():
         await members[0].kill()

@@ -1,10 +1,10 @@
-"""How fast a follower copies what it has missed.
+"""The speed at which a follower catches up.
 
     python benchmarks/follower_copy.py [--megabytes N] [--partitions P] [--batch-kib K]
 
 Two brokers, one of which is killed while N megabytes are written to the other. Then it is started
-again, and its log directory is watched until it holds as much. Said are megabytes a second from the
-first byte that was copied to the last; both brokers and this program share the machine.
+again, and its log directory is watched until it has as many bytes. Printed are megabytes a second
+from the first copied byte to the last; both brokers and this program share the machine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def write(bootstrap: str, total_bytes: int, partitions: int, batch_kib: in
 
 
 def copy(cluster: Cluster, total_bytes: int) -> tuple[int, float]:
-    """Bytes that were copied since the first look that found any, and the seconds for them."""
+    """The bytes copied since the first look that found any, and the seconds for them."""
     cluster.restart(2)
     begun, found = 0.0, 0
     while (copied := size(cluster.log_dir(2))) < total_bytes:

@@ -1,11 +1,11 @@
-"""What it costs to have every record on the disk before its acknowledgement.
+"""The cost of syncing every record to disk before its acknowledgement.
 
     python benchmarks/group_commit.py [--seconds S] [--producers N ...] [--partitions P] [--acks A]
 
 A broker with log.flush.interval.messages=1 is started on a temporary directory (below `--data`,
-which should be on the disk that matters). Each producer sends one record of 100 B and waits for its
-answer before it sends the next. Said are acknowledgements a second, syncs a second (as the broker
-counts them), syncs an acknowledgement, and the median time of an acknowledgement.
+which should be on the disk to measure). Each producer sends one record of 100 B and waits for its
+answer before it sends the next. Printed are acknowledgements a second, syncs a second (as the
+broker counts them), syncs per acknowledgement, and the median time of an acknowledgement.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame:
 
 
 async def produce(target: Target, frame: bytes, until: float) -> list[float]:
-    """One producer; how long each answer took, in s."""
+    """Run one producer; return the time of each answer in seconds."""
     reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
     times = []
     while (began := time.monotonic()) < until:

@@ -1,4 +1,4 @@
-"""What groups cost beside Apache Kafka 3.9.1: python benchmarks/groups.py [--rounds N] [--quick]
+"""The cost of groups beside Apache Kafka 3.9.1: python benchmarks/groups.py [--rounds N] [--quick]
 [--delay MS]
 
 In turn with each broker, the same members for both (ours on the wire, one connection each):
@@ -65,7 +65,7 @@ HEARTBEAT_S: Final = 0.1
 IDLE_HEARTBEAT_S: Final = 3.0
 SESSION_MS: Final = 30_000
 PART: Final = bytes(100)
-"""Of the size of an assignment of a few partitions."""
+"""An assignment with the size of one of a few partitions."""
 OPTIONS: Final = {
     "offsets.topic.num.partitions": "50",
     "offsets.topic.replication.factor": "1",
@@ -83,7 +83,7 @@ LOADING: Final = frozenset(
 
 
 class Member:
-    """One connection, one member. It asks one thing at a time."""
+    """One connection with one member. It sends one request at a time."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         self._address = bootstrap.rsplit(":", 1)
@@ -102,7 +102,7 @@ class Member:
         return await self._answer(version, response)
 
     async def join_for_two(self, groups: tuple[str, str]) -> None:
-        """Returns when a member of each has joined, in a version that needs no id first."""
+        """Wait until a member of each group has joined, in a version that needs no id first."""
         joins = [_framed(3, self._join_request(group)) for group in groups]
         self._writer.write(b"".join(joins))
         for _ in groups:
@@ -119,7 +119,7 @@ class Member:
         return found
 
     async def join(self) -> None:
-        """Returns with its part of a generation."""
+        """Join and sync; returns with the member's assignment."""
         while not await self._try_to_join():
             pass
 
@@ -172,7 +172,7 @@ class Member:
         return (await self.ask(3, request, HeartbeatResponse)).error_code
 
     async def live(self) -> None:
-        """Heartbeats, and joins again when it is told to, until `is_leaving`."""
+        """Send heartbeats, and join again if the coordinator asks for it, until `is_leaving`."""
         while not self.is_leaving:
             if await self.heartbeat():
                 await self.join()
@@ -193,7 +193,7 @@ def _framed(version: int, request: Message) -> bytes:
 
 
 async def _ready(member: Member) -> None:
-    """The coordinator is found, and has loaded."""
+    """Wait until the coordinator is found and has loaded."""
     request = FindCoordinatorRequest(key=member.group, key_type=0)
     while True:
         if not (await member.ask(1, request, FindCoordinatorResponse)).error_code:
@@ -202,7 +202,7 @@ async def _ready(member: Member) -> None:
 
 
 async def _loaded(member: Member, group: str) -> None:
-    """A member that is none leaves, which is refused in one way or the other."""
+    """Wait until the group is loaded: the error code of an unknown member's LeaveGroup tells."""
     request = LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id="nobody")])
     while True:
         if (await member.ask(3, request, LeaveGroupResponse)).error_code not in LOADING:
@@ -211,7 +211,8 @@ async def _loaded(member: Member, group: str) -> None:
 
 
 async def _agree(members: list[Member], work: Awaitable[object], than: int) -> float:
-    """Seconds until all, living on, are in one generation later than that, `work` done."""
+    """Seconds until `work` is done and all members, which go on, are in one generation later than
+    `than`."""
     begun = time.perf_counter()
     await work
     while True:
@@ -222,7 +223,7 @@ async def _agree(members: list[Member], work: Awaitable[object], than: int) -> f
 
 
 async def _rest(members: list[Member], lives: list[asyncio.Task[None]]) -> None:
-    """No more heartbeats: each has its last answer."""
+    """Stop the heartbeats: each member waits for its last answer."""
     for member in members:
         member.is_leaving = True
     await asyncio.gather(*lives)
@@ -321,7 +322,7 @@ def main() -> None:
         for broker in brokers.values():
             stack.callback(broker.close)
             broker.start()
-        for number in range(rounds + 2):  # two to warm up
+        for number in range(rounds + 2):  # two rounds to warm up
             for name, broker in brokers.items():
                 took = asyncio.run(rebalances(broker.bootstrap, f"group-{number}"))
                 if number >= 2:

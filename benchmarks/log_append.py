@@ -1,4 +1,4 @@
-"""What the log costs over the bare disk: appends and reads of 16 KiB batches, beside a loop of
+"""The cost of the log over bare file I/O: appends and reads of 16 KiB batches, beside a loop of
 `os.write` and `os.pread` of the same bytes in the same run.
 
     python benchmarks/log_append.py [megabytes] [directory]
@@ -44,7 +44,7 @@ def make_batch(producer_id: int = -1, sequence: int = -1) -> bytearray:
 
 
 def timed(action: Callable[[], int]) -> tuple[float, int]:
-    """Seconds, and the number of steps that the action says it did."""
+    """Run the action; seconds, and the number of steps that it returns."""
     begin = time.perf_counter()
     steps = action()
     return time.perf_counter() - begin, steps

@@ -1,9 +1,10 @@
-"""How fast Metadata is answered in a cluster of many topics, from memory and anew, in one run.
+"""The speed of Metadata responses in a cluster of many topics, cached and encoded anew, in one
+run.
 
     python benchmarks/metadata_speed.py [TOPICS] [PARTITIONS]
 
-Prints milliseconds an answer (best of several rounds) and the ratio. Only the ratio means something
-on another machine.
+Prints milliseconds per answer (best of several rounds) and the ratio. Only the ratio means
+something on another machine.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Controller:
 
 
 def cluster(topics: int, partitions: int) -> MetadataView:
-    """Every partition has three replicas."""
+    """The metadata of a cluster whose partitions have three replicas."""
     view = MetadataView()
     facts = tuple(
         PartitionFacts(

@@ -1,12 +1,13 @@
-"""OffsetCommit requests a second over 50 connections, each with one request under way at a time, in
-both storages and beside Apache Kafka 3.9.1: python benchmarks/offset_commits.py [SECONDS]
+"""OffsetCommit requests a second over 50 connections, each with one request in flight, in both
+offset stores and beside Apache Kafka 3.9.1: python benchmarks/offset_commits.py [SECONDS]
 [CONTESTANT...], of zookeeper, kafka, apache.
 
-Twice for each: all connections commit for one group, each a partition of its own, so that one
-coordinator has all the work; and each for a group of its own, spread over the 50 partitions of
-__consumer_offsets. Frames are made before; the client costs some 20 us a request. CPU is that of
-the broker and, apart, of its ZooKeeper, in microseconds a request. The machine's disk counts: both
-ZooKeeper servers sync every transaction, the logs nobody.
+Two loads for each: all connections commit for one group, each a partition of its own, so that one
+coordinator does all the work; and each connection commits for a group of its own, spread over the
+50 partitions of __consumer_offsets. Frames are encoded before; the client costs some 20 us per
+request. CPU time is that of the broker and, separately, of its ZooKeeper, in microseconds per
+request. The machine's disk matters: both ZooKeeper servers sync every transaction, while the logs
+are not synced.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ OFFSETS = {"offsets.topic.num.partitions": "50", "offsets.topic.replication.fact
 
 @dataclass
 class Run:
-    """What the connections of one load have seen."""
+    """The results of the connections of one load."""
 
     seconds: list[float] = field(default_factory=list)
     failed: int = 0
 
 
 class Client(asyncio.Protocol):
-    """One connection: sends the next request when the last one is answered."""
+    """One connection, which sends the next request once the last one is answered."""
 
     def __init__(self, frames: list[bytes], run: Run, until: float, since: float) -> None:
         self._frames = frames
@@ -76,7 +77,7 @@ class Client(asyncio.Protocol):
         now = time.perf_counter()
         if now > self._since:
             self._run.seconds.append(now - self._sent_at)
-        if self._received[-4:-2] != b"\0\0":  # the error code stands before two tag sections
+        if self._received[-4:-2] != b"\0\0":  # the error code is before two tag sections
             code = struct.unpack(">h", self._received[-5:-3])[0]
             self._run.failed += code != 0
         self._received = b""

@@ -1,10 +1,10 @@
-"""How long an OffsetFetch takes whose offset lies in ZooKeeper, beside one transaction of the same
+"""The time of an OffsetFetch whose offset is in ZooKeeper, beside one transaction of the same
 ZooKeeper: python benchmarks/offset_fetches.py [COUNT]
 
-One broker with its own ZooKeeper. In each of COUNT rounds one after the other: an OffsetFetch of
-one partition, an OffsetCommit of it (a transaction and more), and an empty multi that checks a node
-(the least that ZooKeeper writes to its disk), asked for by a session of this process. The ratio of
-the fetch to the multi is the figure. It depends little on the disk while fetches only read.
+One broker with its own ZooKeeper. Each of COUNT rounds has, one after the other: an OffsetFetch of
+one partition, an OffsetCommit of it (a transaction and more), and a multi that only checks a node
+(the smallest write of ZooKeeper to its disk), sent by a session of this process. The result is the
+ratio of the fetch to the multi. It depends little on the disk while fetches only read.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def measure(broker: PybrokerProcess, count: int) -> None:
 
 
 def _zookeeper(broker: PybrokerProcess) -> str:
-    """Where the broker's own ZooKeeper listens, as its log says."""
+    """The address of the broker's own ZooKeeper, from its log."""
     line = next(line for line in broker.log_text.splitlines() if "] INFO zookeeper 127" in line)
     return line.split(" zookeeper ")[1].split()[0]
 

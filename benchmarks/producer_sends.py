@@ -1,12 +1,12 @@
-"""How long `Producer.send` holds the event loop, and what giving way to it is worth.
+"""The time that `Producer.send` blocks the event loop, and the effect of yielding to it.
 
     python benchmarks/producer_sends.py [--records N] [--rounds R] [--size BYTES]
 
-A broker with a ZooKeeper of its own is started on empty data. In turn, a producer that gives way
-when a batch is full and one that does not send the same records and wait until all of them are
-acknowledged. Said are thousands of records a second until then, the longest time in which no other
-task had its turn, and the time until the first acknowledgement: medians, least and most, and the
-ratio of the two within each round.
+A broker with a ZooKeeper of its own is started on empty data. In turn, a producer that yields when
+a batch is full and one that does not yield send the same records and wait until all are
+acknowledged. Printed are thousands of records a second until then, the longest time in which no
+other task ran, and the time until the first acknowledgement: median, smallest and largest, and the
+ratio of the two producers within each round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARTITION_COUNTS: Final = (1, 6)
 
 
 class HoldingProducer(Producer):
-    """Gives way only while it waits for a topic or for memory."""
+    """A producer that yields only while it waits for a topic or for memory."""
 
     async def _give_way(self) -> None:
         pass
@@ -38,7 +38,7 @@ KINDS: Final[dict[str, type[Producer]]] = {"gives way": Producer, "holds the loo
 
 @dataclass(frozen=True)
 class Round:
-    """Thousands of records a second, and milliseconds."""
+    """The result of a round: thousands of records a second, and milliseconds."""
 
     rate: float
     held_ms: float
@@ -47,7 +47,7 @@ class Round:
 
 @dataclass
 class Ticker:
-    """Looks in each turn of the loop how long ago the last one was."""
+    """Measures in each turn of the loop the time since the last one."""
 
     longest_s: float = 0.0
 

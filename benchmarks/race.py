@@ -3,10 +3,10 @@
     python benchmarks/race.py [--quick] [--rounds N] [--only MEASURE,MEASURE] [--output FOLDER]
     python benchmarks/race.py --report FILE.json [--rst]
 
-It needs Java and the jars of Apache Kafka (which `mvn` fetches once), and takes about half an hour.
-docs/performance.rst tells how it measures. The program itself is `benchmarks.racing`; this file
-lets it be called by its path, without putting the folder of the benchmarks, which has a module
-`requests`, where libraries look for theirs.
+It needs Java and the jars of Apache Kafka (which `mvn` fetches once), and takes about half an
+hour. docs/performance.rst describes the method. The program itself is `benchmarks.racing`. This
+file makes it callable by its path. It keeps the folder of the benchmarks out of the module path,
+because its module `requests` would hide the library of that name.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How fast records are encoded and decoded, compiled and in Python, in one run.
+"""The speed of encoding and decoding records, compiled and in Python, in one run.
 
     python benchmarks/records_speed.py [RECORDS]
 
-Prints nanoseconds a record (best of several rounds) and the ratio. Only the ratio means something
-on another machine.
+Prints nanoseconds per record (best of several rounds) and the ratio. Only the ratio means
+something on another machine.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""What requests cost a running broker: requests per second and CPU time of the broker a request.
+"""The cost of requests for a running broker: requests per second and the broker's CPU time per
+request.
 
     python benchmarks/requests.py [HOST:PORT PID ...] [--seconds S] [--partitions N]
                                   [--rounds N]
 
-PID is the broker's process (its CPU time is read from /proc). Without any, a broker is started for
-the run. With several brokers every step is done with each of them in turn, and the last column is
-the ratio to the first: only figures of one run are comparable. Every second round takes the brokers
-in reverse order, because the broker that is measured second pays for the pages that the first one
-has left for the kernel to write (twice the CPU time a batched request, seen with the same code in
-both). A figure is the mean of all rounds, its spread the lowest and the highest. Steps: `batched`
-is Produce acks=all with one batch of 100 records of 100 B, `unbatched` one of a single such record,
-`fetch` reads back 1 MiB answers, `poll` reads from the end without waiting, each over 8 connections
-with 4 requests under way; `wake` is the time from sending a Produce to its record's arrival at a
-consumer that waits, at 1,000 a second.
+PID is the broker's process (its CPU time is read from /proc). Without arguments a broker is
+started for the run. With several brokers every step runs against each of them in turn, and the
+last column is the ratio to the first: only figures of one run are comparable. Every second round
+takes the brokers in reverse order, because the broker that is measured second pays for the dirty
+pages that the first one has left for the kernel to write (twice the CPU time per batched request,
+seen with the same code in both). A figure is the mean of all rounds, its spread the lowest and the
+highest. Steps: `batched` is Produce acks=all with one batch of 100 records of 100 B, `unbatched`
+one of a single such record, `fetch` reads back 1 MiB answers, `poll` reads from the end without
+waiting, each over 8 connections with 4 requests in flight each; `wake` is the time from sending a
+Produce to its record's arrival at a consumer that waits, at 1,000 a second.
 
 Produce version 7, Fetch version 11; the topic is made if it is missing.
 """
@@ -52,7 +53,7 @@ TOPIC = "bench"
 
 @dataclass(frozen=True)
 class Target:
-    """One broker that is measured."""
+    """A measured broker."""
 
     address: tuple[str, int]
     pid: int
@@ -137,7 +138,7 @@ def make_topic(target: Target) -> None:
 
 
 def end_of_log(target: Target, partition: int) -> int:
-    """The offset that the next record gets; one record is written to learn it."""
+    """The log end offset; one record is written to learn it."""
     with target.connect() as connection:
         answer = ask(connection, produce_frame(partition, 1, b"x"))
     position = 4 + 4 + 2 + len(TOPIC) + 4 + 4
@@ -160,7 +161,7 @@ class Answers:
         self.connection.sendall(self._request * count)
 
     def count(self, data: memoryview) -> int:
-        """How many answers end in these bytes."""
+        """The number of answers that end in these bytes."""
         ended, position = 0, 0
         while position < len(data):
             if self._missing:
@@ -181,7 +182,7 @@ class Answers:
 def load(
     target: Target, frames: Sequence[bytes], seconds: float, under_way: int = UNDER_WAY
 ) -> Cost:
-    """Ask again and again on each connection, with `under_way` requests on the way."""
+    """Send requests repeatedly on each connection, with `under_way` requests in flight."""
     selector = selectors.DefaultSelector()
     connections = []
     for number in range(CONNECTIONS):
@@ -227,7 +228,7 @@ def wake_up_times(target: Target, partition: int, count: int) -> list[float]:
 
 
 def steps(target: Target, partitions: int) -> dict[str, list[bytes]]:
-    """The requests of each step, one a connection."""
+    """The requests of each step, one per connection."""
     numbers = range(partitions)
     ends = [end_of_log(target, partition) for partition in numbers]
     value = b"v" * 100
@@ -281,7 +282,7 @@ def measure(targets: Sequence[Target], options: argparse.Namespace) -> None:
         costs: dict[Target, list[Cost]] = {target: [] for target in targets}
         for number in range(options.rounds):
             for target in targets if number % 2 == 0 else reversed(targets):
-                # Anew for each step: a poll asks for the end as it is now.
+                # Anew for each step: a poll asks for the current log end.
                 frames = steps(target, options.partitions)[name]
                 costs[target].append(load(target, frames, options.seconds))
         first = statistics.mean(cost.cpu_us for cost in costs[targets[0]])

@@ -1,4 +1,4 @@
-"""What reading by Spark costs beside Apache's own connector.
+"""The cost of reading by Spark, beside Apache's own connector.
 
     python benchmarks/spark.py [--quick] [--rounds N] [--only CASE,CASE]
 
@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Final
 
 if __name__ == "__main__":
-    # Not the folder of the benchmarks, whose names are also those of libraries.
+    # Without the folder of the benchmarks: some of its module names are also names of libraries.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import confluent_kafka
@@ -55,11 +55,12 @@ from integration_tests.broker import PybrokerProcess
 OURS: Final = "pybroker"
 APACHE: Final = "kafka"
 CONTESTANTS: Final = (OURS, APACHE)
-"""The names of their formats."""
+"""Contestant -> name of its format."""
 
 PARTITIONS: Final = 4
 POOL: Final = 20_000
-"""Different values of a topic; more than a batch holds, so that no batch repeats itself."""
+"""The number of different values of a topic: more than fit into a batch, so that no batch repeats
+itself."""
 KEYS: Final = 432_000
 MANY_PARTITIONS: Final = 1_000
 SAMPLE_S: Final = 0.05
@@ -68,7 +69,7 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Goal:
-    """What our median ratio, or our median itself, has to be."""
+    """The bound of our median ratio, or of our median itself."""
 
     sign: str
     value: float
@@ -91,7 +92,7 @@ class Metric:
 
 
 class Figures:
-    """What was found, by metric, contestant and round."""
+    """The results by metric, contestant and round."""
 
     def __init__(self) -> None:
         self._found: dict[Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -100,7 +101,7 @@ class Figures:
         self._found[metric][contestant].append(figure)
 
     def lines(self) -> Iterator[list[str]]:
-        """A table; the first line says what is in it."""
+        """A table; the first line describes its content."""
         yield ["measure", "unit", "pybroker", "connector", "ratio", "goal", "met"]
         for metric, figures in self._found.items():
             ours, theirs = figures[OURS], figures[APACHE]
@@ -119,14 +120,14 @@ class Figures:
 
 
 def number(value: float) -> str:
-    """Three digits that count."""
+    """Format a number with three significant digits."""
     if value >= 100:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:.3g}"
 
 
 class Bench:
-    """A broker, a session with the connector in it, and the processes whose time counts."""
+    """A broker, a session with the connector, and the processes whose CPU time is measured."""
 
     def __init__(self, folder: Path, spark: SparkSession, broker: PybrokerProcess, quick: bool):
         self.folder = folder
@@ -140,7 +141,7 @@ class Bench:
         return full // 20 if self.quick else full
 
     def topic(self, kind: str, codec: str, records: int) -> str:
-        """A topic with so many records; made at its first use."""
+        """The topic with `records` records, created at its first use."""
         name = f"{kind}-{codec}-{records}"
         if name not in self._topics:
             spark_topics.create(self.broker.bootstrap, name, PARTITIONS)
@@ -165,7 +166,7 @@ class Bench:
         return total
 
     def timed(self, do: Callable[[], object]) -> tuple[float, float]:
-        """Seconds by the clock, and of the processors."""
+        """Call `do`; elapsed seconds, and CPU seconds."""
         os.sync()
         cpu, start = self.processor_seconds(), time.perf_counter()
         do()
@@ -173,7 +174,7 @@ class Bench:
 
 
 def fill(bootstrap: str, topic: str, kind: str, codec: str, records: int) -> None:
-    """Records with keys of KEYS kinds, each key in one partition."""
+    """Write records with KEYS different keys, each key in one partition."""
     dice = random.Random(1)
     values = [VALUES[kind](dice, n) for n in range(POOL)]
     producer = confluent_kafka.Producer(
@@ -198,7 +199,7 @@ def fill(bootstrap: str, topic: str, kind: str, codec: str, records: int) -> Non
 
 
 def value_of_100(dice: random.Random, n: int) -> bytes:
-    """Half of it cannot be compressed."""
+    """A value of 100 bytes, half of which cannot be compressed."""
     words = b" ".join(b"%04x" % dice.randrange(4000) for _ in range(12))
     return (dice.randbytes(40) + words).ljust(100, b".")[:100]
 
@@ -236,7 +237,7 @@ def race(
     bench: Bench, figures: Figures, rounds: int, title: str, goal: Goal,
     records: int, does: dict[str, Callable[[], object]],
 ) -> None:  # fmt: skip
-    """Both do their thing with so many records, round by round."""
+    """Both contestants do their work on the records, round by round."""
     rate = Metric(title, "records/s", goal)
     cost = Metric(f"{title}: processor time", "s/million")
     for turn, contestant in in_turn(rounds):
@@ -329,7 +330,7 @@ def memory(bench: Bench, figures: Figures, rounds: int) -> None:
 
 
 class Watch:
-    """The largest sum of what the Python workers have for themselves (USS), in bytes."""
+    """The largest sum of the Python workers' own memory (USS), in bytes."""
 
     def __init__(self, bench: Bench) -> None:
         self.peak = 0
@@ -368,7 +369,7 @@ def cases() -> dict[str, Case]:
 
 
 def text(lines: Sequence[Sequence[str]]) -> str:
-    """A table for the terminal, which is also one of reStructuredText."""
+    """A table for the terminal, which is also valid reStructuredText."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     rule = " ".join("=" * max(width, 2) for width in widths)
     rows = [

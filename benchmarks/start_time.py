@@ -1,8 +1,8 @@
-"""How long a broker takes to serve, what it weighs when idle, and how long it takes to stop.
+"""The start time of a broker, its memory when idle, and its stop time.
 
 Five starts each: with its embedded ZooKeeper (fresh data, and again on the same data), and with a
-ZooKeeper that runs already. Prints the median and the spread in seconds, and the resident memory in
-MB of the broker and of its ZooKeeper.
+running ZooKeeper. Prints the median and the spread in seconds, and the resident memory in MB of
+the broker and of its ZooKeeper.
 
 Three stops each, from SIGTERM to the end of the process, with 200 and 2,000 partitions that all got
 a record since the start: of a single broker, and of one of three that has a replica of each and
@@ -74,7 +74,7 @@ async def create(bootstrap: str, partitions: int, replicas: int) -> None:
 
 
 async def lead_as_assigned(bootstrap: str) -> None:
-    """Let the broker that was stopped before lead its share again."""
+    """Let the broker that was stopped lead its share again."""
     async with Admin(bootstrap) as admin:
         for error in (await admin.elect_leaders()).values():
             if error is not None:
@@ -82,7 +82,7 @@ async def lead_as_assigned(bootstrap: str) -> None:
 
 
 async def fill(bootstrap: str, partitions: int) -> None:
-    """Let every partition have one more record."""
+    """Write one more record to every partition."""
     async with Producer(bootstrap) as producer:
         sent = [await producer.send("t", bytes(100), partition=each) for each in range(partitions)]
         for each in sent:

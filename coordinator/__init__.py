@@ -1,2 +1,2 @@
-"""What a cluster agrees on: the ZooKeeper adapter, the controller, and (later layers) groups and
+"""Cluster coordination: the ZooKeeper adapter, the controller, and the coordinators of groups and
 transactions."""

@@ -1,1 +1,1 @@
-"""The user's guides, and what makes the parts of them that come from the code."""
+"""The user's guides, and the programs that generate parts of them from the code."""

@@ -42,7 +42,7 @@ PROGRAM: Final = re.compile(rf"(?m)^(?:{EXAMPLE.pattern})")
 
 
 class LinkPages(SphinxTransform):
-    """Makes a link of each file name of a page, such as `docs/client.rst`."""
+    """Makes a link of each name of a page's file, such as `docs/client.rst`."""
 
     default_priority = 5
 
@@ -76,7 +76,7 @@ def link_to(page: str, literal: nodes.literal, origin: str) -> pending_xref:
 
 
 class ColourPrograms(SphinxTransform):
-    """A block that imports something is a program in Python."""
+    """Marks blocks with an import as Python programs."""
 
     default_priority = 5
 
@@ -89,8 +89,8 @@ class ColourPrograms(SphinxTransform):
 def frame_examples(
     app: Sphinx, what: str, name: str, docstring_of: object, options: object, lines: list[str]
 ) -> None:
-    """Marks the programs in a docstring: what is indented, or what begins with an import or with
-    `with`, up to the next sentence."""
+    """Mark the programs in a docstring: indented lines, or lines from an import or a `with` up to
+    the next sentence."""
     marked: list[str] = []
     is_program = is_flush = False
     for line in lines:

@@ -1,8 +1,8 @@
-"""Writes the sample files of `config/` from the tables of options, so that they name every option
-once, with its sentence and its default. Run by `make docs`; a test compares the files.
+"""Write the sample files of `config/` from the tables of options, so that they name every option
+once, with its sentence and its default. `make docs` runs this module; a test compares the files.
 
-Which options are set in a sample, and in which section an option stands, is decided here; what an
-option means is said in its table only.
+This module decides which options a sample sets and in which section an option stands. The meaning
+of an option is in its table only.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SECTIONS: Final = (
     Section("Options that only pybroker has", r"pybroker\."),
     Section("Everything else", r""),
 )
-"""In the order of the file, which is about that of Kafka's own."""
+"""The sections in the order of the file, which is similar to that of Kafka's own."""
 
 SET: Final[Mapping[str, str]] = {
     "broker.id": "0",
@@ -83,7 +83,8 @@ SET: Final[Mapping[str, str]] = {
     "zookeeper.connection.timeout.ms": "18000",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""What the sample sets, as Kafka's own does; what has no effect here it shows, but does not set."""
+"""The options that the sample sets, as Kafka's own does. Options without effect are shown, but not
+set."""
 
 EXAMPLES: Final[Mapping[str, str]] = {
     "advertised.listeners": "PLAINTEXT://broker.example.org:9092",
@@ -92,7 +93,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "zookeeper.connect": "127.0.0.1:2181",
     "log.flush.interval.messages": "1",
 }
-"""Shown, commented out, in place of a default that is missing or says little."""
+"""Values that are shown, commented out, in place of a default that is missing or not helpful."""
 
 NOTES: Final[Mapping[str, str]] = {
     "broker.id": "Every broker of a cluster has a number of its own.",
@@ -158,7 +159,7 @@ def render_server() -> str:
 
 
 def sections() -> list[tuple[str, list[Option]]]:
-    """Title -> rows in the order of the table, without sections that nothing is in."""
+    """Title -> rows in the order of the table, without empty sections."""
     found: dict[str, list[Option]] = {section.title: [] for section in SECTIONS}
     for row in BROKER_OPTIONS.values():
         title = next(each.title for each in SECTIONS if re.match(each.pattern, row.name))

@@ -1,6 +1,6 @@
-"""Writes `configuration.rst` from the tables of options, so that the guide cannot differ from the
-code. Run by `make docs`, which also writes `metrics.rst` and the files of `config/`; a test
-compares the page with `render()`."""
+"""Write `configuration.rst` from the tables of options, so that the guide cannot differ from the
+code. `make docs` runs this module, which also writes `metrics.rst` and the files of
+`config/`; a test compares the page with `render()`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ replicas as there are brokers (three at most), and the first join of a group doe
 ``min.insync.replicas`` is 2.
 
 A bad value stops the start, with every fault listed at once. Options that have no effect here are
-named in one warning, if they are set: those marked so below, those without an entry, and names that
-nobody knows. A name that looks like a typing mistake stops the start.
+named in one warning, if they are set: those marked so below, Kafka's options without an entry, and
+unknown names. A name that looks like a typing mistake stops the start.
 
-Options that are called dynamic can be changed while the broker runs, with ``kafka-configs``, an
-admin client or by ZooKeeper's nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``;
-per-broker options only for one broker at a time. All options of topics can. What was set for one
-broker wins over what was set for all, and both win over the file.
+Options marked as dynamic can be changed while the broker runs, with ``kafka-configs``, an admin
+client or by ZooKeeper's nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``; per-broker
+options only for one broker at a time. All options of topics are dynamic. A value for one broker
+takes precedence over a value for all brokers, and both over the file.
 """
 
 

@@ -1,5 +1,5 @@
-"""Writes `metrics.rst` from the list of metrics, so that the guide cannot differ from the page
-`/metrics`. Run by `make docs`; a test compares the page with `render()`."""
+"""Write `metrics.rst` from the list of metrics, so that the guide cannot differ from the page
+`/metrics`. `make docs` runs this module; a test compares the page with `render()`."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ Metrics
 .. This page is made by ``make docs`` from the rows in ``pybroker/metrics.py`` and
    ``pybroker/admin/families.py``; change those.
 
-``http://HOST:8090/metrics`` shows what the broker counts, in Prometheus' text format
-(``pybroker.http.listener`` says where). The names are those that dashboards for Kafka know: what
-Kafka's JMX exporter makes of Kafka's own names, and those of kafka_exporter, so that neither has to
-run beside this broker. What Kafka has no name for begins with ``pybroker_``. Counters begin at 0
-with each start.
+``http://HOST:8090/metrics`` shows the broker's metrics in Prometheus' text format
+(``pybroker.http.listener`` sets the address). The names are those of dashboards for Kafka: those
+that the JMX exporter derives from Kafka's own, and those of kafka_exporter. So neither exporter
+has to run beside this broker. Metrics that neither has begin with ``pybroker_``. Counters begin at
+0 with each start.
 
 Summaries have a line for each of the quantiles 0.5, 0.75, 0.95, 0.98, 0.99 and 0.999 of about the
-last minute, right to an eighth of their value (NaN where nothing was measured), and ``_sum`` and
-``_count`` since the start. Of the answers to Produce and Fetch that come at once one in sixteen is
-timed and stands for the others.
+last minute, exact to one eighth of their value (NaN without measurements), and ``_sum`` and
+``_count`` since the start. Of the Produce and Fetch requests that are answered at once, one in
+sixteen is timed and stands for the others.
 
-Each partition is told by one broker, its leader, and the cluster by the controller, so that sums
-over the brokers are right.
+Exactly one broker shows each partition, its leader, and only the controller shows the cluster, so
+that sums over the brokers are right.
 
-The families of the process have Prometheus' own names: ``process_cpu_seconds_total``,
-``process_resident_memory_bytes``, ``process_open_fds``, ``python_gc_collections_total`` and the
-rest of theirs.
+The families of the process have prometheus-client's own names: ``process_cpu_seconds_total``,
+``process_resident_memory_bytes``, ``process_open_fds``, ``python_gc_collections_total`` and so on.
 """
 
 

@@ -1,6 +1,6 @@
-"""Writes what the tables of states say into the pages: the diagrams of the controller's statuses
-into `replication.rst`, the states of groups and their answers into `groups.rst`. Run by
-`make docs`; a test compares the pages with `render()`."""
+"""Write the tables of states into the pages: the diagrams of the controller's states into
+`replication.rst`, the states of groups and their answers into `groups.rst`. `make docs` runs this
+module; a test compares the pages with `render()`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ StatusT = TypeVar("StatusT", bound=enum.Enum)
 
 
 def targets(moves: Mapping[StatusT, frozenset[StatusT]]) -> dict[str, list[str]]:
-    """Each status with those to which it may go, in the order of the table."""
+    """Each state with its possible next states, in the order of the table."""
     return {
         source.value: [target.value for target in moves if source in moves[target]]
         for source in type(next(iter(moves)))
@@ -45,7 +45,7 @@ def page_of(name: str) -> Path:
 
 
 def render(name: str) -> str:
-    """The part of the page between the marks, with them."""
+    """The part of the page from the first to the last mark, inclusive."""
     diagrams = "\n".join(
         f"{title}::\n\n{_diagram(moves)}\n" for title, moves in TABLES[name].items()
     )
@@ -63,7 +63,7 @@ def _diagram(moves: Mapping[str, list[str]]) -> str:
 
 
 def _answers() -> str:
-    """What a group answers in each state."""
+    """The answers of a group in each state."""
     lines: list[str] = []
     for state, answers in states.ANSWERS.items():
         lines += ["", f"**{state.value}**", ""]

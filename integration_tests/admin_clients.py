@@ -1,7 +1,7 @@
 """The admin clients of Python's libraries behind one vocabulary; Java's is in `java_admin`.
 
-Each operation gives plain values or raises `Refused` with Kafka's error code, whatever the library
-makes of it. An operation that a library does not have is missing from its class.
+Each operation returns plain values or raises `Refused` with Kafka's error code, however the
+library reports it. An operation that a library lacks is missing from its class.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pybroker.errors import ErrorCode
 from unit_tests.patience import PATIENCE_S
 
 T = TypeVar("T")
-confluent_admin: Any = confluent_kafka.admin  # half of it has no types
+confluent_admin: Any = confluent_kafka.admin  # half of the library has no types
 Configs = Mapping[str, str]
 
 
@@ -204,7 +204,7 @@ class KafkaPythonAdmin:
             found = admin.describe_configs([resource], config_filter="all")
         (by_name,) = found.values()
         (rows,) = by_name.values()
-        if not rows:  # it keeps the error to itself
+        if not rows:  # the library hides the error
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return {name: row["value"] for name, row in rows.items()}
 
@@ -270,7 +270,7 @@ class KafkaPythonAdmin:
 
 
 class AioKafkaAdmin:
-    """aiokafka. Some of its operations give the answers as they come off the wire."""
+    """aiokafka. Some of its operations return the decoded responses."""
 
     name = "aiokafka"
 
@@ -330,8 +330,8 @@ class AioKafkaAdmin:
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         key = aiokafka.TopicPartition(topic, partition)
-        wish = aiokafka.admin.RecordsToDelete(before)
-        found: int = self._do(lambda admin: admin.delete_records({key: wish}))[key]
+        wanted = aiokafka.admin.RecordsToDelete(before)
+        found: int = self._do(lambda admin: admin.delete_records({key: wanted}))[key]
         return found
 
     def cluster(self) -> tuple[str | None, set[int]]:

@@ -33,7 +33,7 @@ QUIET: Final = (
 
 @contextlib.contextmanager
 def session_at(connect: str) -> Iterator[kazoo.client.KazooClient]:
-    """A session of one's own with the ZooKeeper at "host:port" or "host:port/chroot"."""
+    """A new session with the ZooKeeper at "host:port" or "host:port/chroot"."""
     client = kazoo.client.KazooClient(connect)
     client.start()
     try:
@@ -44,15 +44,17 @@ def session_at(connect: str) -> Iterator[kazoo.client.KazooClient]:
 
 
 def end_session(connect: str, key: Mapping[str, Any]) -> int:
-    """End the session of a broker at once, as ZooKeeper does with one that it has not heard of.
-    `key` is as the broker keeps it in a file. Gives the session's id."""
+    """Expire the session of a broker at once, as ZooKeeper does after the session timeout. `key`
+    is the content of the broker's session file. Return the session's id."""
     session = SessionKey(int(key["id"]), bytes.fromhex(key["password"]))
     hosts = parse_connect_string(connect).hosts
 
     def was_gone() -> bool:
-        """Else it is taken over and closed, unless the broker is quicker and takes it back."""
+        """Take the session over and close it; True if it was gone before. The broker may take it
+        back first."""
         closing = close_session(hosts, session, timeout_s=ATTEMPT_S)
-        with ThreadPoolExecutor(1) as thread:  # a tap is called where an event loop runs
+        # in a thread of its own: a tap is called where an event loop runs already
+        with ThreadPoolExecutor(1) as thread:
             try:
                 return not thread.submit(asyncio.run, closing).result()
             except OSError:
@@ -98,11 +100,11 @@ class ApacheZooKeeper:
         wait_until(lambda: answers(self.port), what=f"ZooKeeper on port {self.port}")
 
     def client(self) -> contextlib.AbstractContextManager[kazoo.client.KazooClient]:
-        """A session of one's own."""
+        """Open a new session."""
         return session_at(self.connect)
 
     def close(self) -> None:
-        """Ends the server. Idempotent."""
+        """End the server. Idempotent."""
         if self._process is not None:
             self._process.close()
 
@@ -116,7 +118,7 @@ KAFKA_JAVA_OPTIONS: Final = (
     "-XX:MaxInlineLevel=15",
     "-Djava.awt.headless=true",
 )
-"""What Kafka's own start script gives to Java, for those who measure."""
+"""The JVM options of Kafka's own start script, for benchmarks."""
 
 
 class ApacheKafka:
@@ -191,7 +193,8 @@ class ApacheKafka:
         return self._process
 
     def _knows_itself(self) -> bool:
-        """Apache prints that it has started a moment before that."""
+        """Whether the broker is in its own metadata. Apache prints that it has started a moment
+        earlier."""
         with Connection(self.bootstrap) as connection:
             return len(metadata(connection).brokers) == 1
 
@@ -219,8 +222,8 @@ class ApacheKafka:
         return code
 
     def kill9(self) -> None:
-        """SIGKILL of the broker; its ZooKeeper lives on. Returns when its session there is over,
-        since it does not start before."""
+        """SIGKILL the broker; its ZooKeeper keeps running. Returns when the broker's session has
+        expired, because the broker cannot start again before."""
         self._earlier_output += self.process.output
         self.process.kill9()
         self._process = None

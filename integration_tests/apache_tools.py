@@ -1,7 +1,8 @@
-"""Apache's own command line tools beside ours: the same words to both, the answers line by line.
+"""Apache's own command line tools beside ours: the same arguments for both, outputs compared line
+by line.
 
-Why it exists: the promise of our tools is Kafka's text and exit codes, and only Kafka's own tools
-know them. Which differences are allowed stands in `integration_tests.differences`, nowhere else.
+Our tools promise Kafka's text and exit codes, and only Kafka's own tools define them. The allowed
+differences are in `integration_tests.differences` only.
 
     @pytest.fixture(scope="module")
     def tools(jars: str, shared_broker: Broker) -> Iterator[Tools]:
@@ -75,7 +76,7 @@ _MASKED: Final = "#"
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a tool gave."""
+    """The result of a tool."""
 
     words: tuple[str, ...]
     code: int
@@ -84,7 +85,7 @@ class Ran:
 
     @property
     def lines(self) -> list[str]:
-        """Of standard output, without trailing blanks at the end of the whole."""
+        """The lines of standard output, without trailing blanks at the end."""
         return self.out.splitlines()
 
     @property
@@ -95,7 +96,7 @@ class Ran:
 
 
 PATIENT: Final = {"consumer-groups": ("--timeout", str(PATIENCE_MS))}
-"""Of itself it waits for an answer for five seconds."""
+"""The tool's own default waits five seconds for an answer."""
 
 
 class ApacheTools:
@@ -134,7 +135,7 @@ class ApacheTools:
 
 class OurTools:
     """`pybroker TOOL`, a process a call: forked from one that has loaded the modules, which saves
-    most of the time of a call. (That the program starts by itself is the matter of other tests.)"""
+    most of the time of a call. (Other tests start the program itself.)"""
 
     def __init__(self, bootstrap: str | None = None) -> None:
         self._bootstrap = bootstrap
@@ -176,7 +177,7 @@ def _text_stream(number: int, mode: str) -> io.TextIOWrapper:
 
 
 class Tools:
-    """Both sides, on one broker (None: only tools that need none)."""
+    """Both sides, on one broker (None: only tools that need no broker)."""
 
     def __init__(self, bootstrap: str | None = None) -> None:
         self.apache = ApacheTools(bootstrap)
@@ -192,7 +193,7 @@ class Tools:
         mask: Iterable[str] = (),
         in_any_order: bool = False,
     ) -> Ran:
-        """Call both with the same words, and compare (`assert_same`). What ours gave."""
+        """Call both with the same arguments, compare (`assert_same`), and return our result."""
         theirs = self.apache(tool, *words, stdin=stdin)
         ours = self.ours(tool, *words, stdin=stdin)
         assert_same(theirs, ours, says=says, allow=allow, mask=mask, in_any_order=in_any_order)
@@ -224,9 +225,9 @@ def assert_same(
 ) -> None:
     """The exit codes are equal, and the lines of standard output after the differences named by
     `allow` and the patterns of `mask` were taken out; with `in_any_order` after sorting, too (for
-    what Java keeps in hash maps). Each text of `says` stands in what both of them said, on either
-    stream: the way to compare complaints, which Java adorns with stack traces. Ours never shows
-    one.
+    what Java keeps in hash maps). Each text of `says` occurs in the output of both, on either
+    stream: this compares error messages, to which Java adds stack traces. Ours never shows a stack
+    trace.
     """
     shown = f"\nApache {theirs}\nours   {ours}"
     assert ours.code == theirs.code, shown

@@ -1,6 +1,6 @@
 """A pybroker process for tests: its own data directory and port, started as a user starts it.
 
-`Broker` is what a test asks for; `PybrokerProcess` is ours, `ApacheKafka` (in
+Tests use the protocol `Broker`; `PybrokerProcess` is our broker, `ApacheKafka` (in
 `integration_tests.apache`) the reference with the same methods.
 """
 
@@ -35,7 +35,7 @@ class Broker(Protocol):
 
     @property
     def log_text(self) -> str:
-        """What all runs have printed."""
+        """The output of all runs."""
 
     def start(self) -> None:
         """Returns when the broker serves."""
@@ -50,7 +50,7 @@ class Broker(Protocol):
 
 
 def pybroker_command(*arguments: str) -> list[str]:
-    """How the tests call the program."""
+    """The command line by which tests call the program."""
     return [sys.executable, "-m", "pybroker", *arguments]
 
 
@@ -92,13 +92,13 @@ class PybrokerProcess:
         return self._earlier_output + (self._process.output if self._process else "")
 
     def launch(self) -> ChildProcess:
-        """Starts the process without waiting for anything."""
+        """Start the process without waiting for anything."""
         command = pybroker_command(
             "start", "--data", str(self.data), "--port", str(self.port), *self._arguments
         )
         if self._zookeeper is not None:
             command += ["--zookeeper", self._zookeeper]
-        # Brokers of tests that run at a time must not meet at the default ports.
+        # Brokers of concurrent tests must not collide on the default ports.
         overrides = {
             "pybroker.http.listener": "",
             "pybroker.embedded.zookeeper.port": "0",
@@ -136,5 +136,5 @@ class PybrokerProcess:
             self._process.close()
             self._forget()
         for orphan in processes_using(self.data):
-            with contextlib.suppress(psutil.NoSuchProcess):  # ZooKeeper dies with its broker
+            with contextlib.suppress(psutil.NoSuchProcess):  # ZooKeeper ends with its broker
                 orphan.kill()

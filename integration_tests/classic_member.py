@@ -2,8 +2,9 @@
 
     python -m integration_tests.classic_member ZOOKEEPER GROUP NAME TOPIC [OPTION=VALUE...]
 
-It prints a line of JSON for everything that happens, before it goes on: what it owns, loses and
-reads, with the seconds of the machine's monotonic clock. SIGTERM makes it leave in order.
+It prints a line of JSON for each event, before it goes on: the partitions that it gains and loses
+and the records that it reads, with the seconds of the machine's monotonic clock. On SIGTERM it
+leaves the group in order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def tell(event: str, **facts: object) -> None:
 
 
 class Diary:
-    """Tells of every gain and loss; a loss before anybody else may have it."""
+    """Prints each gain and loss of partitions; a loss is printed before another member may own the
+    partition."""
 
     async def before_release(self, partitions: Collection[TopicPartition]) -> None:
         tell("lost", partitions=sorted(key.partition for key in partitions))

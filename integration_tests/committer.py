@@ -1,5 +1,5 @@
-"""A simple consumer's commits, as frames: it asks who coordinates, commits, fetches, and tells what
-the broker answered."""
+"""The commits of a simple consumer, as frames: it finds the coordinator, commits, fetches, and
+returns the broker's answers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fetch_request(group: str, topic: str, *partitions: int) -> OffsetFetchReques
 
 
 def only_code(answer: OffsetCommitResponse) -> ErrorCode:
-    """That of all partitions, which must be one and the same."""
+    """The error code of all partitions, which must be the same."""
     (code,) = {part.error_code for topic in answer.topics for part in topic.partitions}
     return error_code(code)
 
@@ -73,7 +73,7 @@ class Committer:
             self._connection = None
 
     def coordinator(self) -> tuple[int, str]:
-        """(id, address)"""
+        """The coordinator's id and address."""
         found: list[tuple[int, str]] = []
 
         def look() -> bool:
@@ -91,7 +91,7 @@ class Committer:
         return found[-1]
 
     def try_commit(self, offsets: Mapping[int, int]) -> ErrorCode | None:
-        """None: nobody knows."""
+        """Commit once and return the error code; None if the outcome is unknown."""
         try:
             request = commit_request(self.group, self.topic, offsets)
             answer = self._connected().ask(COMMIT_VERSION, request, OffsetCommitResponse)
@@ -104,13 +104,13 @@ class Committer:
         return code
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """Until it is acknowledged."""
+        """Commit again until the commit is acknowledged."""
         wait_until(
             lambda: self.try_commit(offsets) is ErrorCode.NONE, what=f"the commit of {offsets}"
         )
 
     def try_fetch(self, *partitions: int) -> dict[int, tuple[int, str | None]] | None:
-        """Offset and text by partition; None: nobody knows."""
+        """Offset and metadata by partition; None without an answer."""
         try:
             request = fetch_request(self.group, self.topic, *partitions)
             answer = self._connected().ask(FETCH_VERSION, request, OffsetFetchResponse)
@@ -125,7 +125,7 @@ class Committer:
         return {part.partition_index: (part.committed_offset, part.metadata) for part in parts}
 
     def fetch_with_text(self, *partitions: int) -> dict[int, tuple[int, str | None]]:
-        """Until it is answered."""
+        """Fetch again until there is an answer."""
         found: list[dict[int, tuple[int, str | None]]] = []
 
         def ask() -> bool:
@@ -138,7 +138,7 @@ class Committer:
         return found[-1]
 
     def fetch(self, *partitions: int) -> dict[int, int]:
-        """The offsets alone."""
+        """The offsets only."""
         found = self.fetch_with_text(*partitions)
         return {partition: offset for partition, (offset, _) in found.items()}
 

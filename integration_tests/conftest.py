@@ -1,8 +1,8 @@
-"""Fixtures: brokers of one's own, and programs that may be missing.
+"""Fixtures: brokers for tests, and outside programs that may be missing.
 
-`PYBROKER_TEST_BOOTSTRAP` says what the brokers are: `process` (also without it) our broker as users
-start it, `memory` our broker in the process of the tests, `apache` Apache Kafka, to see whether a
-test asks for what Kafka really does. Tests that the brokers cannot pass are marked, and left out.
+`PYBROKER_TEST_BOOTSTRAP` chooses the brokers: `process` (the default) is our broker as users start
+it, `memory` our broker in the process of the tests, `apache` Apache Kafka, to check that a test
+expects Kafka's real behaviour. Tests that such brokers cannot pass are marked, and left out.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ MARKS: Final = {
     "memory": "process: asks for something that only a process of its own does",
     "apache": "ours: asks for something that only pybroker does",
 }
-"""The kinds of brokers, and the mark of the tests that they cannot pass."""
+"""Kind of broker -> mark of the tests that it cannot pass."""
 BOOTSTRAP: Final = os.environ.get("PYBROKER_TEST_BOOTSTRAP", "process")
 ON_APACHE: Final = BOOTSTRAP == "apache"
 _LOG_LINES_SHOWN: Final = 60
 
 
 class BrokerMaker(Protocol):
-    """Makes a broker that is not started; it is ended with the test."""
+    """Creates a broker without starting it. The broker is ended with the test."""
 
     def __call__(
         self, *, overrides: Mapping[str, str] | None = None, zookeeper: str | None = None
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--stage`, files of other stages are not even imported."""
+    """With `--stage`, files of other stages are not imported."""
     stage = config.getoption("--stage")
     is_test = stages.FOLDER in collection_path.parents and collection_path.match("test_*.py")
     return True if stage and is_test and stages.stage_of(collection_path) != stage else None
@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Groups(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives each group of tests to the next free process, in the order of collection."""
+    """Assigns each group of tests to the next free process, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return stages.group_of(self.config.rootpath / nodeid.partition("::")[0])
@@ -97,7 +97,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Groups
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows what its brokers printed."""
+    """Show the output of a failed test's brokers."""
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         for broker in item.stash.get(_BROKERS, []):
@@ -123,7 +123,7 @@ def _make(
 
 @contextmanager
 def running(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterator[Broker]:
-    """A broker that serves."""
+    """A running broker."""
     broker = _make(folder, overrides)
     try:
         broker.start()
@@ -166,7 +166,7 @@ def broker(shared_broker: Broker, request: pytest.FixtureRequest) -> Broker:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic name that nobody else uses."""
+    """A topic name that no other test uses."""
     return f"{request.function.__name__.removeprefix('test_')[:60]}-{uuid.uuid4().hex[:8]}"
 
 
@@ -184,8 +184,7 @@ def datasets() -> Path:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one Spark session of the run; it has Apache's connector where `connector` does not
-    skip."""
+    """The one Spark session of the run. It has Apache's connector if `connector` does not skip."""
     jars, _ = spark_session.connector_or_reason()
     with spark_session.session(tmp_path_factory.mktemp("spark"), jars=jars) as made:
         yield made
@@ -200,7 +199,7 @@ def numbers(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> 
 
 @pytest.fixture(scope="session")
 def connector(spark: SparkSession) -> SparkSession:
-    """The session, with `format("kafka")` in it."""
+    """The session with `format("kafka")`."""
     _, reason = spark_session.connector_or_reason()
     if reason:
         pytest.skip(reason)
@@ -209,8 +208,8 @@ def connector(spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def ctrl_c_heeded() -> Iterator[None]:
-    """What a terminal starts heeds it; what a script starts in the background inherits that it is
-    ignored, and hands that on to what it starts itself."""
+    """Let child processes handle SIGINT. A process that a script starts in the background inherits
+    SIGINT as ignored, and passes that on to its children."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -229,7 +228,7 @@ def zookeeper(tmp_path: Path, jars: str) -> Iterator[ApacheZooKeeper]:
 
 @pytest.fixture
 def network() -> Iterator[namespaces.Network]:
-    """Machines of this test alone, whose packets can be dropped."""
+    """Network namespaces of this test alone, whose packets can be dropped."""
     reason = namespaces.reason_to_skip()
     if reason is not None:
         pytest.skip(reason)
@@ -238,7 +237,7 @@ def network() -> Iterator[namespaces.Network]:
 
 
 def or_skip(get: Callable[[], T]) -> T:
-    """What `get()` gives; skips the test when an outside program or registry is missing."""
+    """The result of `get()`. Skips the test if an outside program or registry is missing."""
     try:
         return get()
     except (maven.MavenUnavailable, npm.NpmUnavailable, KcatUnavailable) as error:

@@ -1,8 +1,8 @@
-"""Where what we do differs from Apache's 3.9.1, and why: the one list of it.
+"""The only list of differences from Apache Kafka 3.9.1, with their reasons.
 
 Tests that compare tools with Apache's name the rows that they allow, and `docs/compatibility.rst`
 shows the same rows; `integration_tests/test_compatibility.py` holds the two together. A difference
-without a row is a fault. `python -m integration_tests.differences` writes the rows into that
+without a row is a defect. `python -m integration_tests.differences` writes the rows into that
 page.
 """
 
@@ -24,7 +24,7 @@ Lines = list[str]
 @dataclass(frozen=True, slots=True)
 class Difference:
     """`tool` is its name, or "all tools". `what` and `reason` are sentences of the document.
-    `apache` and `ours` make the lines that are to be compared from those that were printed."""
+    `apache` and `ours` convert the printed lines into the lines to compare."""
 
     tool: str
     what: str
@@ -34,18 +34,18 @@ class Difference:
 
 
 def without(pattern: str) -> Callable[[Lines], Lines]:
-    """Leaves out the lines that contain a match."""
+    """Leave out the lines that contain a match."""
     return lambda lines: [line for line in lines if not re.search(pattern, line)]
 
 
 def replaced(pattern: str, text: str) -> Callable[[Lines], Lines]:
-    """Writes `text` (with \\1 for groups) for each match."""
+    """Replace each match by `text` (with \\1 for groups)."""
     return lambda lines: [re.sub(pattern, text, line) for line in lines]
 
 
 def without_events(lines: Lines) -> Lines:
-    """Leaves out what the ZooKeeper shell tells of its own connection, with the blank lines and
-    the word around it."""
+    """Leave out the ZooKeeper shell's events of its own connection, with the blank lines and the
+    heading around them."""
     return [
         line
         for line in lines
@@ -54,7 +54,7 @@ def without_events(lines: Lines) -> Lines:
 
 
 def with_sorted_partitions(lines: Lines) -> Lines:
-    """Sorts the lists of partitions in lines of the election tools."""
+    """Sort the lists of partitions in lines of the election tools."""
 
     def ordered(found: re.Match[str]) -> str:
         return ", ".join(sorted(re.split(", ?", found[0])))
@@ -63,14 +63,14 @@ def with_sorted_partitions(lines: Lines) -> Lines:
 
 
 def until_metrics(lines: Lines) -> Lines:
-    """What stands before the table of metrics."""
+    """The lines before the table of metrics."""
     ends = [number for number, line in enumerate(lines) if line.startswith("Metric Name")]
     return lines[: ends[0]] if ends else lines
 
 
 def with_split_tables(lines: Lines) -> Lines:
-    """Gives the rows of consumer-groups, which Apache 3.9 prints behind the headings of their
-    table, a line each."""
+    """Put each row of consumer-groups on a line of its own: Apache 3.9 prints the rows behind the
+    headings of their table."""
     found = []
     for line in lines:
         for head, row in (_RESET_TABLE, _DELETED_TABLE):
@@ -94,7 +94,7 @@ _DELETED_TABLE: Final = (
 
 
 def with_lag_from_zero(lines: Lines) -> Lines:
-    """Writes 0 for a LAG below zero in lines of consumer-groups, in the width that it has."""
+    """Replace a negative LAG in lines of consumer-groups by 0, in the same width."""
     return [re.sub(r"(?<= )-\d+(?= )", lambda found: "0".ljust(len(found[0])), x) for x in lines]
 
 
@@ -103,7 +103,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "all tools",
         "A failure is one line on standard error, and wrong usage is that line and a hint at"
         " --help. Apache's tools add a Java stack trace or the whole list of options.",
-        "A person has to find the sentence that matters.",
+        "The user sees the relevant sentence at once.",
     ),
     "version": Difference(
         "all tools",
@@ -113,34 +113,34 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "json": Difference(
         "all tools",
         "There is --format json.",
-        "Scripts need not take apart what is written for people.",
+        "Scripts need not parse text that is written for people.",
     ),
     "spelling of --admin.config": Difference(
         "all tools",
-        "Both --command-config and --admin.config are taken wherever one of them is known.",
+        "Every tool with one of --command-config and --admin.config accepts both.",
         "Kafka uses the two in different tools for the same thing.",
     ),
     "abbreviated options": Difference(
         "all tools",
-        "Options are written out. Apache's tools also take --boot for --bootstrap-server.",
-        "A new option could give an old script another meaning.",
+        "Options cannot be abbreviated. Apache's tools also accept --boot for --bootstrap-server.",
+        "A new option could change the meaning of an old script.",
     ),
     "order of topics": Difference(
         "configs",
-        "Topics come by name. Apache prints them in the order of a hash table.",
+        "Topics are sorted by name. Apache prints them in the order of a hash table.",
         "The same cluster prints the same lines.",
         sorted,
         sorted,
     ),
     "unknown broker": Difference(
         "configs",
-        "A broker that is not in the cluster is told at once. Apache's tool waits for a minute.",
+        "An unknown broker is reported at once. Apache's tool waits for a minute.",
         "The cluster knows its brokers.",
     ),
     "single broker options": Difference(
         "configs",
-        "Options of brokers are changed one by one. Apache's tool reads all that was set, and"
-        " writes all of it again, so that it refuses while a password is set.",
+        "Options of brokers are changed one by one. Apache's tool reads all dynamic options and"
+        " writes them all again, so it fails while a password is set.",
         "Two operators do not undo each other's changes.",
     ),
     "quotas": Difference(
@@ -150,20 +150,21 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "deprecation of ZooKeeper": Difference(
         "configs",
-        "No warning that --zookeeper will be removed.",
-        "It will not be.",
+        "There is no warning that --zookeeper will be removed.",
+        "pybroker keeps the option.",
         without("^Warning: --zookeeper is deprecated|^Use --bootstrap-server instead to specify"),
     ),
     "topics in ZooKeeper": Difference(
         "configs",
-        "--zookeeper takes topics, as Kafka did until 2.8; 3.9.1 refuses them.",
-        "It is how scripts of that time change a topic while no broker runs.",
+        "--zookeeper accepts topics, as Kafka did until 2.8; 3.9.1 refuses them.",
+        "Scripts of that time change a topic in this way while no broker runs.",
     ),
     "usable versions": Difference(
         "broker-api-versions",
-        "[usable: N] is the version that our client uses. On a broker of ours the lines are the"
-        " same; of newer brokers our client uses less, and APIs that it never uses show none.",
-        "The tool tells what this client and that broker do with each other.",
+        "[usable: N] is the version that our client uses. For our broker the lines are the same;"
+        " for newer brokers our client uses lower versions, and APIs that it never uses have no"
+        " version.",
+        "The tool shows the versions between this client and that broker.",
         replaced(r" \[usable: \d+\]", ""),
         replaced(r" \[usable: \d+\]", ""),
     ),
@@ -177,87 +178,86 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "name of a missing topic": Difference(
         "topics",
         "Topic 'x' does not exist as expected. Apache says Topic 'Optional[x]'.",
-        "It is a slip of its release 3.",
+        "It is a defect of Apache's release 3.",
         replaced(r"'Optional\[(.*)\]'", r"'\1'"),
     ),
     "values with =": Difference(
         "topics",
-        "--config takes name= (an empty value) and values with an equals sign.",
+        "--config accepts name= (an empty value) and values with an equals sign.",
         "Some options have such values.",
     ),
     "order of groups": Difference(
         "consumer-groups",
-        "Groups, topics and partitions come by name. Apache prints them in the order of a hash"
-        " table.",
+        "Groups, topics and partitions are sorted by name. Apache prints them in the order of a"
+        " hash table.",
         "The same cluster prints the same lines.",
         sorted,
         sorted,
     ),
     "rows of tables": Difference(
         "consumer-groups",
-        "Each row of --reset-offsets and --delete-offsets has its line. Apache's release 3.9 prints"
-        " all of them in the line of the headings.",
-        "It is a slip of its release 3.",
+        "Each row of --reset-offsets and --delete-offsets has its own line. Apache's release 3.9"
+        " prints all rows in the line of the headings.",
+        "It is a defect of Apache's release 3.",
         with_split_tables,
     ),
     "errors of groups": Difference(
         "consumer-groups",
-        "An error is told by Kafka's name of its code, and who is still in a group that has to be"
-        " empty by a line on standard error each. Apache prints the Java class.",
-        "There are no Java classes here, and the next question is who it is.",
+        "An error is shown by the name of its Kafka error code. If a group has to be empty, each"
+        " of its members is listed in a line on standard error. Apache prints the Java class.",
+        "There are no Java classes here, and the operator needs to know the members.",
         replaced(r"(due to: |Error: :).*", r"\1"),
         replaced(r"(due to: |Error: :).*", r"\1"),
     ),
     "names of deleted groups": Difference(
         "consumer-groups",
-        "Where some groups could not be deleted, those that were are listed as 'a', 'b'. Apache"
+        "If some groups could not be deleted, the deleted ones are listed as 'a', 'b'. Apache"
         " prints 'a'b', '.",
-        "It is a slip of its release 3.",
+        "It is a defect of Apache's release 3.",
         replaced(r"(deleted successfully: ).*", r"\1"),
         replaced(r"(deleted successfully: ).*", r"\1"),
     ),
     "failed commands": Difference(
         "consumer-groups",
-        "A command that fails as a whole ends with 1, and the line that tells why is on standard"
-        " error. Apache's ends with 0 after a line on standard output. What a group refuses is told"
-        " as Apache's tells it, with 0.",
-        "A script has to know that nothing was done.",
+        "A command that fails as a whole has exit code 1 and prints the reason on standard error."
+        " Apache's tool has exit code 0 and prints a line on standard output. The refusals of"
+        " single groups are printed as by Apache's tool, with exit code 0.",
+        "A script must notice that nothing was done.",
     ),
-    "partitions that are not there": Difference(
+    "missing partitions": Difference(
         "consumer-groups",
-        "--reset-offsets refuses a partition that its topic does not have. Apache's asks for it"
-        " until --timeout.",
+        "--reset-offsets refuses a missing partition. Apache's tool asks for it until --timeout.",
         "The cluster knows its partitions.",
     ),
     "lag below zero": Difference(
         "consumer-groups",
-        "LAG is 0 where a group has committed an offset beyond the end. Apache prints a negative"
+        "LAG is 0 if a group has committed an offset beyond the log end. Apache prints a negative"
         " number.",
-        "Nothing is left to read; the two offsets show what has happened.",
+        "There is nothing left to read; the two offsets show the difference.",
         with_lag_from_zero,
     ),
     "lag in detail": Difference(
         "consumer-groups",
         "There is --lag-details: last stable offset, lag in bytes and in seconds.",
-        "Records alone do not tell how late a group is.",
+        "The number of records does not show how late a group is.",
     ),
     "types of groups": Difference(
         "consumer-groups",
-        "--list --type prints Unknown and refuses a choice, also on newer brokers, which tell types"
-        " by version 5 of ListGroups.",
-        "All groups of Kafka's ZooKeeper years are of one type.",
+        "--list --type prints Unknown and refuses a filter, also on newer brokers, which return"
+        " types in version 5 of ListGroups.",
+        "All groups of Kafka's ZooKeeper era have one type.",
     ),
     "errors of partitions": Difference(
         "delete-records",
-        "An error is told by Kafka's name of its code. Apache prints the Java class.",
-        "There are no Java classes here; the name is what documents and other clients use.",
+        "An error is shown by the name of its Kafka error code. Apache prints the Java class.",
+        "There are no Java classes here; documents and other clients use the name.",
         replaced("error: .*", "error"),
         replaced("error: .*", "error"),
     ),
     "order of partitions": Difference(
         "delete-records",
-        "The lines come in the order of the file. Apache prints them in that of a hash table.",
-        "Whoever wrote the file finds its lines.",
+        "The lines are in the order of the file. Apache prints them in the order of a hash table.",
+        "The author of the file finds its lines.",
         sorted,
         sorted,
     ),
@@ -271,40 +271,40 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "errors of elections": Difference(
         "leader-election and preferred-replica-election",
-        "An error is told by Kafka's name of its code. Apache prints the Java class.",
+        "An error is shown by the name of its Kafka error code. Apache prints the Java class.",
         "There are no Java classes here.",
         replaced(r"(^Error completing .* for partition: \S+: ).*", r"\1"),
         replaced(r"(^Error completing .* for partition: \S+: ).*", r"\1"),
     ),
     "deprecation of the old election tool": Difference(
         "preferred-replica-election",
-        "No warning that the tool and --zookeeper are deprecated.",
-        "They are not.",
+        "There is no warning that the tool and --zookeeper are deprecated.",
+        "They are not deprecated here.",
         without(
             "^This tool is deprecated|^Warning: --zookeeper is|^Use --bootstrap-server instead"
         ),
     ),
     "elections that did not happen": Difference(
         "preferred-replica-election",
-        "With --zookeeper the tool waits until the controller has held the election, prints a line"
-        " for each partition that has another leader nevertheless, and then ends with 1. Apache's"
-        " ends with 0 as soon as it has asked.",
-        "Nobody hears otherwise of an election that did not happen.",
+        "With --zookeeper the tool waits until the controller has held the election, prints a"
+        " line for each partition that still has another leader, and then ends with exit code 1."
+        " Apache's tool ends with exit code 0 as soon as it has written the request.",
+        "Otherwise the operator does not learn that an election did not happen.",
     ),
     "leaders that were elected before": Difference(
         "preferred-replica-election",
-        "With --bootstrap-server, 'Preferred replica already elected' names the partitions of"
-        " which that is true. Apache's names those that were elected just now, or none.",
-        "It is a slip of its release 2.",
+        "With --bootstrap-server, 'Preferred replica already elected' names the right partitions."
+        " Apache's tool names those that were elected just now, or none.",
+        "It is a defect of Apache's release 2.",
         replaced("^(Preferred replica already elected for partitions).*", r"\1"),
         replaced("^(Preferred replica already elected for partitions).*", r"\1"),
     ),
     "descriptions of older releases": Difference(
         "topics",
-        "--describe prints what release 3.9 prints. Until 2.8 there are no columns Elr and"
+        "--describe prints the text of release 3.9. Until 2.8 there are no columns Elr and"
         " LastKnownElr, and --zookeeper shows only the options of the topic itself; until 2.1 there"
         " are no blanks after the colons of the first line and no TopicId.",
-        "Two texts cannot be had at the same time.",
+        "The tool can print only one of the texts.",
         lambda lines: replaced(r"^(Topic:)(?=\S)", r"\1 ")(
             replaced(r"\t(PartitionCount|ReplicationFactor|Configs):(?=\S)", r"\t\1: ")(
                 replaced(r"\tTopicId: \S+|[ \t]+$", "")(lines)
@@ -312,16 +312,16 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         ),
         replaced(r"\tTopicId: \S+|\tElr: N/A\tLastKnownElr: N/A|[ \t]+$", ""),
     ),
-    "moments of tiered storage": Difference(
+    "times of tiered storage": Difference(
         "get-offsets",
-        "--time takes no earliest-local (-4) and latest-tiered (-5), and no other number below -3."
-        " Apache's tool asks, prints nothing and ends with 0.",
-        "There is no tiered storage in Kafka's ZooKeeper years.",
+        "--time refuses earliest-local (-4), latest-tiered (-5) and all other numbers below -3."
+        " Apache's tool sends them, prints nothing and ends with exit code 0.",
+        "pybroker has no tiered storage.",
     ),
     "blanks between numbers": Difference(
         "get-offsets",
-        "--partitions takes blanks after its commas.",
-        "They cannot mean anything else.",
+        "--partitions accepts blanks after its commas.",
+        "Their meaning is unambiguous.",
     ),
     "decoders of internal topics": Difference(
         "dump-log",
@@ -331,48 +331,48 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "records of offsets that cannot be read": Difference(
         "dump-log",
-        "--offsets-decoder says in other words why it skips a record, does not know the records of"
-        " KIP-848, and shows the fields that it knows of a subscription of a later version.",
+        "--offsets-decoder words the reason for a skipped record differently, does not decode the"
+        " records of KIP-848, and shows the known fields of a subscription of a later version.",
         "Apache's words name its own code; groups of KIP-848 need KRaft.",
     ),
     "binary payloads": Difference(
         "dump-log",
         "DefaultDecoder prints hexadecimal digits. Apache's prints the address of an array.",
-        "The digits say what is there.",
+        "The digits show the content.",
     ),
     "other decoders": Difference(
         "dump-log",
-        "Classes of one's own are refused.",
-        "There is no Java machine to load them.",
+        "User-defined classes are refused.",
+        "There is no JVM to load them.",
     ),
     "old message formats in depth": Difference(
         "dump-log",
-        "Messages of formats 0 and 1 are printed, but not looked into (--deep-iteration ends with"
-        " an error).",
+        "Messages of formats 0 and 1 are printed, but not decompressed (--deep-iteration ends"
+        " with an error).",
         "The broker has never written them.",
     ),
     "damaged records": Difference(
         "dump-log",
         "A batch that cannot be decoded ends the tool before its first record is printed. Apache"
         " prints the records before the fault.",
-        "They are decoded together.",
+        "The records of a batch are decoded together.",
     ),
     "order of directories and partitions": Difference(
         "log-dirs",
-        "Directories come in the order of log.dirs, partitions by name. Apache prints both in the"
-        " order of a hash table.",
+        "Directories are in the order of log.dirs, partitions sorted by name. Apache prints both in"
+        " the order of a hash table.",
         "The same cluster prints the same lines.",
     ),
     "failed records": Difference(
         "producer-perf-test",
-        "The exit code is 1 if a record was not delivered, and ten reasons at most are shown."
-        " Apache ends with 0 after a stack trace for each.",
-        "A measurement without its records is no measurement.",
+        "The exit code is 1 if a record was not delivered, and at most ten reasons are shown."
+        " Apache's tool ends with exit code 0 after a stack trace for each.",
+        "A measurement with lost records is not valid.",
     ),
     "bootstrap server of the test": Difference(
         "producer-perf-test",
-        "--bootstrap-server is taken, too, beside bootstrap.servers in --producer-props.",
-        "All other tools have it, and Kafka's since 4.1.",
+        "--bootstrap-server is accepted, besides bootstrap.servers in --producer-props.",
+        "All other tools have it, and so has Kafka's since 4.1.",
     ),
     "transactions": Difference(
         "producer-perf-test",
@@ -382,37 +382,37 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "throughput of zero": Difference(
         "producer-perf-test",
         "--throughput 0 is refused. Apache sends one record and then waits for ever.",
-        "Nobody can want it.",
+        "It has no use.",
     ),
     "random payloads": Difference(
         "producer-perf-test",
-        "The random letters are not the same ones, though of the same alphabet.",
+        "The random letters differ, but are of the same alphabet.",
         "Nothing depends on them, and ours are made many at a time.",
     ),
     "metrics of the client": Difference(
         "producer-perf-test and consumer-perf-test",
-        "--print-metrics prints only what the test has counted itself, with Kafka's names.",
+        "--print-metrics prints only the counters of the test itself, with Kafka's names.",
         "Our client keeps few counters.",
         until_metrics,
         until_metrics,
     ),
     "no group": Difference(
         "consumer-perf-test",
-        "All partitions are read by assignment; --group is taken and not used, and"
+        "All partitions are read by assignment; --group is accepted and has no effect, and"
         " rebalance.time.ms is the time until the partitions were known.",
-        "What is measured is reading, not the group's rebalances.",
+        "The tool measures reading, not the group's rebalances.",
     ),
     "reading without a group": Difference(
         "console-consumer",
         "Without a group the partitions that a topic has at the start are read by assignment."
-        " Apache's joins a group console-consumer-NNN that nobody uses again; ours does so for"
-        " --include.",
-        "To look into a topic needs no coordinator, and does not wait for one.",
+        " Apache's tool joins a group console-consumer-NNN that is never used again; ours does so"
+        " only for --include.",
+        "Reading a topic then needs no coordinator, and does not wait for one.",
     ),
     "retries": Difference(
         "verifiable-producer",
-        "What fails is sent again within delivery.timeout.ms. Apache's sends once.",
-        "Our producer is idempotent: a second try is never stored twice.",
+        "Failed records are sent again within delivery.timeout.ms. Apache's tool sends once.",
+        "Our producer is idempotent: a retried record is never stored twice.",
     ),
     "exceptions": Difference(
         "verifiable-producer",
@@ -421,34 +421,35 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "failed consumers": Difference(
         "verifiable-consumer",
-        "The exit code is 1, with a line on standard error, if reading cannot go on. Apache's ends"
-        " with 0.",
-        "A test has to know that something was wrong.",
+        "The exit code is 1, with a line on standard error, if reading cannot go on. Apache's"
+        " tool ends with exit code 0.",
+        "A test must notice the failure.",
     ),
     "group protocol": Difference(
         "verifiable-consumer",
         "--group-protocol consumer is refused.",
-        "It is younger than Kafka's ZooKeeper years.",
+        "The protocol needs KRaft.",
     ),
     "events of the connection": Difference(
         "zookeeper-shell",
-        "That the connection is there is told once, before the first answer, and not that it was"
-        " closed. Apache's shell prints each once or twice, somewhere between the answers.",
+        "The shell prints the connection event once, before the first answer, and no event of its"
+        " end. Apache's shell prints each once or twice, somewhere between the answers.",
         "Output in the same order can be compared and piped.",
         without_events,
         without_events,
     ),
     "server that does not answer": Difference(
         "zookeeper-shell",
-        "If no server can be reached the shell says why and ends with 1. Apache's shell goes on"
-        " trying, and each command fails.",
-        "A wrong address should be told at once.",
+        "If no server can be reached, the shell prints the reason and ends with exit code 1."
+        " Apache's shell goes on trying, and each command fails.",
+        "A wrong address should be reported at once.",
     ),
     "commands of the shell": Difference(
         "zookeeper-shell",
-        "No quotas, addWatch, removewatches, reconfig, getEphemerals and whoami, no containers and"
-        " nodes with a time to live, no TLS. There is help, which ends with 0.",
-        "Kafka uses none of these; the library that speaks with ZooKeeper lacks most of them.",
+        "There is no listquota, setquota, delquota, addWatch, removewatches, reconfig,"
+        " getEphemerals and whoami, no container and TTL nodes, and no TLS. There is help, which"
+        " ends with exit code 0.",
+        "Kafka uses none of these; the ZooKeeper client library lacks most of them.",
     ),
     "version of the shell": Difference(
         "zookeeper-shell",
@@ -458,11 +459,11 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         replaced("^ZooKeeper CLI version: .*", "ZooKeeper CLI version"),
     ),
 }
-"""By a short name in words."""
+"""Short name -> difference."""
 
 
 def render() -> str:
-    """The rows as `docs/compatibility.rst` has them."""
+    """The rows in the form of `docs/compatibility.rst`."""
     parts = []
     for tool in dict.fromkeys(row.tool for row in DIFFERENCES.values()):
         parts.append(f"{tool}\n{'~' * len(tool)}\n")
@@ -483,7 +484,7 @@ def render() -> str:
 
 
 def page_with_rows(text: str) -> str:
-    """The page with these rows in place of those that it has: they are its last part."""
+    """The page with its rows, which are its last part, replaced by these."""
     before, heading, _ = text.partition(_HEADING)
     return before + heading + render().strip() + "\n"
 

@@ -1,8 +1,8 @@
-"""A Docker engine of the test's own, and a Debian to build images on where none can be pulled.
+"""A Docker engine of the test's own, and a Debian base image for machines that cannot pull one.
 
 Needs root, `dockerd` and `debootstrap`; `.ci/setup docker` installs them. Both run in namespaces
-for processes and mounts, so that all that they start and mount ends with them, also when the test
-run is killed. The engine has no network: its containers use that of the machine, or none.
+for processes and mounts, so that all their processes and mounts end with them, even if the test
+run is killed. The engine has no network: its containers use the machine's network, or none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ for folder in /etc/docker /run/docker /run/containerd; do
 done
 exec dockerd "$@"
 """
-"""The folders that an engine shares with others, whatever its options say, are empty for ours."""
+"""Folders that every engine shares, whatever its options say. Ours gets empty ones."""
 _OPTIONS: Final = (
     "--bridge=none",
     "--iptables=false",
@@ -42,7 +42,7 @@ _OPTIONS: Final = (
 _PREFIX: Final = "pybroker-docker-"
 _MEMORY: Final = Path("/dev/shm")
 _MEMORY_BYTES_MIN: Final = 6_000_000_000
-"""Four times what the image, its layers and its containers take."""
+"""Four times the size of the image, its layers and its containers."""
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _CERTIFICATES: Final = Path("/usr/local/share/ca-certificates")
 _DPKG: Final = """force-unsafe-io
@@ -50,19 +50,18 @@ path-exclude /usr/share/doc/*
 path-exclude /usr/share/locale/*
 path-exclude /usr/share/man/*
 """
-"""As in Debian's own small images: installs are not synced, and leave out what nobody reads there.
+"""As in Debian's own small images: installs are not synced, and leave out documentation.
 """
 
 
 class DockerUnavailable(Exception):
-    """This machine lacks what is needed; the message is the reason, fit for a skipped test."""
+    """This machine lacks a requirement. The message is the reason, fit for a skipped test."""
 
 
 @contextlib.contextmanager
 def running() -> Iterator[str]:
-    """The URL of an engine that is started here and ended in the end.
-
-    Raises DockerUnavailable with the reason when none can be started.
+    """Start an engine, yield its URL, and end it. Raises DockerUnavailable with the reason if none
+    can be started.
     """
     _need("dockerd", "docker.io")
     _remove_leftovers()
@@ -92,9 +91,8 @@ def running() -> Iterator[str]:
 
 
 def base_image() -> Path:
-    """A tar file with a small Debian of this machine's release, which trusts what it trusts.
-
-    Quick when it is cached. Raises DockerUnavailable with the reason when it cannot be made.
+    """A tar file with a small Debian of this machine's release and with its trusted certificates.
+    Quick if it is cached. Raises DockerUnavailable with the reason if it cannot be made.
     """
     _need("debootstrap", "debootstrap")
     release = platform.freedesktop_os_release()
@@ -147,7 +145,7 @@ def _bootstrap(root: Path, codename: str, *mirror: str) -> None:
 
 
 def _mirror(codename: str) -> list[str]:
-    """Where this machine gets its Debian from, in a list; empty if it does not say."""
+    """The Debian mirrors of this machine's package sources; empty if there are none."""
     wanted = ("Created-By: Packages", f"Codename: {codename}", "Component: main")
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", *wanted]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -159,8 +157,8 @@ def _last_line(process: ChildProcess) -> str:
 
 
 def _end(process: ChildProcess) -> None:
-    """End all that is in its namespaces: the first process there takes the others along, and
-    `unshare` ends when they are gone."""
+    """End all processes in its namespaces: they end with the first one, and `unshare` ends after
+    them."""
     with contextlib.suppress(psutil.Error):
         for first in psutil.Process(process.pid).children():
             first.kill()
@@ -169,8 +167,8 @@ def _end(process: ChildProcess) -> None:
 
 
 def _data_parent() -> Path:
-    """Where an engine keeps its data: in memory if there is room, as layers are many small files
-    that are synced."""
+    """The folder for an engine's data: in memory if there is room, because layers are many small,
+    synced files."""
     with contextlib.suppress(OSError):
         free = min(shutil.disk_usage(_MEMORY).free, psutil.virtual_memory().available)
         if free > _MEMORY_BYTES_MIN:
@@ -179,7 +177,7 @@ def _data_parent() -> Path:
 
 
 def _remove(folder: Path) -> None:
-    """The data of an engine that has ended, and its groups of processes."""
+    """Remove the data of an engine that has ended, and its control groups."""
     for group in (*_CGROUPS.glob(folder.name), *_CGROUPS.glob(f"*/{folder.name}")):
         for path, _, _ in os.walk(group, topdown=False):
             with contextlib.suppress(FileNotFoundError):  # two names may lead to the same groups
@@ -188,7 +186,7 @@ def _remove(folder: Path) -> None:
 
 
 def _remove_leftovers() -> None:
-    """Folders that the engines of killed test runs have left."""
+    """Remove folders that engines of killed test runs have left."""
     for parent in {_MEMORY, Path(tempfile.gettempdir())}:
         for folder in parent.glob(f"{_PREFIX}*"):
             if not psutil.pid_exists(int(folder.name.removeprefix(_PREFIX).partition("-")[0])):

@@ -1,7 +1,7 @@
 """A real ZooKeeper ensemble of three for tests, from the jars of the embedded server.
 
-Members are killed, paused and started again one by one. Each is asked by `srvr` what it is; a
-member that has no quorum does not serve, and answers that it does not.
+Members are killed, paused and started again one by one. The command `srvr` tells a member's role;
+a member without a quorum answers that it does not serve.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Member:
         )
 
     def mode(self) -> str:
-        """`leader` or `follower`; empty when it does not serve."""
+        """`leader` or `follower`; empty if it does not serve."""
         with contextlib.suppress(OSError):
             address = (self.place.host, self.client_port)
             with socket.create_connection(address, timeout=ATTEMPT_S) as connection:
@@ -85,8 +85,8 @@ class Member:
 class Ensemble:
     """Three members, numbered from 1, in `folder`. Started by `start`, ended by `close`.
 
-    `places` puts them elsewhere than on 127.0.0.1. A member that is out of touch notices it after
-    `sync_limit` ticks.
+    `places` runs them on other addresses than 127.0.0.1. A member that has lost contact notices it
+    after `sync_limit` ticks.
     """
 
     def __init__(
@@ -131,19 +131,19 @@ class Ensemble:
         return [n for n, each in self.members.items() if each.process and each.process.running]
 
     def log_text(self, number: int) -> str:
-        """What all runs of a member have printed."""
+        """The output of all runs of a member."""
         member = self.members[number]
         return "\n".join([*member.earlier_output, member.process.output if member.process else ""])
 
     def start(self) -> None:
-        """Start those that do not run; returns when all serve."""
+        """Start the members that do not run, and wait until all serve."""
         for number in self.members.keys() - set(self.running):
             self._launch(self.members[number])
         self.wait_for_quorum(self.members.keys())
 
     def restart(self, number: int) -> None:
-        """Start a member that was killed; returns when it serves in the quorum, or, if there is
-        none without further members, when it runs."""
+        """Start a member that was killed. Returns when it serves in the quorum, or when it runs if
+        a quorum needs further members."""
         self._launch(self.members[number])
         if len(self.running) > len(self.members) // 2:
             self.wait_for_quorum([number])
@@ -157,15 +157,15 @@ class Ensemble:
         member.process = None
 
     def pause(self, number: int) -> None:
-        """SIGSTOP: it stays connected and says nothing."""
+        """SIGSTOP: the member stays connected and sends nothing."""
         self._process(number).signal(signal.SIGSTOP)
 
     def resume(self, number: int) -> None:
         self._process(number).signal(signal.SIGCONT)
 
     def leader(self, among: Collection[int] | None = None) -> int:
-        """The number of the member that leads; waits until exactly one of those that run (or of
-        these: one that is paused or cut off may still believe that it leads) does."""
+        """Wait until exactly one of the running members (or of `among`) leads; return its number.
+        A paused or isolated member may still claim to lead."""
         found: list[int] = []
 
         def leads() -> bool:
@@ -177,13 +177,13 @@ class Ensemble:
         return found[0]
 
     def followers(self) -> list[int]:
-        """Those that run and do not lead."""
+        """The running members that do not lead."""
         leader = self.leader()
         return [number for number in self.running if number != leader]
 
     def lose_quorum(self) -> list[int]:
-        """Kill all but one; gives those that were killed. Returns when the last one has stopped
-        serving."""
+        """Kill all but one and wait until the last one has stopped serving. Return the numbers of
+        those that were killed."""
         last, *others = sorted(self.running)
         for number in others:
             self.kill(number)
@@ -191,7 +191,7 @@ class Ensemble:
         return others
 
     def wait_for_quorum(self, numbers: Collection[int] | None = None) -> None:
-        """Wait until these (else: those that run) serve."""
+        """Wait until these members (by default: all that run) serve."""
         asked = self.running if numbers is None else numbers
         wait_until(
             lambda: all(self.members[number].mode() for number in asked),

@@ -1,4 +1,5 @@
-"""Numbers in a topic and the job that makes a table of them: the words of the tests of jobs."""
+"""Numbers in a topic and the job that makes a table of them: the vocabulary of the tests of
+jobs."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class Numbers:
         return self.folder / "job.yaml"
 
     def job(self, *lines: str, sink: str = "", **source: object) -> Job:
-        """The job with these lines in the place of decode and transform, and more keys."""
+        """The job with these lines in place of decode and transform, and with more keys."""
         given = [f"  {name.replace('_', '-')}: {value}" for name, value in source.items()]
         text = [
             f"name: {self.topic}",
@@ -64,7 +65,7 @@ class Numbers:
         return Job.from_file(self.file)
 
     def send(self, count: int) -> None:
-        """The next numbers, dealt out to the partitions."""
+        """Send the next numbers, distributed over the partitions."""
         self.send_values(b'{"n": %d}' % n for n in range(self.sent, self.sent + count))
         self.sent += count
 
@@ -73,7 +74,7 @@ class Numbers:
         spark_topics.produce(self.broker.bootstrap, self.topic, samples)
 
     def numbers(self) -> list[int]:
-        """What readers of the output see."""
+        """The numbers that readers of the output see."""
         return sorted(row[0] for row in read_output(self.spark, self.output).select("n").collect())
 
     def letters(self) -> list[tuple[bytes | None, str]]:
@@ -89,7 +90,7 @@ def run_all(job: Job, spark: SparkSession) -> list[RunResult]:
 
 
 def dying(times: int = 1) -> Callable[..., DataFrame]:
-    """A read of a run that ends while its tasks write; later ones are whole."""
+    """A read that fails while the tasks of a run write, `times` times; later reads succeed."""
     left = [times]
 
     def read(spark: SparkSession, job: Any, snapshot: Any) -> DataFrame:

@@ -3,8 +3,8 @@ kafka-python or aiokafka, by one vocabulary.
 
     python -m integration_tests.group_member CLIENT BOOTSTRAP GROUP TOPIC SESSION_MS [INSTANCE]
 
-It prints a JSON line for everything that happens to it: {"assigned": [partitions]}, {"revoked":
-[...]}, {"read": [partition, offset]} (committed by then), {"error": text}. SIGTERM lets it leave.
+It prints a JSON line for each event: {"assigned": [partitions]}, {"revoked": [...]}, {"read":
+[partition, offset]} (already committed), {"error": text}. On SIGTERM it leaves the group.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PASSING: Final = frozenset(
         confluent_kafka.KafkaError._WAIT_COORD,
     }
 )
-"""What a commit of librdkafka fails with while its coordinator is being replaced."""
+"""The errors of librdkafka's commit while its coordinator is being replaced."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the member is to join."""
+class MemberArgs:
+    """The arguments of a member."""
 
     bootstrap: str
     group: str
@@ -58,20 +58,20 @@ def partitions_of(rows: Iterable[Any]) -> list[int]:
     return sorted(row.partition for row in rows)
 
 
-def confluent(wish: Wish) -> None:
+def confluent(args: MemberArgs) -> None:
     options: dict[str, object] = {
-        "bootstrap.servers": wish.bootstrap,
-        "group.id": wish.group,
+        "bootstrap.servers": args.bootstrap,
+        "group.id": args.group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": wish.session_ms,
+        "session.timeout.ms": args.session_ms,
         "heartbeat.interval.ms": HEARTBEAT_MS,
     }
-    if wish.instance is not None:
-        options["group.instance.id"] = wish.instance
+    if args.instance is not None:
+        options["group.instance.id"] = args.instance
     consumer = confluent_kafka.Consumer(options)
     consumer.subscribe(
-        [wish.topic],
+        [args.topic],
         on_assign=lambda _, rows: say(assigned=partitions_of(rows)),
         on_revoke=lambda _, rows: say(revoked=partitions_of(rows)),
         on_lost=lambda _, rows: say(revoked=partitions_of(rows)),
@@ -89,8 +89,8 @@ def confluent(wish: Wish) -> None:
 
 
 def has_committed(consumer: confluent_kafka.Consumer, message: confluent_kafka.Message) -> bool:
-    """Tried again while another coordinator takes over. False: somebody else has the partition now,
-    and reads the record again."""
+    """Commit, trying again while another coordinator takes over. False: another member owns the
+    partition now, and reads the record again."""
     while not leaving:
         try:
             consumer.commit(message=message, asynchronous=False)
@@ -111,17 +111,17 @@ class KafkaPythonListener(kafka.ConsumerRebalanceListener):  # type: ignore[misc
         say(assigned=partitions_of(assigned))
 
 
-def kafka_python(wish: Wish) -> None:
+def kafka_python(args: MemberArgs) -> None:
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=wish.bootstrap,
-        group_id=wish.group,
-        group_instance_id=wish.instance,
+        bootstrap_servers=args.bootstrap,
+        group_id=args.group,
+        group_instance_id=args.instance,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=wish.session_ms,
+        session_timeout_ms=args.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
     )
-    consumer.subscribe([wish.topic], listener=KafkaPythonListener())
+    consumer.subscribe([args.topic], listener=KafkaPythonListener())
     while not leaving:
         for records in polled(consumer).values():
             for record in records:
@@ -131,8 +131,8 @@ def kafka_python(wish: Wish) -> None:
 
 
 def has_committed_all(consumer: kafka.KafkaConsumer) -> bool:
-    """As `has_committed`: like `poll`, `commit` raises what befell its connection to a broker that
-    is dead."""
+    """As `has_committed`: like `poll`, `commit` raises the error of a connection to a dead
+    broker."""
     while not leaving:
         try:
             consumer.commit()
@@ -154,17 +154,17 @@ class AioKafkaListener(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[
         say(assigned=partitions_of(assigned))
 
 
-async def aiokafka_member(wish: Wish) -> None:
+async def aiokafka_member(args: MemberArgs) -> None:
     consumer = aiokafka.AIOKafkaConsumer(
-        bootstrap_servers=wish.bootstrap,
-        group_id=wish.group,
-        group_instance_id=wish.instance,
+        bootstrap_servers=args.bootstrap,
+        group_id=args.group,
+        group_instance_id=args.instance,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=wish.session_ms,
+        session_timeout_ms=args.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
     )
-    consumer.subscribe([wish.topic], listener=AioKafkaListener())
+    consumer.subscribe([args.topic], listener=AioKafkaListener())
     await consumer.start()
     while not leaving:
         for records in (await consumer.getmany(timeout_ms=100)).values():
@@ -179,20 +179,20 @@ async def aiokafka_member(wish: Wish) -> None:
 
 
 leaving: list[int] = []
-"""Signals that ask it to leave."""
+"""Signals on which the member leaves."""
 
 
 def main(client: str, *words: str) -> None:
     bootstrap, group, topic, session_ms, *instance = words
-    wish = Wish(bootstrap, group, topic, int(session_ms), instance[0] if instance else None)
+    args = MemberArgs(bootstrap, group, topic, int(session_ms), instance[0] if instance else None)
     signal.signal(signal.SIGTERM, lambda number, _: leaving.append(number))
     match client:
         case "confluent-kafka":
-            confluent(wish)
+            confluent(args)
         case "kafka-python":
-            kafka_python(wish)
+            kafka_python(args)
         case "aiokafka":
-            asyncio.run(aiokafka_member(wish))
+            asyncio.run(aiokafka_member(args))
         case _:
             raise SystemExit(f"no such client: {client}")
 

@@ -1,5 +1,5 @@
 """Requests about groups, field by field, as well-behaved and other clients send them: one function
-an API, which gives the answer or its code."""
+per API, which returns the response or its error code."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def join_request(group: str, member_id: str = "", **changes: Any) -> JoinGroupRe
 def join(
     connection: Connection, group: str, member_id: str = "", *, version: int = 3, **changes: Any
 ) -> JoinGroupResponse:
-    """Without another word, as clients before KIP-394 do."""
+    """Join without a second request, as clients before KIP-394 do."""
     return connection.ask(version, join_request(group, member_id, **changes), JoinGroupResponse)
 
 

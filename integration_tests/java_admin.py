@@ -1,4 +1,4 @@
-"""Java's AdminClient, which is a program here, behind the vocabulary of `admin_clients`."""
+"""Java's AdminClient as a separate program, behind the vocabulary of `admin_clients`."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class JavaAdmin:
         self.ask("replace", topic=topic, configs=dict(configs))
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
-        wish = {"topic": topic, "partition": partition, "before": before}
-        return int(self.ask("delete_records", **wish)["found"])
+        request = {"topic": topic, "partition": partition, "before": before}
+        return int(self.ask("delete_records", **request)["found"])
 
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
         earliest, latest = self.ask("offsets", topic=topic, partition=partition)["found"]

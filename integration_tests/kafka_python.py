@@ -1,4 +1,4 @@
-"""How kafka-python 3.0.12 has to be polled."""
+"""Polling of kafka-python 3.0.12."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import kafka
 import kafka.errors
 
 POLL_MS: Final = 5_000
-"""Long after a group's first rebalances, however busy the machine. A leader forgets a rebalance
-that new metadata began when `poll` times out between its assignment, with which it counts as
-joined, and the answer to SyncGroup: it then neither takes its partitions nor sends heartbeats. Its
-first metadata begins one, right after it has joined."""
+"""A metadata age that is far beyond a group's first rebalances, however busy the machine is. New
+metadata begins a rebalance, the first metadata right after the join. If `poll` of a leader then
+times out between its assignment and the answer to SyncGroup, the leader forgets the rebalance: it
+neither takes its partitions nor sends heartbeats."""
 
 
 def polled(consumer: kafka.KafkaConsumer) -> Mapping[Any, Sequence[Any]]:
-    """Records by partition. While it looks for the coordinator, `poll` raises what befell its
-    question to a broker that is dead or stands still, though others are there: the next call asks
+    """Records by partition. While kafka-python looks for the coordinator, `poll` raises the error
+    of a request to a dead or paused broker, although others are available: the next call asks
     those."""
     try:
         found: Mapping[Any, Sequence[Any]] = consumer.poll(timeout_ms=POLL_MS)

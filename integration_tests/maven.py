@@ -1,7 +1,7 @@
 """Jars from Maven Central, fetched once by `mvn` into a cache outside the repository.
 
-The one place that knows how the Java side of the tests is obtained: the Java client, Apache Kafka
-itself (broker, ZooKeeper, command line tools) as the reference to compare with, and Apache Spark's
+The only module that obtains the Java side of the tests: the Java client, Apache Kafka itself
+(broker, ZooKeeper, command line tools) as the reference to compare with, and Apache Spark's
 connector for Kafka. Nothing here starts a process other than `mvn` and `java -version`.
 
 `python -m integration_tests.maven` fills the cache and prints where it is.
@@ -29,7 +29,7 @@ KAFKA: Final = (
     f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
     "org.slf4j:slf4j-simple:1.7.36",
 )
-"""Broker, client, command line tools; the client brings snappy-java, lz4-java and zstd-jni.
+"""Broker, client and command line tools. The client depends on snappy-java, lz4-java and zstd-jni.
 
 The version of slf4j-simple (prints to stderr) is that of the slf4j-api which Kafka brings."""
 
@@ -38,7 +38,7 @@ OLD_KAFKA: Final[Mapping[str, Sequence[str]]] = {
     "1.1.1": ("org.apache.kafka:kafka_2.12:1.1.1", "org.slf4j:slf4j-simple:1.7.25"),
     "0.9.0.1": ("org.apache.kafka:kafka_2.11:0.9.0.1", "org.slf4j:slf4j-simple:1.7.6"),
 }
-"""Releases whose tools speak with ZooKeeper."""
+"""Releases whose tools talk to ZooKeeper."""
 
 SPARK_CONNECTOR_VERSION: Final = "4.2.0"
 """The newest connector that Maven Central has: none was published for Spark 4.3. It runs in 4.3."""
@@ -47,7 +47,7 @@ SPARK_CONNECTOR: Final = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_CONNECTOR_VERSION}",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
 )
-"""The connector, and what it needs for delegation tokens, of which there is no newer release."""
+"""The connector, and its dependency for delegation tokens, which has no newer release."""
 
 IN_PYSPARK: Final = (
     "at.yawk.lz4:*",
@@ -57,7 +57,7 @@ IN_PYSPARK: Final = (
     "org.slf4j:*",
     "org.xerial.snappy:*",
 )
-"""What the connector depends on and PySpark brings."""
+"""Dependencies of the connector that PySpark contains."""
 
 _POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -88,7 +88,8 @@ _EXCLUSION: Final = """        <exclusion>
 
 
 class MavenUnavailable(Exception):
-    """The jars cannot be had on this machine; the message is the reason, fit for a skipped test."""
+    """The jars are not available on this machine. The message is the reason, fit for a skipped
+    test."""
 
 
 def cache_dir() -> Path:
@@ -124,7 +125,7 @@ def class_path(artifacts: Sequence[str] = KAFKA, without: Sequence[str] = ()) ->
 
 
 def spark_connector() -> str:
-    """The class path of Apache Spark's connector, as far as PySpark does not bring it.
+    """The class path of Apache Spark's connector, without the jars that PySpark contains.
 
     Raises MavenUnavailable as `class_path` does.
     """
@@ -140,7 +141,7 @@ def _pom(artifacts: Sequence[str], without: Sequence[str]) -> str:
 
 
 def _fetch(pom: str, folder: Path) -> None:
-    """Lets mvn copy the jars beside the final place, then renames: a cache is whole or absent."""
+    """Let mvn copy the jars beside the final place, then rename: a cache is complete or absent."""
     mvn = shutil.which("mvn")
     if mvn is None:
         raise MavenUnavailable("no mvn on PATH (install maven)")
@@ -174,12 +175,12 @@ def _fetch(pom: str, folder: Path) -> None:
         try:
             jars.rename(folder)
         except OSError:
-            if not folder.is_dir():  # else another run was quicker, and its copy is as good
+            if not folder.is_dir():  # else another run was quicker; its copy is equal
                 raise
 
 
 def main() -> int:
-    """Fill the cache; exit code 1 with the reason when that is not possible."""
+    """Fill the cache; exit code 1 with the reason if that is not possible."""
     wanted = [(artifacts, ()) for artifacts in (KAFKA, *OLD_KAFKA.values())]
     for artifacts, without in (*wanted, (SPARK_CONNECTOR, IN_PYSPARK)):
         try:

@@ -1,5 +1,5 @@
-"""A whole broker in the process of the tests, put together as `pybroker start` does it: real
-sockets of loopback, real logs, real threads, and coordination in memory. It needs no other program.
+"""A complete broker in the process of the tests, put together as by `pybroker start`: real
+loopback sockets, logs and threads, and a ZooKeeper in memory. It needs no other program.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LISTENER = "PLAINTEXT"
 
 
 class MemoryBroker:
-    """The methods of `Broker`, as far as they make sense without a process. What the broker keeps
-    in ZooKeeper outlives its stops."""
+    """The methods of `Broker` that make sense without a process. The broker's nodes in ZooKeeper
+    survive its stops."""
 
     def __init__(self, data: Path, *, overrides: Mapping[str, str] | None = None) -> None:
         self.data = data
@@ -52,7 +52,7 @@ class MemoryBroker:
 
     @property
     def log_text(self) -> str:
-        """All that is logged in this process while the broker runs."""
+        """The log lines of this process while the broker runs."""
         return self._log.getvalue()
 
     def start(self) -> None:

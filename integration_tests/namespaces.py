@@ -1,9 +1,9 @@
 """Machines of a test as network namespaces: each has an address of its own on a bridge, and
-packets between any two can be dropped in silence, in one direction or both.
+packets between any two can be dropped silently, in one direction or both.
 
 Needs root, `ip` and `iptables`. The test run itself is at the bridge and reaches every machine.
-Namespaces outlive processes, so what an earlier, killed run has left is removed first; ours bear
-the number of our process.
+Namespaces outlive processes, so those of an earlier, killed run are removed first; the names
+contain the pid of their test run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NODES_MAX: Final = 200
 
 
 class NamespacesUnavailable(Exception):
-    """This machine does not let us make them; the message says why."""
+    """This machine does not allow network namespaces; the message says why."""
 
 
 @functools.cache
@@ -79,7 +79,7 @@ class Network:
         self.close()
 
     def add(self) -> Place:
-        """A further machine."""
+        """Add a machine and return its address."""
         number = len(self._namespaces) + 2
         assert number <= _NODES_MAX, "too many machines for one bridge"
         namespace, inside = f"{self._name}-{number}", f"v{number}"
@@ -95,30 +95,31 @@ class Network:
         return Place(address, ("ip", "netns", "exec", namespace))
 
     def drop(self, sender: str, receiver: str) -> None:
-        """Drop what one address sends to another; the other direction still passes."""
+        """Drop packets from one address to another; the other direction still passes."""
         rules: tuple[tuple[str, str, str], ...]
         if receiver in self._namespaces:
             rules = ((receiver, "INPUT", "-s"),)
             other = sender
         else:
-            rules = ((sender, "OUTPUT", "-d"),)  # we drop nothing in our own namespace
+            rules = ((sender, "OUTPUT", "-d"),)  # nothing is dropped in our own namespace
             other = receiver
         for place, chain, side in rules:
             self._iptables(place, "-A", chain, side, other, "-j", "DROP")
 
     def cut(self, one: str, other: str) -> None:
-        """Drop what these two addresses send to each other."""
+        """Drop packets between these two addresses."""
         self.drop(one, other)
         self.drop(other, one)
 
     def isolate(self, address: str, others: Sequence[str] | None = None) -> None:
-        """Cut a machine from these, or from all others of the network; we still reach it."""
+        """Cut a machine off from `others`, or from all other machines; the test still reaches
+        it."""
         for other in others if others is not None else self._namespaces:
             if other != address:
                 self.cut(address, other)
 
     def heal(self) -> None:
-        """Drop nothing any more."""
+        """Stop dropping packets."""
         for address in self._namespaces:
             self._iptables(address, "-F")
 
@@ -152,7 +153,7 @@ def _run(*words: str, may_fail: bool = False) -> str:
 
 
 def _free_subnet() -> str:
-    """The first three numbers of a network that no address of this machine is in."""
+    """The first three numbers of a /24 network that has no address of this machine."""
     used = _run("ip", "-4", "route", "show", "table", "all") + _run("ip", "-4", "address")
     for number in range(os.getpid() % 200, os.getpid() % 200 + 250):
         subnet = f"10.{217 + number // 250}.{number % 250}"
@@ -162,7 +163,7 @@ def _free_subnet() -> str:
 
 
 def _remove_leftovers() -> None:
-    """The namespaces and bridges of test runs that are gone."""
+    """Remove the namespaces and bridges of test runs that have ended."""
     folder = Path("/run/netns")
     for path in folder.glob(f"{_PREFIX}*") if folder.exists() else ():
         if _is_left_over(path.name):

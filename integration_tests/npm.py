@@ -1,6 +1,6 @@
 """Packages from the npm registry, installed once by `npm` into a cache outside the repository.
 
-The one place that knows how kafkajs (a client) and vega-datasets (real data) are obtained.
+The only module that obtains kafkajs (a client) and vega-datasets (real data).
 
 `python -m integration_tests.npm` fills the cache and prints where it is.
 """
@@ -24,7 +24,7 @@ DATASETS: Final = ("vega-datasets@3.2.1",)
 
 
 class NpmUnavailable(Exception):
-    """The packages cannot be had on this machine; the message is the reason, fit for a skipped
+    """The packages are not available on this machine. The message is the reason, fit for a skipped
     test."""
 
 
@@ -88,7 +88,7 @@ def _install(packages: Sequence[str], folder: Path) -> None:
         try:
             target.rename(folder)
         except OSError:
-            if not folder.is_dir():  # else another run was quicker, and its copy is as good
+            if not folder.is_dir():  # else another run was quicker; its copy is equal
                 raise
 
 

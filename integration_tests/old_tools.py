@@ -1,9 +1,8 @@
-"""Kafka's own command line tools of its ZooKeeper years, a Java machine a call (under a second).
+"""Kafka's own command line tools of the ZooKeeper era, a new JVM per call (under a second).
 
-Most speak with ZooKeeper alone, so they show whether what a cluster of ours has in there is what
-they have always found there. The classes are those behind `kafka-topics.sh` and its like. All of
-them run on today's Java, as long as ZooKeeper is
-named by an address: what their clients have trouble with since Java 14 are host names.
+Most talk to ZooKeeper only, so they show whether our nodes there are those that they expect. The
+classes are those behind `kafka-topics.sh` and its like. All of them run on today's Java if
+ZooKeeper is given by an IP address: their clients fail with host names since Java 14.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class OldTools:
         ]
 
     def __call__(self, tool: str, *words: str) -> Ran:
-        """The words with --zookeeper in front, unless they name a server."""
+        """The arguments with --zookeeper in front, unless they name a server."""
         command = self._command(tool, words)
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -51,7 +50,7 @@ class OldTools:
         return Ran((tool, *arguments), done.returncode, done.stdout, "\n".join(complaint))
 
     def start(self, tool: str, *words: str) -> ChildProcess:
-        """A tool that goes on; its caller closes it."""
+        """Start a tool that keeps running; the caller closes it."""
         return ChildProcess(self._command(tool, words))
 
     def _command(self, tool: str, words: Sequence[str]) -> list[str]:

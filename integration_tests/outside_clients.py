@@ -1,4 +1,4 @@
-"""kcat, the Java client and kafkajs, which are programs, behind the one vocabulary of
+"""kcat, the Java client and kafkajs as separate programs, behind the vocabulary of
 `integration_tests.samples`."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Kcat:
         self._bootstrap = bootstrap
 
     def _run(self, arguments: Sequence[str], text: bytes = b"") -> bytes:
-        patience = ["-m", f"{PATIENCE_S:.0f}"]  # for metadata and the like it has 5 s
+        patience = ["-m", f"{PATIENCE_S:.0f}"]  # its time limit for metadata requests is 5 s
         command = [self._program, "-b", self._bootstrap, *patience, *arguments]
         done = subprocess.run(
             command, input=text, capture_output=True, timeout=PATIENCE_S, check=False
@@ -63,7 +63,7 @@ class Kcat:
         return done.stdout
 
     def create_topic(self, topic: str) -> None:
-        """kcat has no command for that: asking for a topic creates it."""
+        """kcat has no command for that: a metadata request creates the topic."""
         words = ["-L", "-J", "-X", "allow.auto.create.topics=true", "-t", topic]
 
         def is_there() -> bool:
@@ -122,7 +122,7 @@ def _runs_of_equal_headers(
 
 
 def _parse_kcat(printed: bytes) -> list[Read]:
-    """Reads what the format of `Kcat._read` prints: numbers, then key and value by length."""
+    """Parse the output of `Kcat._read`: numbers, then key and value by length."""
     records = []
     end = _RECORD_END.encode()
     while printed:
@@ -143,7 +143,7 @@ def _cut(text: bytes, length: int) -> tuple[bytes | None, bytes]:
 
 
 class _JsonClient:
-    """A program that takes one JSON command a line and answers "RESULT {json}"."""
+    """A program that reads one JSON command per line and answers "RESULT {json}"."""
 
     samples = SAMPLES
 
@@ -205,7 +205,8 @@ class JavaClient(_JsonClient):
         ]
 
     def read_all(self, topic: str, partitions: int, count: int) -> list[tuple[int, int, bytes]]:
-        """As they come: partition, offset and value of `count` records of all partitions."""
+        """Partition, offset and value of `count` records of all partitions, in the order of
+        arrival."""
         records = self._ask("read_all", topic, partitions=partitions, count=count)["records"]
         return [
             (partition, offset, base64.b64decode(value)) for partition, offset, value in records
@@ -216,8 +217,8 @@ class JavaClient(_JsonClient):
 
 
 class KafkaJs(_JsonClient):
-    """kafkajs; it only produces here. It knows lz4 and zstd through native modules alone, and
-    writes no null header."""
+    """kafkajs; it only produces here. It supports lz4 and zstd only through native modules, and
+    cannot write a null header."""
 
     name = "kafkajs"
     samples = WITHOUT_NULL_HEADERS

@@ -1,5 +1,6 @@
-"""Members of groups that are other people's clients: each reads a topic, in a thread or process of
-its own, from its start to `close`. Tests look at what it has been given and what it has read."""
+"""Group members that are third-party clients: each reads a topic, in a thread or process of its
+own, from its start to `close`. Tests look at its assignment and at the records that it has
+read."""
 
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ from unit_tests.patience import PATIENCE_S
 HEARTBEAT_MS: Final = 200
 SESSION_MS: Final = 30_000
 Reads = Counter[tuple[int, int]]
-"""How often each (partition, offset) was read."""
+"""(partition, offset) -> how often it was read."""
 
 
 class OutsideMember(Protocol):
     """A member that reads `topic` in the group of the same name."""
 
     def assigned(self) -> list[int]:
-        """The partitions that it has at the moment, sorted."""
+        """The partitions that it owns at the moment, sorted."""
 
     def read(self) -> Reads: ...
 
@@ -41,7 +42,7 @@ class OutsideMember(Protocol):
 
 
 class _Threaded:
-    """A client that is polled by a thread. `_open` and `_poll` are the client's."""
+    """A client that is polled by a thread. Subclasses define `_open` and `_poll`."""
 
     def __init__(self) -> None:
         self._reads: Reads = Counter()
@@ -140,7 +141,7 @@ class KafkaPythonMember(_Threaded):
 
 
 class _Assigned(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
-    """Notes in `mine` what kafka-python has been given, in the middle of a poll."""
+    """Keeps kafka-python's assignment in `mine`, also in the middle of a poll."""
 
     def __init__(self, mine: list[int]) -> None:
         self._mine = mine
@@ -156,7 +157,7 @@ class _Assigned(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class JavaMember:
-    """Apache's VerifiableConsumer: the Java client, which tells all that happens in JSON."""
+    """Apache's VerifiableConsumer: the Java client, which prints all events in JSON."""
 
     CLASSES: Final[Mapping[str, str]] = {
         "range": "RangeAssignor",

@@ -1,5 +1,5 @@
-"""Members of groups that are our consumers: in the test's own event loop, or in a process that can
-be killed."""
+"""Group members with our consumer: in the test's own event loop, or in a process that can be
+killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ PARTITIONS: Final = 6
 
 
 class Members:
-    """Members of ours that read a topic in tasks of their own, and what they read together."""
+    """Members with our consumer that read a topic in tasks of their own, and all records that they
+    read."""
 
     def __init__(self, server: Broker | Cluster, topic: str) -> None:
         self.bootstrap = server.bootstrap
@@ -30,7 +31,7 @@ class Members:
         self.read: Counter[tuple[int, int]] = Counter()
         self.assigned: dict[str, list[int]] = {}
         self.rebalances: Counter[str] = Counter()
-        """How often each member came out of one."""
+        """Rebalances that each member has completed."""
         self._news = asyncio.Condition()
 
     async def make_topic(self, partitions: int = PARTITIONS) -> None:
@@ -39,7 +40,7 @@ class Members:
             made.check()
 
     async def write(self, count: int) -> None:
-        """So many records to each partition."""
+        """Write `count` records to each partition."""
         async with Producer(self.bootstrap, linger_ms=5) as producer:
             sent = [
                 await producer.send(self.topic, b"%d" % number, partition=partition)

@@ -1,9 +1,8 @@
-"""Outside processes for tests: start with captured output, wait with a deadline, end what was
-started.
+"""Outside processes for tests: start with captured output, wait with a deadline, end.
 
-Everything is addressed by the pid that we started (or that owns a directory which we made), never
-by name. A child dies with the test run, also when that is killed. Nothing here knows what the
-processes are.
+A process is addressed by the pid that we started (or that uses a directory which we made), never
+by name. A child ends with the test run, even if the run is killed. Nothing here depends on the
+kind of process.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ __all__ = ["ChildProcess", "answers", "free_port", "processes_using", "wait_unti
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on."""
+    """A TCP port of 127.0.0.1 on which no process listens."""
     return free_ports(1)[0]
 
 
 def answers(port: int) -> bool:
-    """Whether something accepts connections on the port."""
+    """Whether a process accepts connections on the port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=ATTEMPT_S).close()
     except OSError:
@@ -44,7 +43,7 @@ def answers(port: int) -> bool:
 
 def processes_using(folder: Path, program: str = "") -> list[psutil.Process]:
     """The processes whose command line names `folder` (a directory that the test made), and whose
-    name has `program` in it. Any of them may have ended when the caller looks at it."""
+    name has `program` in it. Any of them may have ended before the caller looks at it."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -73,7 +72,7 @@ class ChildProcess:
         folder: Path | None = None,
         interactive: bool = False,
     ) -> None:
-        guard = shutil.which("setpriv")  # util-linux; the child goes when this process goes
+        guard = shutil.which("setpriv")  # util-linux; the child ends when this process ends
         prefix = [guard, "--pdeathsig", "KILL", "--"] if guard else []
         self.command = tuple(command)
         self._lines: list[str] = []
@@ -134,7 +133,7 @@ class ChildProcess:
     def wait_for_line(self, pattern: str, *, after: int = 0) -> str:
         """The first line of output that contains a match of `pattern`, `after` lines passed over.
 
-        Raises WaitFailed when the process ends, or the time is over, without one.
+        Raises WaitFailed if the process ends, or the time is over, before such a line.
         """
         deadline = time.monotonic() + PATIENCE_S
         seen = after
@@ -157,7 +156,7 @@ class ChildProcess:
         """The exit code (negative: the signal that ended it). `seconds` is a limit of
         `unit_tests.patience`.
 
-        Raises WaitFailed when it is still running when the time is over.
+        Raises WaitFailed if it still runs after that time.
         """
         try:
             code = self._process.wait(seconds)
@@ -169,7 +168,7 @@ class ChildProcess:
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; no error when the process is gone."""
+        """Send a signal; no error if the process has ended."""
         self._process.send_signal(number)
 
     def stop(self) -> int:
@@ -178,12 +177,12 @@ class ChildProcess:
         return self.wait()
 
     def kill9(self) -> None:
-        """SIGKILL, and wait until the process is gone."""
+        """SIGKILL, and wait for the end of the process."""
         self.signal(signal.SIGKILL)
         self.wait()
 
     def close(self) -> None:
-        """End the process and those that it left in its process group. Idempotent."""
+        """End the process and the others of its process group. Idempotent."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(WaitFailed):

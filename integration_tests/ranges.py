@@ -1,4 +1,5 @@
-"""What tests say of exact ranges: fill a topic, take a snapshot, read a range record by record."""
+"""The vocabulary of tests of exact ranges: fill a topic, take a snapshot, read a range record by
+record."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def fill(
     partition: int = 0,
     batch_size: int = 200,
 ) -> None:
-    """Records with numbers as values, in small batches."""
+    """Write records with numbers as values, in small batches."""
 
     async def send() -> None:
         async with Producer(bootstrap, batch_size=batch_size, linger_ms=5) as producer:
@@ -82,8 +83,8 @@ def read(
     lost: list[tuple[int, int]] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> list[tuple[int, bytes | None]]:
-    """Offset and value of each record of a range. `each` is called with every batch; what was left
-    out is added to `lost`."""
+    """Offset and value of each record of a range. `each` is called with every batch; skipped
+    offsets are added to `lost`."""
     given = {"bootstrap.servers": bootstrap, **(options or {})}
     with RangeReader(
         given, isolation=isolation, fail_on_data_loss=fail_on_data_loss, patience=patience
@@ -105,5 +106,5 @@ def _records(
 
 
 def numbers(first: int, beyond: int) -> list[tuple[int, bytes]]:
-    """What `fill` leaves in a topic that was empty before."""
+    """The records that `fill` writes to an empty topic."""
     return [(number, b"%d" % number) for number in range(first, beyond)]

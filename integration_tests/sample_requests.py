@@ -1,8 +1,8 @@
-"""Valid requests of every API, made up field by field from their declarations; a function of the
-given random numbers.
+"""Valid requests of every API, generated field by field from their declarations, as a function of
+the given random numbers.
 
-Texts name one topic, numbers are small, record batches are whole: a broker that is asked these
-things must answer.
+Texts name one topic, numbers are small, record batches are valid: a broker must answer these
+requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pybroker.wire.api import APIS, Api, ApiKey
 from pybroker.wire.schema import Message
 
 NAME = "hostile"
-"""What topics, groups and everything else in the requests are called."""
+"""The name of topics, groups and everything else in the requests."""
 MOST_USED = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA)
 
 
@@ -58,7 +58,7 @@ def sample_message(kind: type[Message], rng: random.Random) -> Message:
 
 
 def default_message(kind: type[Message], rng: random.Random) -> Message:
-    """A message in which each field is set, or left as it is, by chance."""
+    """A message in which each field is set, or keeps its default, by chance."""
     message = kind()
     whole = sample_message(kind, rng)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
@@ -70,7 +70,8 @@ def default_message(kind: type[Message], rng: random.Random) -> Message:
 def valid_frame(
     api: Api, rng: random.Random, *, version: int | None = None, correlation_id: int = 1
 ) -> bytes:
-    """A request of that version, or of any. Fields that a version lacks are left out by chance."""
+    """A request of that version, or of a random one. If the version lacks a field, fields
+    are left at their defaults by chance until the request can be encoded."""
     version = rng.randint(api.min_version, api.max_version) if version is None else version
     with contextlib.suppress(ValueError):
         return frame_of(version, sample_message(api.request, rng), correlation_id)

@@ -1,4 +1,4 @@
-"""The records that every client must bring through unharmed, and what a client for tests can do.
+"""The records that every client must transfer unchanged, and the protocol of clients for tests.
 
 A `Sample` is a record before it has an offset. No client library is imported here.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-"""As `compression.type` names them; the position is the codec's number in a batch."""
+"""The names of `compression.type`; the index is the codec's number in a batch."""
 
 FIRST_TIMESTAMP_MS: Final = 1_577_836_800_000
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -38,21 +38,21 @@ class Read:
 
 
 class KafkaClient(Protocol):
-    """What a real client does for a test, always with partition 0 unless it says otherwise."""
+    """The operations of a real client for a test, on partition 0 unless stated otherwise."""
 
     name: str
     samples: tuple[Sample, ...]
-    """What the client is able to write (a command line tool writes no null header)."""
+    """The samples that the client can write (a command line tool writes no null header)."""
 
     def create_topic(self, topic: str) -> None: ...
 
     def produce(
         self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool
     ) -> None:
-        """In order; returns when all are acknowledged with acks=all."""
+        """Produce in order; returns when all are acknowledged with acks=all."""
 
     def read(self, topic: str, offset: int = 0) -> list[Read]:
-        """From `offset` to the end that the partition had when the call began."""
+        """Read from `offset` to the end of the partition at the time of the call."""
 
     def offset_for_time(self, topic: str, timestamp: int) -> int:
         """The first offset whose timestamp is at least `timestamp`, in ms; -1 if there is none."""
@@ -81,7 +81,7 @@ PLAIN_SAMPLES: Final = _at_one_second_each(
         Sample(b"key-1", b"value-2"),
     ]
 )
-"""Text and absence only: what a line-based tool can write."""
+"""Text and absent values only: records that a line-based tool can write."""
 
 SAMPLES: Final = _at_one_second_each(
     [
@@ -95,7 +95,7 @@ SAMPLES: Final = _at_one_second_each(
         Sample(b"neither value nor headers", None),
     ]
 )
-"""Everything that a record can be. No header name occurs twice in a record: kafkajs sorts those."""
+"""All features of a record. No header name occurs twice in a record: kafkajs sorts those."""
 
 WITHOUT_NULL_HEADERS: Final = tuple(
     s for s in SAMPLES if all(value is not None for _, value in s.headers)
@@ -104,7 +104,7 @@ WITHOUT_NULL_HEADERS: Final = tuple(
 
 
 def as_read(samples: Sequence[Sample], first_offset: int = 0) -> list[Read]:
-    """What a reader must see when `samples` were appended from `first_offset` on."""
+    """The records that a reader must get if `samples` were appended from `first_offset` on."""
     return [
         Read(first_offset + index, s.key, s.value, s.headers, s.timestamp)
         for index, s in enumerate(samples)

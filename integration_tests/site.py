@@ -1,4 +1,4 @@
-"""What a running broker shows by HTTP, for tests that look inside."""
+"""The HTTP pages of a running broker, for tests that look inside."""
 
 from __future__ import annotations
 

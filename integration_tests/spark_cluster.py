@@ -35,7 +35,7 @@ def reason_to_skip() -> str | None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """For everything of Spark that a test starts: this Python, and loopback."""
+    """The environment of every Spark process of a test: this Python, and loopback."""
     return {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -54,7 +54,7 @@ def submitted(
     conf: Mapping[str, str] | None = None,
     more_environment: Mapping[str, str] | None = None,
 ) -> ChildProcess:
-    """A driver: `program` (a file and its arguments) given to spark-submit, as users do."""
+    """Start a driver: pass `program` (a file and its arguments) to spark-submit, as users do."""
     words = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master]
     memory = {"spark.executor.memory": EXECUTOR_MEMORY}
     for name, value in {**settings(folder), **memory, **(conf or {})}.items():
@@ -76,7 +76,7 @@ def python_workers_of(driver_or_executor: int) -> list[psutil.Process]:
 
 
 class SparkCluster:
-    """Use in a `with` statement; one core and one executor a worker."""
+    """Use in a `with` statement; one core and one executor per worker."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -85,12 +85,12 @@ class SparkCluster:
 
     @property
     def master(self) -> str:
-        """As `--master` takes it."""
+        """The value for `--master`."""
         return f"spark://{_HOST}:{self._port}"
 
     @property
     def output(self) -> str:
-        """What master, workers and executors wrote."""
+        """The output of master, workers and executors."""
         executors = [path.read_text() for path in sorted(self._folder.glob("worker-*/*/*/stderr"))]
         return "\n".join([*(child.output for child in self._children), *executors])
 
@@ -111,12 +111,12 @@ class SparkCluster:
         self.close()
 
     def close(self) -> None:
-        """Ends everything at once. Idempotent."""
+        """End everything at once. Idempotent."""
         for child in reversed(self._children):
             child.close()
 
     def executors(self) -> list[psutil.Process]:
-        """Those that run now."""
+        """The executors that run now."""
         workers = [psutil.Process(child.pid) for child in self._children[1:]]
         return [child for worker in workers for child in worker.children()]
 

@@ -1,6 +1,5 @@
-"""One Spark session for a whole run of tests: a JVM of its own takes seconds and half a gigabyte.
-
-Apache's connector is in it wherever its jars can be had.
+"""One Spark session for a whole run of tests: a JVM takes seconds and half a gigabyte. The session
+has Apache's connector if its jars are available.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from integration_tests import maven
 from pybroker.spark import spark_session
 
 LOCAL: Final = "local[2]"
-"""Two tasks at a time, also where the machine has more cores."""
+"""Two tasks at a time, even if the machine has more cores."""
 
 
 def settings(folder: Path, jars: str = "") -> dict[str, str]:
-    """What tests set of Spark: nothing outside of loopback and of `folder`, and no web page.
-
-    `jars` is a class path.
+    """Spark's settings in tests: nothing outside loopback and `folder`, and no web UI. `jars` is a
+    class path.
     """
     return {
         "spark.driver.bindAddress": "127.0.0.1",
@@ -41,7 +39,7 @@ def settings(folder: Path, jars: str = "") -> dict[str, str]:
 
 
 def connector_or_reason() -> tuple[str, str]:
-    """The connector's class path, or why there is none; the other is empty."""
+    """The connector's class path, or the reason why there is none; the other text is empty."""
     try:
         return maven.spark_connector(), ""
     except maven.MavenUnavailable as error:
@@ -52,7 +50,7 @@ def connector_or_reason() -> tuple[str, str]:
 def session(
     folder: Path, *, master: str = LOCAL, jars: str = "", conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session of this process, which has one at a time; stopped at the end."""
+    """A Spark session of this process, stopped at the end. A process has one at a time."""
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     made = spark_session.session(
         "pybroker-tests", master=master, conf={**settings(folder, jars), **(conf or {})}

@@ -1,4 +1,4 @@
-"""Topics that tests read by Spark, and the rows that must come of them."""
+"""Topics that tests read by Spark, and the rows that are expected."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class KafkaRow(NamedTuple):
-    """A record as a row of Spark's Kafka source; timestamp in ms since 1970, headers None where
-    there are none."""
+    """A record as a row of Spark's Kafka source; timestamp in ms since 1970, headers None if there
+    are none."""
 
     topic: str
     partition: int
@@ -62,7 +62,7 @@ def _bytes(value: bytearray | None) -> bytes | None:
 
 
 def expected_rows(topic: str, partition: int, samples: Sequence[Sample]) -> list[KafkaRow]:
-    """What must come of a partition that holds `samples` from offset 0 on."""
+    """The expected rows of a partition that has `samples` from offset 0 on."""
     return [
         KafkaRow(topic, partition, offset, s.key, s.value, s.timestamp, 0, s.headers or None)
         for offset, s in enumerate(samples)
@@ -86,8 +86,8 @@ def create(
     replicas: int = 1,
     configs: Mapping[str, str] | None = None,
 ) -> None:
-    """By our client: librdkafka's that finds no controller at first does not look again for a
-    minute."""
+    """Create a topic by our client: librdkafka's waits a minute if it finds no controller at
+    first."""
     wanted = NewTopic(topic, partitions, replicas, configs=dict(configs or {}))
 
     async def ask() -> None:
@@ -99,13 +99,13 @@ def create(
 
 
 def grow(bootstrap: str, topic: str, partitions: int) -> None:
-    """Give the topic so many partitions in all."""
+    """Increase the topic to `partitions` partitions."""
     admin = _admin(bootstrap)
     _wait_for(admin.create_partitions([NewPartitions(topic, partitions)]).values())
 
 
 def delete_records(bootstrap: str, topic: str, before: Mapping[int, int]) -> None:
-    """Delete what lies before these offsets, by partition. By our client: librdkafka's waits a
+    """Delete the records before these offsets, by partition. By our client: librdkafka's waits a
     minute for a leader that has just died."""
     wanted = {TopicPartition(topic, partition): offset for partition, offset in before.items()}
 
@@ -130,8 +130,8 @@ def produce(
     codec: str = "none",
     linger_ms: int = 5_000,
 ) -> None:
-    """Samples by partition, in order; returns when all are acknowledged. They stand in one batch a
-    partition, if that holds them: flushing does not wait for `linger_ms`."""
+    """Samples by partition, in order; returns when all are acknowledged. They are in one batch per
+    partition if they fit into it: flushing does not wait for `linger_ms`."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -158,7 +158,7 @@ def produce(
 
 
 def numbered(numbers: Iterable[int], *, partitions: int) -> list[tuple[int, Sample]]:
-    """Small records whose values are the numbers, dealt out to the partitions in turn."""
+    """Small records whose values are the numbers, distributed over the partitions in turn."""
     return [
         (number % partitions, Sample(b"key-%d" % (number % 7), b"%d" % number))
         for number in numbers
@@ -166,7 +166,7 @@ def numbered(numbers: Iterable[int], *, partitions: int) -> list[tuple[int, Samp
 
 
 def fault(read: Callable[[], object]) -> str:
-    """What a read that must fail says: the line of its error that is ours."""
+    """The line of a failing read's error that pybroker wrote."""
     with pytest.raises(PySparkException) as caught:
         read()
     text = str(caught.value)

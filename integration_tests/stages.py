@@ -1,13 +1,14 @@
-"""The stages of the integration tests: which file belongs to which, and what `make test` leaves to
-`make test-all`.
+"""The stages of the integration tests: the stage of each file, and the tests that `make test`
+leaves to `make test-all`.
 
-`make test-all STAGE=spark` runs one stage whole. `make test` runs all stages together, without the
-tests of LONG and with only the cases of FEW: what is left covers every API, tool, family of clients
-and promise once. Tests are left out that repeat such a proof with another client, version or
-moment, or whose subject is rare and slow.
+`make test-all STAGE=spark` runs one complete stage. `make test` runs all stages together, without
+the tests of LONG and with only the cases of FEW: the rest covers every API, tool, family of
+clients and promise once. The left out tests repeat such a proof with another client, version or
+moment, or test a rare and slow subject.
 
 The tests run in several processes. Those of a file run in one process, as they share the brokers
-and Java machines of their module. The files of a stage of LANES run in so many processes at most.
+and Java machines of their module. The files of a stage in LANES run in at most that number of
+processes.
 """
 
 from __future__ import annotations
@@ -123,11 +124,11 @@ LANES: Final[Mapping[str, int]] = {
     "spark-faults": 1,
     "faults": len(os.sched_getaffinity(0)),
 }
-"""Stages whose files run one after the other, in so many lanes beside each other: those of Spark
-share a session, and a cluster under load needs a core."""
+"""Stages with a limited number of lanes; the files of a lane run one after the other. Spark's
+files share a session, and a cluster under load needs a core."""
 
 LONG: Final[Mapping[str, tuple[str, ...]]] = {
-    "test_changing_brokers": ("test_what_apache_left_at_kill_9_is_recovered_here",),
+    "test_changing_brokers": ("test_a_log_that_apache_left_at_kill_9_is_recovered_here",),
     "test_classic_consumer": ("test_members_come_go_die_and_oversleep_under_load",),
     "test_compatibility": ("test_the_examples_of_the_page_of_tools_run",),
     "test_configs": ("test_names_types_and_defaults_are_apaches",),
@@ -235,7 +236,8 @@ LONG: Final[Mapping[str, tuple[str, ...]]] = {
         "test_modules_of_the_users_are_not_taken_for_pythons",
     ),
 }
-"""File -> tests of it that run in `make test-all` only; `*` at the end stands for any rest."""
+"""File -> its tests that run in `make test-all` only; `*` at the end of a name matches any
+rest."""
 
 FEW: Final[Mapping[str, tuple[str, ...]]] = {
     "test_offsets::test_a_coordinator_killed_in_mid_commit": ("kafka",),
@@ -299,16 +301,16 @@ FEW: Final[Mapping[str, tuple[str, ...]]] = {
     "test_groups::test_the_coordinator_is_killed_and_nobody_rebalances": ("aiokafka",),
     "test_offsets::test_the_offsets_of_an_apache_broker_are_taken_over": ("kafka",),
     "test_own_group_faults::test_two_processes_with_one_instance_id_exclude_each_other": ("ours",),
-    "test_verifiable_tools::test_what_consumers_print": ("ours",),
-    "test_verifiable_tools::test_what_producers_print": (
+    "test_verifiable_tools::test_consumers_print_the_same_events": ("ours",),
+    "test_verifiable_tools::test_producers_print_the_same_events": (
         "ours-words0",
         "ours-words1",
         "apache-words0",
     ),
-    "test_own_group_faults::test_who_is_slow_is_put_out_and_cannot_commit": ("ours",),
+    "test_own_group_faults::test_a_slow_member_is_removed_and_cannot_commit": ("ours",),
 }
-"""Parametrized test -> the cases of it that run in `make test`, as they stand between its brackets.
-The others run in `make test-all` only."""
+"""Parametrized test -> its cases (the text between the brackets) that run in `make test`. The
+others run in `make test-all` only."""
 
 _STAGE_OF: Final = {file: stage for stage, files in STAGES.items() for file in files}
 _ORDER: Final = {file: number for number, file in enumerate(_STAGE_OF)}
@@ -317,18 +319,18 @@ _ORDER: Final = {file: number for number, file in enumerate(_STAGE_OF)}
 def stage_of(path: Path) -> str:
     """The stage of a test file.
 
-    Raises LookupError where the file stands in no stage.
+    Raises LookupError if the file is in no stage.
     """
     return _STAGE_OF[_entry(path)]
 
 
 def order_of(path: Path) -> int:
-    """Files with smaller numbers begin earlier."""
+    """The rank of a file: files with smaller numbers begin earlier."""
     return _ORDER[_entry(path)]
 
 
 def group_of(path: Path) -> str:
-    """Tests of one group run one after the other in one process."""
+    """The group of a file: tests of one group run one after the other in one process."""
     if lanes := LANES.get(stage := stage_of(path)):
         return f"{stage}-{order_of(path) % lanes}"
     return _file(path)
@@ -355,7 +357,7 @@ def is_long(path: Path, test: str) -> bool:
 
 
 def stale_rows(tests: Iterable[tuple[Path, str]]) -> list[str]:
-    """Rows of LONG and FEW that fit none of `tests`, which are all tests of their files."""
+    """Rows of LONG and FEW that match none of `tests`, which are all tests of their files."""
     names: dict[str, set[str]] = {}
     cases: dict[str, set[str]] = {}
     for path, test in tests:

@@ -1,13 +1,13 @@
-"""A machine that stands still now and then, for a command and everything that it starts.
+"""Simulate a machine that stalls now and then, for a command and all its descendants.
 
     python -m integration_tests.standstill [--every 40] [--for 10] -- COMMAND...
 
-Tests, brokers, ZooKeepers and clients stop together, in the middle of what they do, and go on
-together ten seconds later: all timers of all of them are then ten seconds late. A test that
-depends on none of them passes. A test that has stopped a process itself finds it stopped still.
+Tests, brokers, ZooKeepers and clients stop together at any point, and go on together ten seconds
+later: then all their timers are ten seconds late. A test that does not depend on timers passes. A
+process that a test has stopped itself stays stopped.
 
-The processes are found from the command down, by their parents. One whose parent has ended before
-it, and that no other of them has adopted, is not found, and runs on.
+The processes are found from the command down, by their parents. An orphan that no process of the
+tree has adopted is not found, and runs on.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import psutil
 
 @contextlib.contextmanager
 def standing_still(pid: int) -> Iterator[list[psutil.Process]]:
-    """A process and its descendants are stopped meanwhile; those that were stopped before are left
-    out, and stay stopped."""
+    """Stop a process and its descendants for the block. Those that were stopped before stay
+    stopped afterwards."""
     stopped: list[psutil.Process] = []
     try:
-        # Those that were not stopped at the first look may have started others meanwhile.
+        # Processes that were not stopped yet may have started others meanwhile.
         while found := [each for each in _family(pid) if _runs(each) and each not in stopped]:
             for process in found:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -37,7 +37,7 @@ def standing_still(pid: int) -> Iterator[list[psutil.Process]]:
                     stopped.append(process)
         yield stopped
     finally:
-        for process in reversed(stopped):  # children first: no parent goes on beside a stopped one
+        for process in reversed(stopped):  # children first: no parent runs beside a stopped child
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
 
@@ -62,7 +62,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def run(command: Sequence[str], *, every_s: float, for_s: float) -> int:
-    """The exit code of the command, which stands still for `for_s` after each `every_s`."""
+    """Run the command, stop it for `for_s` after each `every_s`, and return its exit code."""
     with subprocess.Popen(command) as process:
         try:
             while True:
@@ -82,13 +82,13 @@ def _tell(event: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code of the command that the arguments name."""
+    """Run the command in the arguments; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m integration_tests.standstill")
     parser.add_argument("--every", type=float, default=40.0, metavar="SECONDS")
     parser.add_argument("--for", type=float, default=10.0, metavar="SECONDS", dest="for_s")
     parser.add_argument("command", nargs="+")
-    wish = parser.parse_args(arguments)
-    return run(wish.command, every_s=wish.every, for_s=wish.for_s)
+    options = parser.parse_args(arguments)
+    return run(options.command, every_s=options.every, for_s=options.for_s)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a broker has on disk, read through the project's own readers of the formats."""
+"""The files of a broker, read through the project's own readers of the formats."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
 
 
 def partition_folder(data: Path, topic: str, partition: int = 0) -> Path:
-    """The directory of a partition, wherever below the data directory the logs are. (Walking
-    passes over what goes meanwhile, such as directories of topics that were deleted.)"""
+    """The directory of a partition, anywhere below the data directory. (Directories that vanish
+    meanwhile, such as those of deleted topics, are skipped.)"""
     folders = (Path(folder) for folder, _, _ in os.walk(data))
     found = [folder for folder in folders if folder.name == f"{topic}-{partition}"]
     assert len(found) == 1, f"{topic}-{partition} below {data}: {found}"
@@ -30,7 +30,7 @@ def batches(data: Path, topic: str, partition: int = 0) -> Iterator[BatchHeader]
 
 
 def batches_of(segments: Iterable[Path]) -> Iterator[BatchHeader]:
-    """The same of these segment files, oldest first."""
+    """As `batches`, for these segment files, oldest first."""
     next_offset: int | None = None
     for path in segments:
         content = path.read_bytes()

@@ -1,4 +1,5 @@
-"""The admin clients that people use administer our broker: each operation that a library has."""
+"""The admin clients of the common libraries against our broker: each operation that a library
+has."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ CLIENTS: Final[dict[str, Callable[[str], Any]]] = {
 
 
 class Admins:
-    """The clients of a module, each made at its first use."""
+    """The clients of a module, each created at its first use."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -75,7 +76,7 @@ def clients_with(*operations: str) -> pytest.MarkDecorator:
 
 
 def fill(broker: Broker, topic: str, count: int = 10) -> None:
-    """So many records into partition 0, by an idempotent producer."""
+    """Write `count` records to partition 0, by an idempotent producer."""
 
     async def send() -> None:
         async with pybroker.client.Producer(broker.bootstrap) as producer:
@@ -193,7 +194,7 @@ def test_producers_are_described(admin: Any, broker: Broker, topic: str) -> None
 
 @pytest.mark.parametrize("admin", ["java"], indirect=True)
 def test_java_sees_where_each_value_comes_from(admin: Any, topic: str) -> None:
-    """Sources, synonyms, types and documentation, which only its DescribeConfigs shows."""
+    """Only Java's DescribeConfigs shows sources, synonyms, types and documentation."""
     admin.create(topic, 1, {"retention.ms": "7000"})
     rows = admin.ask("configs", topic=topic)["found"]
     assert rows["retention.ms"] | {"synonyms": None} == {
@@ -224,7 +225,8 @@ print(admin.describe_user_scram_credentials().result(patience_s))
 
 
 def test_librdkafka_learns_that_users_have_no_scram_credentials(broker: Broker) -> None:
-    """In a process of its own: librdkafka 2.15 and 2.16 abort on an error that is no user's."""
+    """In a process of its own: librdkafka 2.15 and 2.16 abort on an error that concerns no single
+    user."""
     command = [sys.executable, "-c", _ASK_FOR_CREDENTIALS, broker.bootstrap, str(PATIENCE_S)]
     ran = subprocess.run(
         command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
@@ -237,7 +239,7 @@ def test_librdkafka_learns_that_users_have_no_scram_credentials(broker: Broker) 
 def test_replicas_move_between_log_directories(
     new_broker: BrokerMaker, tmp_path: Path, topic: str
 ) -> None:
-    """By each client that can ask for it; nothing is lost on the way."""
+    """Each client that supports the request moves the replica; no record is lost."""
     broker = new_broker(overrides={"log.dirs": f"{tmp_path}/one,{tmp_path}/two"})
     broker.start()
     with contextlib.closing(Admins(broker.bootstrap)) as admins:

@@ -1,4 +1,5 @@
-"""`topics` and `delete-records` do and say what Apache's tools do and say, on the same broker."""
+"""`topics` and `delete-records` have the same effect and output as Apache's tools, on the same
+broker."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ def tools(jars: str, shared_broker: Broker) -> Iterator[Tools]:
 
 
 def both_ways(tools: Tools, *words: str, names: Sequence[str], says: str = "") -> None:
-    """A command that changes something, by either side on a topic of its own; `TOPIC` in `words`
-    stands for the name."""
+    """Run a command that changes something by each side on a topic of its own; `TOPIC` in `words`
+    stands for the topic's name."""
     theirs = tools.apache("topics", *(word.replace("TOPIC", names[0]) for word in words))
     ours = tools.ours("topics", *(word.replace("TOPIC", names[1]) for word in words))
     assert_same(theirs, ours, says=says, mask=["|".join(names), ID])

@@ -1,4 +1,4 @@
-"""Small batches that unpack to a lot: they cost the broker no memory to speak of."""
+"""Small batches that decompress to a very large size: the broker's memory stays bounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pybroker.wire.messages.list_offsets import ListOffsetsResponse
 pytestmark = pytest.mark.ours
 
 RSS_BYTES_MAX: Final = 300 * 1024 * 1024
-BOMB_CODECS: Final = (Codec.GZIP, Codec.LZ4, Codec.ZSTD)  # snappy does not pack tightly enough
+BOMB_CODECS: Final = (Codec.GZIP, Codec.LZ4, Codec.ZSTD)  # snappy does not compress enough
 BOMB_BYTES: Final = 150_000_000
 
 

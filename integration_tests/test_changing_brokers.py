@@ -1,7 +1,7 @@
 """The same data directory and the same ZooKeeper, served by Apache Kafka and by pybroker in turn.
 
-Shows that files and nodes are Kafka's: neither side finds anything to repair, and an idempotent
-producer goes on where it was.
+This shows that files and nodes are Kafka's: neither side finds anything to repair, and an
+idempotent producer continues its sequence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def write(bootstrap: str, tag: str) -> list[bytes]:
-    """Some records in each codec, idempotent; their values."""
+    """Write some records in each codec by an idempotent producer; return their values."""
     values = []
     for codec in CODECS:
         producer = Producer(
@@ -44,7 +44,7 @@ def write(bootstrap: str, tag: str) -> list[bytes]:
 
 
 def read(bootstrap: str) -> list[bytes]:
-    """All values from offset 0 on, which have to stand at consecutive offsets."""
+    """Read all values from offset 0 on; their offsets must be consecutive."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -112,7 +112,7 @@ def test_a_stopped_apache_brokers_data_opens_here_and_goes_back(
 
     apache.start()
     with Connection(apache.bootstrap) as connection:
-        wait_for_leader(connection, TOPIC)  # Apache says that it has started before it leads
+        wait_for_leader(connection, TOPIC)  # Apache prints that it has started before it leads
     assert read(apache.bootstrap) == written
     written += write(apache.bootstrap, "again")
     assert read(apache.bootstrap) == written
@@ -120,7 +120,7 @@ def test_a_stopped_apache_brokers_data_opens_here_and_goes_back(
     assert not complaints
 
 
-def test_what_apache_left_at_kill_9_is_recovered_here(
+def test_a_log_that_apache_left_at_kill_9_is_recovered_here(
     apache: ApacheKafka, ours: PybrokerProcess
 ) -> None:
     apache.start()

@@ -1,5 +1,5 @@
-"""The classic consumer in one group with Kafka's own of its ZooKeeper years, on an Apache broker,
-since those speak message formats that ours does not; and what Kafka's tools say of our groups."""
+"""The classic consumer in one group with Kafka's own ZooKeeper consumers, on an Apache broker
+(they use message formats that ours does not support); and Kafka's tools on our groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK: Final[Mapping[str, str]] = {
     "rebalance.backoff.ms": "500",
     "rebalance.max.retries": "40",
 }
-"""Options that both kinds know."""
+"""Options that both kinds of consumers have."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ class Scene:
             made.check()
 
     async def send(self) -> set[int]:
-        """Ten further numbers to each partition."""
+        """Send ten further numbers to each partition."""
         numbers = range(self.sent, self.sent + 10 * PARTITIONS)
         async with Producer(self._apache.bootstrap) as producer:
             for number in numbers:
@@ -74,21 +74,21 @@ class Scene:
         return set(numbers)
 
     def theirs(self, old: OldTools) -> ChildProcess:
-        """Kafka's own consumer, as the member `theirs`."""
+        """Start Kafka's own consumer as the member `theirs`."""
         options = {"group.id": self.group, "consumer.id": "theirs", **self.options}
         path = self._folder / "consumer.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
         return old.start("console-consumer", "--topic", self.topic, "--consumer.config", str(path))
 
     def ours(self) -> ClassicConsumer:
-        """Ours, as the member `ours`."""
+        """Start our consumer as the member `ours`."""
         given: dict[str, Any] = {**self.options, "auto.offset.reset": "smallest"}
         return ClassicConsumer(
             self._apache.zookeeper_connect, group_id=self.group, consumer_id="ours", **given
         )
 
     def owners(self) -> dict[int, str]:
-        """Partition -> thread without the group."""
+        """Partition -> owning thread, without the group's prefix."""
         found = {}
         with session_at(self._apache.zookeeper_connect) as client:
             for number in range(PARTITIONS):
@@ -107,7 +107,7 @@ class Scene:
         return found
 
     async def until_owned(self, *names: str) -> dict[int, str]:
-        """Returns when each of these members, and nobody else, owns its part."""
+        """Wait until exactly these members own partitions, each its part."""
         found: dict[int, str] = {}
 
         def is_shared() -> bool:
@@ -128,18 +128,18 @@ class Scene:
 
 
 def numbers(process: ChildProcess) -> set[int]:
-    """What a console consumer has printed."""
+    """The numbers that a console consumer has printed."""
     return {int(line) for line in process.output.splitlines() if line.isdigit()}
 
 
 async def until_printed(process: ChildProcess, expected: set[int]) -> None:
-    """These, and nothing else: a record may be committed before it is printed."""
+    """Wait until exactly these are printed: a record may be committed before it is printed."""
     await asyncio.to_thread(wait_until, lambda: numbers(process) == expected, what=f"{expected}")
 
 
 @asynccontextmanager
 async def reading(consumer: ClassicConsumer, topic: str) -> AsyncIterator[list[int]]:
-    """Values as they are read in the background."""
+    """Read in the background; yield the list of values, which grows."""
     found: list[int] = []
 
     async def read() -> None:
@@ -164,8 +164,8 @@ async def reading(consumer: ClassicConsumer, topic: str) -> AsyncIterator[list[i
 async def test_both_kinds_share_a_group(
     apache: ApacheKafka, old: OldTools, strategy: str, topic: str, tmp_path: Path
 ) -> None:
-    """Each finds the same assignment, neither reads what the other owns, and each goes on where
-    the other was."""
+    """Both compute the same assignment, neither reads a partition of the other, and each continues
+    at the other's committed offsets."""
     scene = Scene(apache, topic, tmp_path, **{"partition.assignment.strategy": strategy})
     await scene.make_topic()
     await scene.send()

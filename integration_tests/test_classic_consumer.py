@@ -1,5 +1,5 @@
-"""The classic consumer with a real broker and a real ZooKeeper: members that come, go, are killed
-and stopped under load, and Kafka's own programs of its ZooKeeper years beside them."""
+"""The classic consumer with a real broker and a real ZooKeeper: members join, leave, are killed
+and stopped under load, and Kafka's own programs of the ZooKeeper era beside them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.ours
 
 PARTITIONS: Final = 6
 SESSION_MS: Final = 20_000
-"""A consumer whose event loop stands still for two thirds of it gives it up; a machine does not
-stand still for so long."""
+"""A session timeout that a stalled machine does not reach: a consumer whose event loop stalls for
+two thirds of it gives up its session."""
 QUICK: Final[Mapping[str, str]] = {
     "auto.offset.reset": "smallest",
     "auto.commit.interval.ms": "100",
@@ -49,7 +49,7 @@ QUICK: Final[Mapping[str, str]] = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    # The broker never dies: it keeps its session, and makes topics, through a slow moment.
+    # The broker never dies: it keeps its session, and creates topics, even if the machine is slow.
     config = {"zookeeper.session.timeout.ms": 18_000}
     with Cluster(1, data=tmp_path_factory.mktemp("cluster"), config=config) as cluster:
         yield cluster
@@ -62,7 +62,7 @@ async def make_topic(cluster: Cluster, topic: str, partitions: int) -> None:
 
 
 async def send(cluster: Cluster, topic: str, numbers: range, partitions: int) -> None:
-    """Each number as a value, in turn to the partitions."""
+    """Send each number as a value, to the partitions in turn."""
     async with Producer(cluster.bootstrap, linger_ms=5) as producer:
         sent = [
             await producer.send(topic, b"%d" % number, partition=number % partitions)
@@ -78,7 +78,8 @@ async def read(stream: Stream, count: int) -> list[ConsumerRecord]:
 
 
 async def shell(cluster: Cluster, *words: str) -> str:
-    """The last line of `pybroker zookeeper-shell`; the members in our loop go on meanwhile."""
+    """The last line of `pybroker zookeeper-shell`. The members in our event loop keep running
+    meanwhile."""
     command = [sys.executable, "-m", "pybroker", "zookeeper-shell", cluster.zookeeper, *words]
 
     def printed() -> str:
@@ -90,7 +91,8 @@ async def shell(cluster: Cluster, *words: str) -> str:
 
 
 async def until_nobody_is_in(cluster: Cluster, group: str) -> None:
-    """A coordinator answers who leaves before it removes the node by which it shows him."""
+    """Wait until the group has no member nodes: the coordinator answers LeaveGroup before it
+    removes the member's node."""
     with session_at(cluster.zookeeper) as client:
 
         def is_empty() -> bool:
@@ -103,7 +105,7 @@ async def until_nobody_is_in(cluster: Cluster, group: str) -> None:
 
 
 async def test_one_member_then_two(cluster: Cluster, topic: str) -> None:
-    """The nodes are looked at with zookeeper-shell."""
+    """The test reads the nodes with zookeeper-shell."""
     await make_topic(cluster, topic, 2)
     await send(cluster, topic, range(100), 2)
     group = f"of-{topic}"
@@ -137,7 +139,7 @@ async def test_one_member_then_two(cluster: Cluster, topic: str) -> None:
 
 
 async def test_a_group_is_coordinated_or_classic(cluster: Cluster, topic: str) -> None:
-    """Who is there first stays, and reads on undisturbed."""
+    """The first kind of member stays, and reads on undisturbed."""
     await make_topic(cluster, topic, 2)
     group = f"of-{topic}"
     options: dict[str, Any] = {"group_id": group, **QUICK}
@@ -179,7 +181,7 @@ async def test_kafkas_tools_know_our_members_offsets_and_lag(
             asked.append(("consumer-offset-checker", "--group", group, "--topic", topic))
 
         def told(*words: str) -> list[list[str]]:
-            """It gives a dash for an offset that it does not get soon."""
+            """The tool prints a dash for an offset that it does not get soon."""
             ran = old(*words)
             assert ran.code == 0, ran
             rows = [line.replace(",", " ").split() for line in ran.lines if topic in line]
@@ -199,19 +201,20 @@ def test_the_program_of_the_page(cluster: Cluster) -> None:
     ):
         assert written in code
         code = code.replace(written, real)
-    for count in (2, 4):  # the second run goes on where the group ended
+    for count in (2, 4):  # the second run continues at the group's committed offsets
         printed = output_of("-c", code).splitlines()
         assert sorted(printed[:8]) == sorted(f"{n % 4} b'{n} EUR'" for n in range(8))
         assert printed[8:] == [f"bills-{n} {n // 2} has {count}" for n in range(4)]
 
 
 class Member:
-    """A member in a process of its own, and what it said."""
+    """A member in a process of its own, and the events that it printed."""
 
     def __init__(self, cluster: Cluster, group: str, name: str, topic: str) -> None:
         self.name = name
         self.ended_at: float | None = None
-        """When it was killed or paused, by which it owned what it had not given back."""
+        """The time of its kill or pause: until then it owned the partitions that it had not
+        released."""
         words = [f"{option}={value}" for option, value in QUICK.items()]
         self.process = ChildProcess(
             [
@@ -230,7 +233,7 @@ class Member:
         return {entry["value"] for entry in self.said("record")}
 
     def spans(self) -> list[tuple[int, float, float]]:
-        """(partition, from, until) of everything that it owned; monotonic seconds."""
+        """(partition, from, until) of each time that it owned a partition; monotonic seconds."""
         ends = {"lost", "expired"}
         since: dict[int, float] = {}
         found = []
@@ -249,7 +252,7 @@ class Member:
 
 
 class Load:
-    """Sends numbers to a topic, in turn to its partitions, until it is told to end."""
+    """Sends numbers to a topic, to its partitions in turn, until it is stopped."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.sent = 0
@@ -272,13 +275,13 @@ class Load:
 
 
 class Group:
-    """Members under load, and what ZooKeeper says of them."""
+    """Members under load, and their nodes in ZooKeeper."""
 
     def __init__(self, cluster: Cluster, topic: str, client: kazoo.client.KazooClient) -> None:
         self.name = f"of-{topic}"
         self.members: dict[str, Member] = {}
         self.committed: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
-        """By partition every offset that was seen in its node, in order."""
+        """Partition -> every offset that was seen in its node, in order."""
         self._cluster = cluster
         self._topic = topic
         self._client = client
@@ -291,7 +294,7 @@ class Group:
             self.committed[number].append(int(data))
 
     def owners(self) -> list[str]:
-        """The names of the members that own something, one for each partition owned."""
+        """The name of the owning member, for each owned partition."""
         found = []
         path = f"/consumers/{self.name}/owners/{self._topic}"
         for number in range(PARTITIONS):
@@ -301,7 +304,8 @@ class Group:
         return found
 
     async def share(self, *names: str) -> None:
-        """Returns when these own everything, each its part, and new records have been read."""
+        """Wait until these members own all partitions, each its part, and new records have been
+        read."""
         want = sorted(names[number % len(names)] for number in range(PARTITIONS))
         await asyncio.to_thread(
             wait_until, lambda: sorted(self.owners()) == want, what=f"{want} own everything"
@@ -310,7 +314,7 @@ class Group:
         await asyncio.to_thread(wait_until, lambda: self.count() > before + 50, what="progress")
 
     def count(self) -> int:
-        """How many records were read, those twice that were read twice."""
+        """The number of reads of records, counting a record again each time it is read."""
         outputs = [member.process.output for member in self.members.values()]
         return sum(output.count('"record"') for output in outputs)
 
@@ -327,7 +331,7 @@ class Group:
         member.process.kill9()
 
     async def oversleep(self, name: str) -> None:
-        """Stop a member for longer than its session."""
+        """Stop a member for longer than its session timeout."""
         member = self.members[name]
         member.ended_at = time.monotonic()
         member.process.signal(signal.SIGSTOP)
@@ -341,7 +345,8 @@ class Group:
         self.members[name].process.wait_for_line('"expired"')
 
     def check(self, sent: int) -> None:
-        """Each record was read, offsets never went back, and nobody owned what another did."""
+        """Check that each record was read, offsets never went back, and no two members owned a
+        partition at once."""
         assert self.read() == set(range(sent))
         for offsets in self.committed.values():
             assert offsets == sorted(offsets)

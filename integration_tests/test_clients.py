@@ -1,4 +1,5 @@
-"""Real clients bring records through our broker unharmed, and read what the others wrote."""
+"""Real clients transfer records through our broker unchanged, and read the records of the
+others."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ CODECS_OF_KAFKAJS: Final = ("none", "gzip", "snappy")
 
 
 class Clients:
-    """The clients of a module, each made at its first use: a JVM serves many cases."""
+    """The clients of a module, each created at its first use: one JVM serves many cases."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -69,8 +70,8 @@ def assert_reads_back(client: KafkaClient, topic: str, written: Sequence[Sample]
 def expected_by(
     client: KafkaClient, written: Sequence[Sample], first_offset: int = 0
 ) -> list[Read]:
-    """kcat prints headers as C strings, and an absent value as a word; everyone else tells them as
-    they are."""
+    """kcat prints headers as C strings, and an absent value as a word; all other clients return
+    the original values."""
     expected = as_read(written)
     if client.name != "kcat":
         return expected
@@ -87,7 +88,8 @@ def _as_c_string(value: bytes | None) -> bytes:
 def assert_stored_with(broker: Broker, topic: str, codec: str, *, idempotent: bool) -> None:
     stored = list(batches(broker.data, topic))
     codecs = {CODECS[batch.codec] for batch in stored}
-    # librdkafka leaves a batch as it is that would only get longer: a short one of a slow moment.
+    # librdkafka does not compress a batch that would only grow: a short one, if the machine is
+    # slow.
     assert codec in codecs and codecs <= {codec, "none"}
     assert {batch.has_producer for batch in stored} == {idempotent}
 

@@ -1,4 +1,4 @@
-"""Our tools say what Apache's say, on the same broker and the same ZooKeeper; and the page of
+"""Our tools print the same as Apache's, on the same broker and ZooKeeper; and the page of
 differences shows those that the tests allow."""
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_configs_refused(tools: Tools, words: list[str], says: str) -> None:
 
 
 def configs_both(tools: Tools, *words: str) -> None:
-    """The same change by either side, one after the other."""
+    """Make the same change by both sides, one after the other."""
     assert_same(tools.apache("configs", *words), tools.ours("configs", *words))
 
 
@@ -252,8 +252,8 @@ def test_consuming_is_measured(tools: Tools, topic: str, own_broker: PybrokerPro
     tools.ours("topics", "--create", "--topic", topic, "--partitions", "2")
     tools.ours("producer-perf-test", "--topic", topic, "--num-records", "700", "--record-size",
                "100", "--throughput", "-1", "--bootstrap-server", own_broker.bootstrap)  # fmt: skip
-    # Kafka's consumer needs a group, which the broker does not have yet, so what Apache's tool
-    # prints is compared by the table in `unit_tests/tools/test_perf.py`.
+    # Apache's consumer needs a group. The table in `unit_tests/tools/test_perf.py` compares what
+    # its tool prints.
     whole = tools.ours("consumer-perf-test", "--topic", topic, "--messages", "700")
     header, line = whole.lines
     assert header == (
@@ -339,7 +339,7 @@ def test_the_shell_without_a_server(tools: Tools) -> None:
 
 
 def examples(page: str) -> list[str]:
-    """The command lines of a document, but for those that run a server."""
+    """The command lines of a document, without those that run a server."""
     return [
         line.strip()
         for line in page.splitlines()
@@ -353,7 +353,7 @@ def test_the_examples_of_the_page_of_tools_run(
     page = TOOLS_PAGE.read_text(encoding="utf-8")
     headings = re.findall(r"^([a-z-]+)\n-+$", page, re.MULTILINE)
     assert sorted(headings) == sorted(TOOLS)
-    for line in examples(page) * 2:  # the second time on what the first has made
+    for line in examples(page) * 2:  # the second run works on the results of the first
         command = (
             line.replace("127.0.0.1:9092", own_broker.bootstrap)
             .replace("127.0.0.1:2181", keeper.connect)

@@ -1,5 +1,5 @@
-"""Configurations of a running broker: described, changed, and in force at once; as Apache's tools
-and libraries see it."""
+"""Configurations of a running broker: described, changed, and in force at once, by Apache's tools
+and by libraries."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def topic_resource(name: str) -> ConfigResource:
 
 
 def change_all_brokers(connection: Connection, operation: int, name: str, value: str = "") -> None:
-    """What librdkafka cannot ask for: brokers without an id."""
+    """Change the options of all brokers (an empty broker id), which librdkafka cannot do."""
     entry = IncrementalAlterableConfig(name=name, config_operation=operation, value=value)
     all_brokers = IncrementalAlterConfigsResource(
         resource_type=4, resource_name="", configs=[entry]
@@ -65,7 +65,7 @@ def change_all_brokers(connection: Connection, operation: int, name: str, value:
 
 
 class Admin:
-    """confluent-kafka's admin client in the words of these tests."""
+    """confluent-kafka's admin client, with the vocabulary of these tests."""
 
     def __init__(self, bootstrap: str) -> None:
         self._client = AdminClient({"bootstrap.servers": bootstrap})
@@ -100,7 +100,8 @@ def refused_as_too_large(connection: Connection, topic: str, size: int = 500) ->
 
 
 def soon(holds: Any, what: str) -> None:
-    """Apache applies changes a moment after it has answered; we have applied them by then."""
+    """Wait until `holds`: Apache applies changes a moment after it has answered. We apply them
+    before."""
     if ON_APACHE:
         wait_until(holds, what=what)
     else:
@@ -199,10 +200,10 @@ def test_other_advertised_listeners_are_told_and_outlive_the_broker(
     wait_until(lambda: told() == [before], what="the address of the file")
 
 
-def test_what_is_written_to_zookeeper_holds(
+def test_an_option_written_to_zookeeper_is_applied(
     new_broker: BrokerMaker, zookeeper: ApacheZooKeeper, topic: str
 ) -> None:
-    """As tools do it that know only ZooKeeper; what nobody can use stops nothing, not even a
+    """Old tools write options to ZooKeeper. An invalid value there stops nothing, not even a
     start."""
     broker = new_broker(zookeeper=zookeeper.connect)
     with zookeeper.client() as client:
@@ -294,7 +295,7 @@ def test_apaches_tool_changes_levels_of_loggers(
     assert apache_tools("configs", "--alter", "--delete-config", name, *words).code == 0
 
 
-# compared with Apache's own answer
+# comparison with Apache's own answer
 
 Described = Mapping[str, DescribeConfigsResourceResult]
 NOT_HERE = re.compile(
@@ -307,14 +308,15 @@ NOT_HERE = re.compile(
     r"|log\.local\.retention.*|node\.id|principal\.builder\.class|process\.roles"
     r"|security\.providers|zookeeper\.(clientCnxnSocket|metadata\.migration\.enable)"
 )
-"""Names that Apache tells and that have no row here: security, tiers, KRaft, classes of Java."""
+"""Names that Apache describes and that have no row here: security, tiered storage, KRaft, Java
+classes."""
 ONLY_OURS = re.compile(
     r"pybroker\..*|producer\.id\.expiration\.check\.interval\.ms"
     r"|unclean\.leader\.election\.interval\.ms|offsets\.storage"
 )
-"""Names that are ours alone, or that Apache has and does not tell."""
+"""Names that only pybroker has, or that Apache has and does not describe."""
 FIXED_HERE = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
-"""Apache can change these while it runs."""
+"""Options that Apache can change while it runs."""
 FILE, DEFAULT = 4, 5
 SET_ALIKE = {
     "log.retention.hours",
@@ -323,7 +325,8 @@ SET_ALIKE = {
     "log.message.timestamp.before.max.ms",
     "message.timestamp.before.max.ms",
 }
-"""What the test sets on both brokers; values of others come from how tests start them."""
+"""The options that the test sets on both brokers; the values of others depend on how tests start
+them."""
 
 
 @pytest.mark.ours
@@ -380,7 +383,7 @@ def compare(mine: Described, theirs: Described) -> None:
 
 
 def facts(entry: DescribeConfigsResourceResult, *, only_default: bool) -> tuple[object, ...]:
-    """What must be the same; of values that belong to one broker only the default."""
+    """The facts that must be equal; for values that belong to one broker only the default."""
     synonyms = [(item.name, item.value, item.source) for item in entry.synonyms]
     values: tuple[object, ...] = (entry.value, entry.config_source, synonyms)
     if only_default:

@@ -1,5 +1,5 @@
-"""Our consumer when an unclean election cuts records away that it has read: it goes back to where
-the log is not what it was, and reads what took their place, instead of skipping as many."""
+"""Our consumer when an unclean election truncates records that it has read: it goes back to the
+offset of divergence and reads the new records there, instead of skipping as many."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ async def test_an_unclean_election_takes_records_away_that_were_read(tmp_path: P
 
 
 async def lose_records(cluster: Cluster, consumers: dict[str, Consumer]) -> None:
-    """All read, and a group commits, what only the leader has; then it dies, and the other replica,
-    which was not in sync, leads and is given more."""
+    """All consumers read, and a group commits, records that only the leader has. Then the leader
+    dies, and the other replica, which was out of sync, leads and gets new records."""
     common, lost = words("common", COMMON), words("lost", LOST)
     await write(cluster, "common", COMMON)
     async with Consumer(
@@ -78,7 +78,7 @@ async def lose_records(cluster: Cluster, consumers: dict[str, Consumer]) -> None
         group_id="g",
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=6_000,  # that it leaves is among what is lost
+        session_timeout_ms=6_000,  # the records of its leaving are lost, too
     ) as member:
         member.subscribe(["t"])
         assert await read(member, COMMON) == common

@@ -1,5 +1,5 @@
-"""What brokers tell each other reads the same with Kafka's own classes, and written by them it is
-what we wrote, byte for byte; fields of ours pass through."""
+"""Kafka's own classes read our messages between brokers alike, and write them byte for byte as we
+do; fields of ours pass through."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def kafka(jars: str) -> Iterator[ChildProcess]:
 
 
 def plain(message: Message, version: int) -> dict[str, Any]:
-    """As Kafka's JSON has it: names in camel case, ids in base64url, without tagged fields."""
+    """The message in Kafka's JSON form: names in camel case, ids in base64url, without tagged
+    fields."""
     return {
         camel(field.name): value(getattr(message, field.name), version)
         for field in wire_fields(type(message))

@@ -1,5 +1,5 @@
-"""Who coordinates a group: found by every client's request, taken over when its broker dies or is
-held up, and written to by nobody else."""
+"""The coordinator of a group: every client's request finds it, another broker takes over if its
+broker dies or is paused, and no other broker writes for the group."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def found(bootstrap: str, group: str) -> FindCoordinatorResponse:
 
 
 def coordinator_of(bootstrap: str, group: str) -> FindCoordinatorResponse:
-    """Asked for until there is one."""
+    """Ask for the coordinator until there is one."""
     answers: list[FindCoordinatorResponse] = []
 
     def is_known() -> bool:
@@ -67,7 +67,7 @@ def described(bootstrap: str, topic: str = TOPIC) -> MetadataResponseTopic:
 
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Its parameter: further options of the brokers."""
+    """The parameter of the fixture: further options of the brokers."""
     with Cluster(data=tmp_path / "cluster", config=getattr(request, "param", None)) as cluster:
         yield cluster
 
@@ -75,7 +75,8 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
 undisturbed = pytest.mark.parametrize(
     "cluster", [{"zookeeper.session.timeout.ms": 30_000}], indirect=True, ids=["undisturbed"]
 )
-"""No test waits for the end of a session, and none ends because the machine stands still."""
+"""A session timeout so long that none expires because the machine stalls; no test waits for
+one."""
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def nodes(cluster: Cluster) -> Iterator[kazoo.client.KazooClient]:
 
 
 def fence(nodes: kazoo.client.KazooClient, partition: int) -> tuple[int, int]:
-    """(the broker that has the fence, its version); -1 and -1 if nobody has."""
+    """(the broker that has the fence, its version); -1 and -1 if no broker has it."""
     path = f"/pybroker/coordinators/{partition}"
     if nodes.exists(path) is None:
         return -1, -1
@@ -94,7 +95,7 @@ def fence(nodes: kazoo.client.KazooClient, partition: int) -> tuple[int, int]:
 
 
 def fenced_by_another(nodes: kazoo.client.KazooClient, partition: int, than: int) -> int:
-    """The version of the fence, once another broker has it."""
+    """Wait until another broker has the fence; return its version."""
     wait_until(
         lambda: fence(nodes, partition)[0] not in (-1, than),
         what=f"a coordinator other than {than} of partition {partition}",
@@ -103,7 +104,8 @@ def fenced_by_another(nodes: kazoo.client.KazooClient, partition: int, than: int
 
 
 def heartbeat(connection: Connection, group: str) -> int:
-    """Of a member that nobody knows: UNKNOWN_MEMBER_ID comes only from the group's coordinator."""
+    """Send the heartbeat of an unknown member: only the group's coordinator answers
+    UNKNOWN_MEMBER_ID."""
     request = HeartbeatRequest(group_id=group, generation_id=1, member_id="nobody")
     return connection.ask(0, request, HeartbeatResponse).error_code
 

@@ -1,4 +1,4 @@
-"""Nodes in ZooKeeper that somebody has damaged cost their own topic, and nobody else anything."""
+"""A damaged node in ZooKeeper affects its own topic only."""
 
 from __future__ import annotations
 

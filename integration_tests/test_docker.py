@@ -1,8 +1,8 @@
-"""The image, built and run by a Docker engine: it is what its guide says.
+"""The image, built and run by a Docker engine, does what its guide says.
 
-The engine is the one that answers, else one of the test's own. Containers use the host's network
-and ports of 127.0.0.1, so that the engine needs no network of its own. What is made here
-(containers, volumes, the tag) is removed; layers stay in the cache of an engine that was there.
+The engine is a running one, else one of the test's own. Containers use the host's network and
+ports of 127.0.0.1, so that the engine needs no network of its own. The containers, volumes and
+tags made here are removed; layers stay in the cache of an engine that was running before.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ pytestmark = [pytest.mark.ours, pytest.mark.timeout(1800)]
 ROOT: Final = Path(__file__).resolve().parent.parent
 BASE: Final = "debian:bookworm-slim"
 PIP_SETTINGS: Final = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT")
-"""Where this machine's pip finds packages is told to the builder, too."""
+"""The builder gets the package index of this machine's pip, too."""
 DATA: Final = "/var/lib/kafka/data"
 ADDED_MEGABYTES_MAX: Final = 300
 
 
 class Container:
-    """A container of the image, with what tests ask it."""
+    """A container of the image, with the operations that tests need."""
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
@@ -74,16 +74,16 @@ class Container:
         return int(code), output.decode(errors="replace")
 
     def wait(self) -> int:
-        """The exit code of the container, when it has ended."""
+        """Wait for the end of the container; its exit code."""
         return int(self.raw.wait(timeout=PATIENCE_S)["StatusCode"])
 
     def stop(self) -> int:
-        """As `docker stop`: the image's signal, and SIGKILL when it is of no use."""
+        """As `docker stop`: the image's signal, then SIGKILL if the container does not end."""
         self.raw.stop(timeout=int(PATIENCE_S))
         return self.wait()
 
     def remove(self) -> None:
-        """End and remove it, with what it kept in volumes without a name. Idempotent."""
+        """End and remove it, with its anonymous volumes. Idempotent."""
         with suppress(docker_errors.NotFound):
             self.raw.remove(force=True, v=True)
 
@@ -93,7 +93,7 @@ class Container:
         return bool(self.raw.status == "exited")
 
     def await_start(self) -> None:
-        """Returns when the broker in it serves."""
+        """Wait until the broker in it serves."""
         wait_until(
             lambda: re.search(STARTED, self.log_text) or self.ended, what="the broker has started"
         )
@@ -101,7 +101,7 @@ class Container:
 
 
 class Run(Protocol):
-    """Starts a container; it is removed with the test or the module."""
+    """Starts a container, which is removed with the test or the module."""
 
     def __call__(
         self,
@@ -115,7 +115,7 @@ class Run(Protocol):
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Any]:
-    """A client of the engine that DOCKER_HOST names, of the usual one, or of one of our own."""
+    """A client of the engine that DOCKER_HOST names, of the default one, or of one of our own."""
     with ExitStack() as stack:
         try:
             client = docker_client.from_env(timeout=WORK_S)
@@ -132,7 +132,7 @@ def engine() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def base(engine: Any) -> str:
-    """The image to build on: BASE, or a Debian like it where no registry of images gives it."""
+    """The image to build on: BASE, or a similar Debian if no registry provides it."""
     with suppress(docker_errors.ImageNotFound):
         engine.images.get(BASE)
         return BASE
@@ -208,7 +208,7 @@ def broker_variables(port: int, **further: str) -> dict[str, str]:
 
 
 class Shared(NamedTuple):
-    """The container that most tests look at."""
+    """The container that most tests use."""
 
     container: Container
     port: int
@@ -299,7 +299,7 @@ def test_the_data_outlive_the_container(engine: Any, run: Run, topic: str) -> No
             wait_for_leader(connection, topic)
             found = fetch_one(connection, topic, 0)
             assert found.records is not None and b"kept" in bytes(found.records)
-        # The latter if the broker ends sooner than the command: the container takes it along.
+        # The latter if the broker ends before the command: the end of the container ends it.
         assert second.run("kafka-server-stop.sh")[0] in (0, 128 + signal.SIGKILL)
         assert second.wait() == 0, second.log_text
         second.remove()
@@ -323,7 +323,7 @@ def test_it_needs_no_variables_no_user_id_and_no_root_file_system(run: Run) -> N
     assert container.stop() == 0, container.log_text
 
 
-def test_what_cannot_be_is_told_in_one_line(run: Run) -> None:
+def test_an_impossible_start_prints_one_line(run: Run) -> None:
     container = run(variables={"KAFKA_PROCESS_ROLES": "broker,controller"})
     assert container.wait() == 1
     (line,) = container.log_text.splitlines()
@@ -337,8 +337,9 @@ def test_a_signal_during_the_start_ends_it(run: Run) -> None:
 
 
 def test_a_script_of_testcontainers_starts_it(run: Run) -> None:
-    """The container waits for a script, which comes when the ports outside are known: it starts a
-    ZooKeeper, sets what is advertised, and calls the steps of Confluent's image."""
+    """Testcontainers copies a script into the waiting container once the outside ports are known.
+    The script starts a ZooKeeper, sets the advertised listeners, and calls the steps of
+    Confluent's image."""
     outside, inside, zookeeper = free_ports(3)
     script = f"""#!/bin/bash
 echo 'clientPort={zookeeper}' > zookeeper.properties

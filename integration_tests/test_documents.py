@@ -1,4 +1,4 @@
-"""Programs in the documents run, against a real broker, and do what the text says."""
+"""Programs in the documents run against a real broker and do what the text says."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(code: str, broker: Broker) -> str:
 
 
 def output_of(*words: str) -> str:
-    """What Python prints with these words."""
+    """Run Python with these arguments; its output."""
     done = subprocess.run(
         [sys.executable, *words],
         capture_output=True,
@@ -78,7 +78,7 @@ def test_the_programs_about_admin_run_again(broker: Broker) -> None:
 
 
 def run_commands(document: str, topic: str, broker: Broker) -> None:
-    """Runs the shell lines of a document that name the topic."""
+    """Run the shell lines of a document that name the topic."""
     lines = [line.strip() for line in (ROOT / document).read_text(encoding="utf-8").splitlines()]
     chosen = [line for line in lines if f"--topic {topic}" in line]
     assert chosen, f"{document} has a command with --topic {topic}"

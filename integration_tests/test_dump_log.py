@@ -69,7 +69,7 @@ def fill(connection: Connection, *, first_batch: int, count: int) -> None:
 
 
 def dump(folder: Path, *arguments: str, suffixes: tuple[str, ...]) -> str:
-    """What the tool prints about a copy of the partition's files."""
+    """The tool's output for a copy of the partition's files."""
     copy = folder.parent / f"{folder.name}.copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder, copy)
@@ -96,7 +96,7 @@ def complaints(printed: str) -> list[str]:
 
 
 def assert_apache_likes(broker: Broker) -> None:
-    """All files of the partition, read by Apache, in all modes that look for faults."""
+    """Check all files of the partition by Apache's tool, in all modes that look for faults."""
     folder = partition_folder(broker.data, TOPIC)
     kinds = Counter(path.suffix for path in folder.iterdir())
     assert kinds[".log"] >= 3

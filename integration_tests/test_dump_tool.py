@@ -1,5 +1,5 @@
-"""`pybroker dump-log` prints what Apache's DumpLogSegments prints, line by line, of the same files:
-ours and Apache's own, whole and damaged."""
+"""`pybroker dump-log` prints the same lines as Apache's DumpLogSegments for the same files: ours
+and Apache's own, undamaged and damaged."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ours(files: list[Path], *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def assert_same(files: list[Path], *arguments: str) -> str:
-    """What both printed."""
+    """Compare both outputs and return them."""
     theirs, mine = apaches(files, *arguments), ours(files, *arguments)
     assert mine.stdout.splitlines() == theirs.stdout.splitlines()
     assert mine.returncode == theirs.returncode, (mine.stderr, theirs.stderr)

@@ -1,5 +1,5 @@
-"""Leaders that are elected on demand, by themselves, and because a broker stops: three brokers,
-compared with Apache's tool and asked by others' clients."""
+"""Leaders that are elected on demand, automatically, and because a broker stops: three brokers,
+compared with Apache's tool, with requests of third-party clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ ALL: Final = (1, 2, 3)
 PREFERRED: Final = 0
 PARTITIONS_MANY: Final = 1_000
 LONG_SESSIONS: Final = {"zookeeper.session.timeout.ms": "18000"}
-"""Nobody dies here: whoever stops ends its session, and who is only slow keeps what it leads."""
+"""A long session timeout: a broker that stops ends its session itself, and a slow one must keep
+its leaderships."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,8 @@ def tools(jars: str, cluster: Cluster) -> Iterator[Tools]:
 
 
 def patient_admin(cluster: Cluster) -> Admin:
-    """It has time to create and delete a thousand partitions, also while a broker opens them."""
+    """An admin client that is patient enough to create and delete a thousand partitions, even
+    while a broker opens them."""
     limit_ms = int(2_000 * PATIENCE_S)
     return Admin(cluster.bootstrap, request_timeout_ms=limit_ms, default_api_timeout_ms=limit_ms)
 
@@ -80,8 +82,8 @@ def leaders(cluster: Cluster, name: str, count: int) -> list[int]:
 
 
 def displaced(cluster: Cluster, name: str, count: int) -> None:
-    """A topic in which broker 1 is preferred and in sync and leads nothing. So it is in those of
-    earlier tests, too."""
+    """A topic in which broker 1 is the preferred leader and in sync but leads nothing. The same
+    then holds for the topics of earlier tests."""
     create(cluster, name, {n: (1, 2 + n % 2, 3 - n % 2) for n in range(count)})
     cluster.terminate(1)
     cluster.restart(1)
@@ -228,7 +230,7 @@ def test_a_stop_hands_a_thousand_partitions_over(cluster: Cluster, topic: str) -
 
 
 class Load:
-    """An idempotent producer that writes all the time, and what became of each record."""
+    """An idempotent producer that writes all the time, and the outcome of each record."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._topic = topic
@@ -249,7 +251,7 @@ class Load:
         self._thread.join()
 
     def wait_for_progress(self, before: int) -> None:
-        """Until more than so many records were acknowledged."""
+        """Wait until more than `before` records were acknowledged."""
         wait_until(lambda: len(self.acknowledged) > before, what="progress")
 
     def _run(self) -> None:
@@ -278,7 +280,7 @@ class Load:
 
 
 def read_all(cluster: Cluster, topic: str, partitions: int) -> dict[int, tuple[int, int]]:
-    """Value -> where it is; each once."""
+    """Read everything: value -> its position; each value must occur once."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,

@@ -1,4 +1,4 @@
-"""The ZooKeeper that a broker starts for itself: one a directory, never left behind, never two."""
+"""The embedded ZooKeeper of a broker: one per directory, never left behind, never two."""
 
 from __future__ import annotations
 
@@ -152,7 +152,8 @@ async def test_used_port_is_named(tmp_path: Path) -> None:
 async def test_a_used_default_port_is_left_for_a_free_one(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
-    """The same one at each start, for as long as the default port is in use; then that."""
+    """The server takes the same free port at each start while the default port is in use, and the
+    default port afterwards."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         chosen = []
@@ -173,7 +174,7 @@ async def test_a_used_default_port_is_left_for_a_free_one(
 async def test_two_that_start_at_the_same_time_do_not_choose_the_same_port(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
-    """Neither is bound when the other one chooses."""
+    """Neither server has bound its port when the other one chooses."""
     port = free_port()
     first, second = (
         EmbeddedZooKeeper(str(tmp_path / name), port=port, may_move=True) for name in "ab"
@@ -217,7 +218,7 @@ async def test_server_dies_with_a_killed_owner_even_if_nobody_comes_after(tmp_pa
 async def test_server_that_outlived_its_owner_is_ended(
     stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the kernel cannot end the child with its parent, the next start does."""
+    """If the kernel cannot end the child with its parent, the next start ends it."""
     launcher = tmp_path / "launcher.py"
     launcher.write_text("import os, sys; os.execv(sys.argv[2], sys.argv[2:])")
     directory = tmp_path / "zookeeper"
@@ -234,7 +235,8 @@ async def test_server_that_outlived_its_owner_is_ended(
 
 
 def _let_go(server: EmbeddedZooKeeper) -> None:
-    """The server outlives its owner: lock and claim are free, and no task watches the child."""
+    """Let the server outlive its owner: lock and port claim are free, and no task watches the
+    child."""
     assert server._port_claim is not None
     server._supervisor.cancel()
     server._port_claim.close()

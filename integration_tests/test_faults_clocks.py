@@ -1,6 +1,5 @@
-"""Wall clocks that are set by an hour while the brokers run: they stamp records and age segments,
-and nothing else asks them. Sessions, leases, lag and pauses are measured by clocks that only go
-forward.
+"""Wall clocks that jump by an hour while the brokers run. They are used for timestamps of records
+and the age of segments only; sessions, leases, lag and pauses are measured by monotonic clocks.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ pytestmark = pytest.mark.ours
 HOUR_S: Final = 3600.0
 SESSION_S: Final = 20.0
 LAG_S: Final = 20.0
-"""Far less than clocks jump, and more than a machine stands still."""
+"""Far less than the clocks jump, and more than a machine stalls."""
 STAMPED_BY_BROKER: Final = {"message.timestamp.type": "LogAppendTime"}
 STANDING: Final = "standing answers="
-"""In a broker's log: it may vouch for less, or for more, than before."""
+"""A broker's log line when it may answer less, or more, than before."""
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +45,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
 
 
 def hours_off(log_dir: Path, topic: str) -> set[int]:
-    """By how many hours the stamps of the batches in a broker's files differ from the right time
-    (nothing else takes half an hour)."""
+    """The hours by which the timestamps of the batches in a broker's files differ from the right
+    time (the test is much shorter than half an hour)."""
     now_ms = time.time() * 1000
     return {
         round((header.max_timestamp - now_ms) / (HOUR_S * 1000))
@@ -57,8 +56,9 @@ def hours_off(log_dir: Path, topic: str) -> set[int]:
 
 
 def test_clock_jumps(cluster: Tormented, tmp_path: Path) -> None:
-    """Each broker's clock jumps ahead, back behind the right time, and right again, alone and
-    together with the others. Nobody leaves an ISR, nobody is elected, nothing expires."""
+    """Each broker's clock jumps ahead, then behind the right time, then back to it, alone and
+    together with the others. No replica leaves an ISR, no leader is elected, no session
+    expires."""
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("clock-jumps", configs=STAMPED_BY_BROKER) as run:
         run.wait_for_progress(10)

@@ -1,5 +1,5 @@
-"""Bits that flip and tails that are torn: a replica with a hole is never elected for what it had,
-it is copied anew from one that is whole."""
+"""Flipped bits and torn tails: a damaged replica is not elected, but copied anew from an undamaged
+one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG = {
     "replica.high.watermark.checkpoint.interval.ms": 1000,
 }
 BATCHES_MIN = 5
-"""Of a segment in which a batch between others is damaged."""
+"""The smallest number of batches of a segment in which a batch between others is damaged."""
 EXPLAINED = ["log damaged", "is damaged from offset", "copying pauses .* error=KAFKA_STORAGE_ERROR"]
 
 
@@ -38,7 +38,7 @@ def folder(run: Run, broker: int, partition: int) -> Path:
 
 
 def wait_for_line(run: Run, broker: int, pattern: str) -> None:
-    """Until the broker has printed such a line since the run began."""
+    """Wait until the broker has printed such a line since the run began."""
     wait_until(
         lambda: any(re.search(pattern, line) for line in run.rig.new_lines(broker)),
         what=f"broker {broker} prints {pattern}",
@@ -46,8 +46,8 @@ def wait_for_line(run: Run, broker: int, pattern: str) -> None:
 
 
 def assert_copied_anew(run: Run, broker: int, partition: int) -> None:
-    """The hole was found, the replica stepped aside, was set aside and copied; in between it did
-    not lead."""
+    """Check that the damage was found, that the replica left the ISR and was copied anew, and that
+    it did not lead in between."""
     name = f"{run.topic}-{partition}"
     wait_for_line(run, broker, f"copy complete partition={name} ")
     lines = run.rig.new_lines(broker)
@@ -67,8 +67,8 @@ def assert_copied_anew(run: Run, broker: int, partition: int) -> None:
 
 
 def closed(run: Run, broker: int, partition: int) -> list[Path]:
-    """The segments that get no more records, the oldest first; without those of a slow moment,
-    after which producers send a few large batches."""
+    """The closed segments, oldest first, without those of a slow moment, after which producers
+    send only a few large batches."""
     found = flips.segments(folder(run, broker, partition))[:-1]
     return [path for path in found if len(flips.batches(path)) >= BATCHES_MIN]
 
@@ -89,7 +89,7 @@ def test_bits_flip_while_a_broker_is_down(cluster: Tormented, tmp_path: Path) ->
             cluster.kill9(victim)
             flips.flip_in_batch(latest(run, victim, 0), flips.in_body)
             flips.flip_in_batch(latest(run, victim, 1), flips.in_length)
-            # Below the recovery point: the start does not look there.
+            # Below the recovery point: the start does not read there.
             flips.flip_in_batch(closed(run, victim, 2)[1], flips.in_body, 2)
         cluster.start(victim)
         for partition in (0, 1, 2):
@@ -102,7 +102,8 @@ def test_bits_flip_while_a_broker_is_down(cluster: Tormented, tmp_path: Path) ->
             flips.flip(closed(run, victim, 1)[1].with_suffix(".timeindex"), 6, 2)
             snapshot = max(folder(run, victim, 2).glob("*.snapshot"))
             flips.flip(snapshot, snapshot.stat().st_size // 2)
-            # Where a leader was lost there are two: the start of an only epoch is that of the log.
+            # Where a leader was lost there are two epochs: the start of an only epoch is the log
+            # start.
             epochs = folder(run, victim, 3) / LEADER_EPOCHS
             flips.flip(epochs, epochs.stat().st_size - 2)
         cluster.start(victim)
@@ -129,7 +130,8 @@ def active(run: Run, broker: int, partition: int) -> Path:
 
 
 def test_tails_are_torn(cluster: Tormented, tmp_path: Path) -> None:
-    """Cut short, followed by zeros or by garbage: only what was being written is dropped."""
+    """A tail that is cut short, or followed by zeros or garbage: only the unfinished write is
+    dropped."""
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("torn-and-zeroed-tails") as run:
         for round_ in range(2):
@@ -149,7 +151,7 @@ def test_tails_are_torn(cluster: Tormented, tmp_path: Path) -> None:
 
 
 def tear(path: Path, how: int) -> None:
-    """What a crash leaves of the last write."""
+    """Damage the tail as a crash during the last write does."""
     size = path.stat().st_size
     position, header = flips.batches(path)[-1]
     with path.open("r+b") as file:
@@ -166,7 +168,7 @@ def tear(path: Path, how: int) -> None:
 
 
 def test_a_bit_flips_under_a_running_leader(cluster: Tormented, tmp_path: Path) -> None:
-    """It is found, another leads, and the old leader copies what it lost."""
+    """The damage is found, another replica leads, and the old leader copies the lost records."""
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("bit-flip-in-a-live-leader", rate=200, configs={"segment.bytes": "16384"}) as run:
         leader = run.leader()

@@ -1,5 +1,5 @@
-"""Disks that fill up under load, of one broker, of a coordinator, and of all, and are given room
-again: records are refused or go to brokers with room, and nothing has to be restarted."""
+"""The disks of one broker, of a coordinator, and of all brokers fill up under load and get free
+space again: records are refused or go to brokers with free space, and no restart is needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.ours
 
 DISK_BYTES = 48 * 1024**2
 LEFT_BYTES = 32 * 1024
-"""For the workload to fill."""
+"""The free bytes that the workload fills."""
 EXPLAINED = (
     "log directory full",
     "write refused",
@@ -62,7 +62,8 @@ def fill(cluster: Tormented, broker: int) -> None:
 
 
 def took_the_rest(ballast: int, log_dir: Path) -> bool:
-    """Whether the broker has not written more meanwhile than was to be left."""
+    """Grow the ballast to all but the intended free space. False if the broker has taken some of
+    that space meanwhile."""
     status = os.statvfs(log_dir)
     free_bytes = status.f_bavail * status.f_frsize
     assert free_bytes < DISK_BYTES
@@ -84,7 +85,7 @@ def said(run: Run, broker: int, text: str) -> bool:
 
 
 def test_the_disk_of_a_leader_is_full(small: Tormented, tmp_path: Path) -> None:
-    """It hands over what it leads, and follows again when there is room."""
+    """The broker hands over its leaderships, and follows again once there is free space."""
     rig = Rig(small, tmp_path)
     with rig.run("disk-full") as run:
         run.wait_for_progress(10)
@@ -98,7 +99,7 @@ def test_the_disk_of_a_leader_is_full(small: Tormented, tmp_path: Path) -> None:
             run.wait_for_isr(set(small.brokers) - {leader})
             run.wait_for_progress(10)
             assert said(run, leader, "log directory full")
-            # Also a stop and a start: what could not be written is not taken for written.
+            # Also over a restart: records that could not be written do not count as written.
             assert small.stop(leader) == 0
             ballast(small, leader).unlink()
         small.start(leader)
@@ -113,8 +114,8 @@ def test_the_disk_of_a_leader_is_full(small: Tormented, tmp_path: Path) -> None:
 
 
 def test_the_disk_of_a_coordinator_is_full(small: Tormented, tmp_path: Path) -> None:
-    """Its groups go over to a broker with room, offsets and generation with them, and more members
-    join there; then they come back, as that one's disk is full."""
+    """Its groups move to a broker with free space, with offsets and generation, and more members
+    join there. Then they move back, because that broker's disk is full."""
     rig = Rig(small, tmp_path)
     with trial_of(rig, "group-disk-full") as trial:
         trial.join("a", "b", session_ms=OUTLASTING_MS)
@@ -140,7 +141,7 @@ def test_the_disk_of_a_coordinator_is_full(small: Tormented, tmp_path: Path) -> 
 
 
 def test_all_disks_are_full(small: Tormented, tmp_path: Path) -> None:
-    """Records are refused until there is room."""
+    """Records are refused until there is free space."""
     rig = Rig(small, tmp_path)
     with rig.run("disks-full") as run:
         run.wait_for_progress(10)
@@ -154,7 +155,8 @@ def test_all_disks_are_full(small: Tormented, tmp_path: Path) -> None:
             before = run.watch.all()
             run.wait(3)
             after = run.watch.all()
-            # Where nobody has room nobody hands over: leaders change a few times at most.
+            # Without a broker with free space there is no handover: leaders change a few times at
+            # most.
             assert all(after[p].epoch - before[p].epoch <= 2 * REPLICAS for p in after), after
             assert set(small.running()) == set(small.brokers)
             for broker in small.brokers:

@@ -1,5 +1,5 @@
-"""Disks that are emptied, and machines that lose power: a replica that has less than it had is not
-in sync, whatever was said of it before."""
+"""Wiped disks and machines that lose power: a replica that lost records is not in sync, even if
+the state node still says so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from unit_tests.patience import wait_until
 pytestmark = pytest.mark.ours
 
 LONG_SESSION_S = 40.0
-"""A leader whose link is held up keeps its office for so long."""
+"""The session timeout: a leader whose link to ZooKeeper is held up stays the leader for this
+time."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,8 @@ def made(
 def test_power_loss_of_the_last_in_sync_replica(
     made: tuple[Tormented, dict[int, Machine]], tmp_path: Path
 ) -> None:
-    """It comes back first, with a shorter log, and must wait for one that has everything."""
+    """The replica comes back first, with a shorter log, and must wait for one that has every
+    record."""
     cluster, each = made
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("power-loss-of-the-last") as run:
@@ -69,8 +71,8 @@ def test_power_loss_of_the_last_in_sync_replica(
 def test_power_loss_of_one_machine(
     made: tuple[Tormented, dict[int, Machine]], tmp_path: Path
 ) -> None:
-    """A leader loses power and is back before its session is over: others lead, it fetches what it
-    lost, and everything that was acknowledged is there."""
+    """A leader loses power and is back before its session expires: others lead, it fetches the
+    lost records, and every acknowledged record is there."""
     cluster, each = made
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("power-loss-of-one-machine") as run:
@@ -96,8 +98,8 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
 
 
 def test_late_isr_expand_of_a_wiped_follower(slow: Tormented, tmp_path: Path) -> None:
-    """The leader asks ZooKeeper to take a follower back into the ISR; while that is under way the
-    follower loses its disk and comes back empty. The request must not be granted (KIP-903)."""
+    """The leader's write that adds a follower to the ISR is in flight while the follower loses its
+    disk and comes back empty. The write must fail (KIP-903)."""
     rig = Rig(slow.fit(), tmp_path)
     with rig.run("late-isr-expand") as run:
         run.wait_for_progress(10)
@@ -119,7 +121,7 @@ def test_late_isr_expand_of_a_wiped_follower(slow: Tormented, tmp_path: Path) ->
             run.wait(0.5)  # the leader has proposed it by now
             with run.fault("wipe", follower):
                 slow.kill9(follower)
-                slow.expire_session(follower)  # an empty disk does not know it any more
+                slow.expire_session(follower)  # an empty disk has no stored session any more
                 slow.wipe(follower)
                 slow.start(follower)
                 slow.pause(follower)
@@ -138,6 +140,6 @@ def test_late_isr_expand_of_a_wiped_follower(slow: Tormented, tmp_path: Path) ->
 
 
 def caught_up(cluster: Tormented, topic: str, partition: int, leader: int, follower: int) -> bool:
-    """Whether the follower has now what the leader had a moment ago."""
+    """Whether the follower now has the log end that the leader had a moment ago."""
     end = log_end(cluster.log_dir(leader), (topic, partition))
     return log_end(cluster.log_dir(follower), (topic, partition)) >= end > 0

@@ -1,5 +1,5 @@
-"""Partitions whose last in-sync replica is away: they wait for it, or, where the operator has
-allowed it, give up records and say which."""
+"""Partitions whose last in-sync replica is down: they wait for it, or, with unclean election, lose
+records and report which."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ pytestmark = pytest.mark.ours
 
 REFUSALS = ("NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
 PLAIN = ("one-in-flight", "five-in-flight")
-"""An idempotent producer whose records are given up stops for good, in every client."""
+"""Idempotent producers are left out: they fail for good once their records are lost, in every
+client."""
 NO_CHECKPOINTS = {"replica.high.watermark.checkpoint.interval.ms": 3_600_000}
-"""A broker that is killed finds an old high watermark, however long a test has waited before."""
+"""A checkpoint interval so long that a killed broker always finds an old high watermark."""
 TOPIC = "named"
 KEY = TopicPartition(TOPIC, 0)
 
@@ -49,9 +50,9 @@ def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
 
 
 def leave_one_after_another(run: Run, *, probed: bool = False) -> list[int]:
-    """Kill two brokers, each when the one before has left every ISR, and then the last one; gives
-    them in that order. Between the first and the second, records were acknowledged; `probed`: the
-    last one has refused some."""
+    """Kill two brokers, each after the one before has left every ISR, then the last one; return
+    them in that order. Records were acknowledged between the first and the second kill. `probed`:
+    the last broker has refused some."""
     order = list(run.cluster.brokers)
     for number, broker in enumerate(order[:2]):
         with run.fault("kill9", broker):
@@ -67,9 +68,9 @@ def leave_one_after_another(run: Run, *, probed: bool = False) -> list[int]:
 
 
 def test_unclean_election_off(rig: Rig) -> None:
-    """The first that left comes back alone and gets nothing to lead, however long it waits. The
-    second may lead: nothing was committed after it had left, so what only the last one has was
-    shown to nobody."""
+    """The broker that left first comes back alone and does not become a leader, however long it
+    waits. The second one may lead: nothing was committed after it had left, so no client has seen
+    the records that only the last one has."""
     clients = (*PLAIN, "idempotent", "ours", "hasty", "prober", *READERS)
     with rig.run("unclean-election-off", clients=clients) as run:
         run.wait_for_progress(10)
@@ -89,8 +90,8 @@ def test_unclean_election_off(rig: Rig) -> None:
 
 
 def test_unclean_election_on(rig: Rig) -> None:
-    """The first that left is elected, without the records that the others acknowledged; a node says
-    so and names them, and the judge finds them missing."""
+    """The broker that left first is elected, without the records that the others acknowledged. A
+    node names the lost records, and the judge finds them missing."""
     configs = {"unclean.leader.election.enable": "true"}
     with rig.run("unclean-election-on", clients=(*PLAIN, *READERS), configs=configs) as run:
         run.wait_for_progress(10)
@@ -114,7 +115,8 @@ def test_unclean_election_on(rig: Rig) -> None:
 
 
 async def pay(bootstrap: str, count: int) -> list[int]:
-    """The offsets of so many values, each acknowledged by all in sync before the next is sent."""
+    """Send `count` values, each after the acknowledgement of the one before by all in-sync
+    replicas; return their offsets."""
     async with Producer(bootstrap) as producer:
         return [(await (await producer.send(TOPIC, b"v"))).offset for _ in range(count)]
 
@@ -139,8 +141,9 @@ def in_sync(cluster: Cluster) -> tuple[int, ...]:
 
 
 def test_a_receipt_names_what_was_acknowledged_after_the_last_checkpoint(tmp_path: Path) -> None:
-    """A leader that is alone in sync acknowledges records 10 to 19 and is killed. The other replica
-    is elected without them, and the old leader, which knows an older high watermark, cuts them."""
+    """A leader that is the only in-sync replica acknowledges records 10 to 19 and is killed. The
+    other replica is elected without them, and the old leader, which has an older high watermark,
+    truncates them."""
     with Cluster(2, config=NO_CHECKPOINTS, data=tmp_path / "data") as cluster:
         asyncio.run(create(cluster.bootstrap))
         cluster.wait_until_in_sync(TOPIC)

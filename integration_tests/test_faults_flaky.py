@@ -1,7 +1,8 @@
 """Links that break: at random, right after a request was carried out, or around a write to
-ZooKeeper. Who gets no answer knows nothing, asks again, and does nothing twice.
+ZooKeeper. A sender without an answer does not know the outcome, asks again, and causes no effect
+twice.
 
-`PYBROKER_FAULTS_SECONDS=60` gives the random part so much time.
+`PYBROKER_FAULTS_SECONDS=60` sets the duration of the random part.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ SECONDS: Final = float(os.environ.get("PYBROKER_FAULTS_SECONDS", "20"))
 JITTER_S: Final = 0.3
 BREAK_SECONDS_MAX: Final = 1.0
 EXACT: Final = ("idempotent", "ours")
-"""Producers whose values stand once, and in order."""
+"""Producers whose values must occur once and in order."""
 LOST_ANSWERS_MIN: Final = 20
 LOST_WRITES_MIN: Final = 2
 SESSION_S: Final = 9.0
-"""Long enough that who stands still is out of sync before its session is over."""
+"""A session timeout so long that a paused broker is out of sync before its session expires."""
 CONTROLLER: Final = b"/controller"
 STATE: Final = b"/state"
-"""Part of a path: of the node that names the controller; of those that name leaders and ISRs."""
+"""Parts of paths: of the node of the controller, and of the nodes of leaders and ISRs."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
 
 
 def test_flaky_links(rig: Rig) -> None:
-    """Every piece of everything is late by another time, and connections break now and then."""
+    """Every piece of data is delayed by a random time, and connections break now and then."""
     dice = random.Random(5)
     with rig.run("flaky-links", clients=(*EXACT, "five-in-flight", *READERS)) as run:
         run.wait_for_progress(10)
@@ -70,8 +71,9 @@ def test_flaky_links(rig: Rig) -> None:
 
 
 def test_responses_lost(rig: Rig) -> None:
-    """Connections of clients break instead of carrying answers of Produce: the records are there,
-    and nobody knows. A leader dies, so that another one has to tell repetitions from new ones."""
+    """Clients' connections break instead of delivering Produce responses: the records are stored,
+    but the producers do not know. A leader dies, so that the next one has to recognise the
+    retries."""
     lost = LostAnswers(one_in=4, seed=6)
     with rig.run("responses-lost", clients=(*EXACT, *READERS)) as run:
         run.wait_for_progress(10)
@@ -96,8 +98,8 @@ def wait_for_more(lost: LostAnswers, count: int) -> None:
 
 
 def test_zookeeper_connection_lost_in_mid_request(rig: Rig) -> None:
-    """Every other write that concerns ISRs, leaders or the controller's office breaks its
-    connection, in turn before it arrives and after it was carried out."""
+    """Every other write of ISRs, leaders or the controller node breaks its connection, alternately
+    before it arrives and after it was carried out."""
     lost = LostWrites(STATE, CONTROLLER, one_in=2, seed=8)
     with rig.run("mid-request") as run:
         run.wait_for_progress(10)
@@ -123,7 +125,8 @@ def test_zookeeper_connection_lost_in_mid_request(rig: Rig) -> None:
 
 
 def end_session_of_controller(rig: Rig, run: Run) -> None:
-    """Another takes the office, and what it led goes to others."""
+    """Expire the controller's session: another broker becomes controller, and its leaderships
+    move."""
     controller = run.controller()
     led = [p for p, state in run.watch.all().items() if state.leader == controller]
     with run.fault("expire", controller):
@@ -134,7 +137,7 @@ def end_session_of_controller(rig: Rig, run: Run) -> None:
 
 
 def stand_still_and_go_on(rig: Rig, run: Run) -> None:
-    """A follower leaves the ISR for its lag, and joins it again, once in each partition."""
+    """Pause a follower until it has left each ISR because of its lag, then let it join again."""
     controller = run.controller()
     follower = next(broker for broker in rig.cluster.brokers if broker != controller)
     led_by_others = [p for p, state in run.watch.all().items() if state.leader != follower]
@@ -147,7 +150,8 @@ def stand_still_and_go_on(rig: Rig, run: Run) -> None:
 
 
 def repeated_states(history: History) -> list[tuple[State, State]]:
-    """Versions that say what the one before said: somebody wrote a change twice."""
+    """Versions of state nodes with the same content as the one before: a change was written
+    twice."""
     found = []
     for partition in range(PARTITIONS):
         states = {s.version: s for s in history.states if s.partition[1] == partition}

@@ -1,6 +1,6 @@
-"""Groups whose coordinators die, stand still, lose ZooKeeper or their session, in both places that
-offsets may be kept in: members join and leave, nothing is skipped, what is committed stays so, and
-who no longer coordinates changes nothing."""
+"""Groups whose coordinators die, pause, or lose ZooKeeper or their session, in both offset stores:
+members join and leave, no record is skipped, committed offsets stay, and an old coordinator
+changes nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
 
 
 def test_coordinator_killed_under_a_stable_group(rig: Rig) -> None:
-    """Another broker knows the group: the generation goes on, with everybody's partitions."""
+    """The new coordinator loads the group: the generation goes on, and all members keep their
+    partitions."""
     with trial_of(rig, "group-coordinator-killed") as trial:
         trial.join("a", "b", "c", session_ms=OUTLASTING_MS)
         generation = trial.wait_until_shared()
@@ -66,7 +67,8 @@ def test_coordinator_killed_under_a_stable_group(rig: Rig) -> None:
 
 
 def test_coordinator_killed_while_members_come_and_go(rig: Rig) -> None:
-    """None of kafka-python (3.0.12): it goes on asking the dead one to let it in, for a minute."""
+    """Without kafka-python (3.0.12): it goes on sending JoinGroup to the dead coordinator for a
+    minute."""
     with trial_of(rig, "group-rebalance-killed") as trial:
         trial.join("a", "b")
         trial.wait_until_shared()
@@ -84,7 +86,8 @@ def test_coordinator_killed_while_members_come_and_go(rig: Rig) -> None:
 
 
 def test_coordinator_paused_and_woken(rig: Rig) -> None:
-    """Commits lie in its sockets when it wakes up: it carries out none of them."""
+    """When the old coordinator wakes up, commits wait in its sockets: it carries out none of
+    them."""
     with trial_of(rig, "group-coordinator-paused") as trial:
         trial.join("a", "b")
         trial.wait_until_shared()
@@ -104,8 +107,9 @@ def test_coordinator_paused_and_woken(rig: Rig) -> None:
 
 
 def test_coordinator_cut_from_zookeeper(rig: Rig) -> None:
-    """Its members still reach it; after its session they go on with another broker, in the same
-    generation, and others join there, though they are given the address of the first alone."""
+    """Its members still reach it. After its session has expired, they go on with another
+    coordinator in the same generation, and new members join there, although they have only the
+    first broker's address."""
     with trial_of(rig, "group-coordinator-cut") as trial:
         trial.join("a", "c", session_ms=OUTLASTING_MS)
         trial.wait_until_shared()
@@ -146,8 +150,8 @@ def test_sessions_of_coordinators_expire(rig: Rig) -> None:
 
 
 def test_sessions_for_offsets_end_in_mid_commit(rig: Rig) -> None:
-    """That of each coordinator's broker, when a write of offsets or members is on its way, in turn
-    before it arrives and after it was carried out."""
+    """The session of each coordinator's broker expires while a write of offsets or members is in
+    flight, alternately before it arrives and after it was carried out."""
     with trial_of(rig, "group-offset-sessions") as trial:
         trial.join("a", "b", session_ms=OUTLASTING_MS)
         trial.wait_until_shared()
@@ -178,8 +182,8 @@ def test_sessions_for_offsets_end_in_mid_commit(rig: Rig) -> None:
 
 
 def test_brokers_are_restarted_in_turn(rig: Rig) -> None:
-    """Those with offsets in ZooKeeper with the other storage, and once more with theirs: at any
-    time some keep offsets here and some there. Coordinators move, and no member notices."""
+    """Brokers are restarted with the other offset store, and once more with their own, so that
+    both stores are in use at the same time. Coordinators move, and no member notices."""
     with trial_of(rig, "group-rolling-restart") as trial:
         trial.join("a", "b", "c", session_ms=OUTLASTING_MS)
         trial.wait_until_shared()

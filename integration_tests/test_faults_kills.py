@@ -1,5 +1,5 @@
-"""Brokers that are killed or restarted while clients write and read: nothing that was acknowledged
-or delivered is lost, whoever goes, and in whatever order they come back."""
+"""Brokers that are killed or restarted while clients write and read: no acknowledged or delivered
+record is lost, whichever brokers end, and in whatever order they come back."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from unit_tests.patience import WORK_S
 pytestmark = pytest.mark.ours
 
 LAG_S = WORK_S
-"""A follower that is waited for is waited for so long: a run that goes on has not waited."""
+"""A lag time so long that a run which makes progress cannot have waited for a follower to leave
+the ISR."""
 PAUSE_S = 0.6
-"""Too short for anybody to lag, long enough for producers to send more."""
+"""Too short for a follower to leave an ISR, long enough for producers to send more."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def kill9(run: Run, broker: int) -> None:
 
 
 def elections(history: History) -> int:
-    """How many partitions lost their leader, and got another one."""
+    """The number of times that a partition lost its leader and got another one."""
     return sum(
         len(measures.election_delay(history, fault.at, int(fault.target)))
         for fault in measures.faults(history, "kill9")
@@ -49,8 +50,8 @@ def elections(history: History) -> int:
 
 
 def test_kill9_leader_loop(rig: Rig) -> None:
-    """Every other time the followers stand still for a moment before: what only the leader had then
-    was acknowledged to nobody."""
+    """Every other time the followers are paused for a moment before: records that only the leader
+    has then were not acknowledged."""
     with rig.run("kill9-leader-loop") as run:
         for turn in range(4):
             run.wait_for_progress(15)
@@ -115,8 +116,8 @@ def test_rolling_clean_restart(rig: Rig) -> None:
 
 
 def test_fast_double_failover(rig: Rig) -> None:
-    """Leaders follow each other before the second one has written anything, with tails in the logs
-    that only one of them has."""
+    """The leader changes again before the second leader has written anything, and each log has a
+    tail that only one replica has."""
     with rig.run("fast-double-failover", clients=(*PRODUCERS, "hasty", *READERS)) as run:
         for _ in range(2):
             run.wait_for_progress(15)
@@ -131,8 +132,8 @@ def test_fast_double_failover(rig: Rig) -> None:
 
 
 def test_high_watermark_lag_restart(rig: Rig) -> None:
-    """A follower comes back that remembers an old high watermark only, cannot reach its leader, and
-    is elected: its log must not have been cut there in the meantime (KIP-101)."""
+    """A follower with an old checkpointed high watermark comes back, cannot reach its leader, and
+    is elected: it must not have truncated its log to that high watermark (KIP-101)."""
     with rig.run("high-watermark-lag-restart") as run:
         run.wait_for_progress(15)
         third = rig.cluster.brokers[0]

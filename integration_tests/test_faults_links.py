@@ -1,6 +1,6 @@
 """Links that fall silent, in one direction or in both: between brokers, between a broker and
-ZooKeeper, or both. Who is cut off refuses what it cannot keep, and takes over what the others
-decided when the link is back."""
+ZooKeeper, or both. An isolated broker refuses requests that it cannot guarantee, and follows the
+others' decisions once the link is back."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ pytestmark = pytest.mark.ours
 REFUSALS = {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"}
 
 SESSION_S = 20.0
-"""More than a machine stands still: a leader that reaches ZooKeeper goes on leading."""
+"""More than a machine stalls: a leader that reaches ZooKeeper goes on leading."""
 ISR_CHANGES_MAX = 4
-"""Of one partition while one link is silent, or is back: somebody leaves, and joins again; and as
-many once more, as a busy machine may be late."""
+"""The most ISR changes of one partition while one link is silent, or is back: a replica leaves and
+joins again, and once more if a busy machine is late."""
 
 SLOW_S = 0.25
-"""So late is every piece while a follower catches up; to see who is in sync takes less."""
+"""The delay of every piece of data while a follower catches up; reading the ISR takes less."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,8 @@ def led_by(run: Run, broker: int) -> list[int]:
 
 
 def a_leader_without_office(run: Run) -> int:
-    """A broker that leads something and is not the controller, whose office would go elsewhere."""
+    """A broker that leads a partition and is not the controller: otherwise the controller would
+    change, too."""
     controller = run.controller()
     return next(
         state.leader for state in run.watch.all().values() if state.leader not in (-1, controller)
@@ -61,7 +62,7 @@ def a_leader_without_office(run: Run) -> int:
 
 
 def answers_of_led(history: History, partitions: list[int], begin: int, end: int) -> Counter[str]:
-    """What the prober was told of values that it sent to these partitions in that time."""
+    """The prober's results of the values that it sent to these partitions in that time."""
     return Counter(
         "ok" if send.outcome == "ok" else send.error
         for send in history.sends.values()
@@ -72,7 +73,8 @@ def answers_of_led(history: History, partitions: list[int], begin: int, end: int
 
 
 def test_leader_cut_from_peers(rig: Rig) -> None:
-    """It still has its session, so it stays the leader, and has to refuse: it is alone in sync."""
+    """The leader keeps its session, so it stays the leader. It has to refuse writes, because it is
+    the only in-sync replica."""
     with rig.run("leader-cut-from-peers", clients=(*PRODUCERS, "prober", *READERS)) as run:
         run.wait_for_progress(10)
         leader = a_leader_without_office(run)
@@ -82,7 +84,7 @@ def test_leader_cut_from_peers(rig: Rig) -> None:
                 run.wait_for_state(partition, lambda s: s.isr == (leader,), "the leader is alone")
             alone = led_by(run, leader)
             with run.fault("alone", leader):
-                # Those that wait for an answer to all that they have sent send nothing any more.
+                # Producers that wait for the answers to all their requests send nothing more.
                 run.wait_for_progress(
                     10, clients=["five-in-flight"], partitions={*range(PARTITIONS)} - {*alone}
                 )
@@ -101,7 +103,7 @@ def test_leader_cut_from_peers(rig: Rig) -> None:
 
 
 def test_leader_cut_from_zookeeper(rig: Rig) -> None:
-    """Its session ends without its knowing; clients and followers still reach it."""
+    """Its session expires without its knowledge; clients and followers still reach it."""
     with rig.run("leader-cut-from-zookeeper") as run:
         run.wait_for_progress(10)
         leader = run.leader()
@@ -118,14 +120,15 @@ def test_leader_cut_from_zookeeper(rig: Rig) -> None:
 
 
 def reader_of(bootstrap: str, topic: str, partition: int) -> confluent_kafka.Consumer:
-    """Looks at its metadata every five minutes, if nothing makes it look."""
+    """A consumer that refreshes its metadata every five minutes only, unless an error makes it do
+    so."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "sent-on"})
     consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
     return consumer
 
 
 def wait_until_read(consumer: confluent_kafka.Consumer, offset: int) -> None:
-    """Until the consumer gets the record of that offset, or a later one."""
+    """Wait until the consumer gets the record of that offset, or a later one."""
 
     def read() -> bool:
         found = [message.offset() for message in consumer.consume(500, 0.1) if not message.error()]
@@ -135,7 +138,7 @@ def wait_until_read(consumer: confluent_kafka.Consumer, offset: int) -> None:
 
 
 def create_by(bootstrap: str, topic: str) -> None:
-    """Until a client that knows this broker alone has made a topic."""
+    """Create a topic by a client that knows only this broker, trying again until it succeeds."""
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
     wanted = NewTopic(topic, num_partitions=1, replication_factor=2)
 
@@ -150,8 +153,9 @@ def create_by(bootstrap: str, topic: str) -> None:
 
 
 def test_clients_of_a_leader_that_is_cut_off_are_sent_on(rig: Rig) -> None:
-    """Those that read from it, and those that come and know nobody else: nobody tells it anything,
-    so it asks the others who leads now, and who is the controller that it was."""
+    """Clients that read from the isolated broker, and new ones that know no other broker, must
+    learn the new leaders. The broker gets no commands, so it asks the other brokers for the
+    leaders and for the controller, which it was itself before."""
     with rig.run("clients-sent-on") as run, contextlib.ExitStack() as clients:
         run.wait_for_progress(10)
         leader = run.controller()
@@ -179,8 +183,8 @@ def test_clients_of_a_leader_that_is_cut_off_are_sent_on(rig: Rig) -> None:
 
 
 def test_isolate_and_heal(rig: Rig) -> None:
-    """The leader is alone with its clients; what it took then was acknowledged to nobody, and is
-    cut off by leader epochs when it is back."""
+    """The leader is isolated with its clients. The records that it takes then are not
+    acknowledged, and are truncated by leader epochs when it is back."""
     clients = (*PRODUCERS, "hasty", "prober", *READERS)
     with rig.run("isolate-and-heal", clients=clients) as run:
         run.wait_for_progress(10)
@@ -197,7 +201,7 @@ def test_isolate_and_heal(rig: Rig) -> None:
 
 
 def isr_changes(history: History, begin: int, end: int) -> dict[int, int]:
-    """How often the ISR of each partition was another one than before, in that time."""
+    """The number of ISR changes of each partition in that time."""
     found = dict.fromkeys(range(PARTITIONS), 0)
     for partition in found:
         states = [state for state in history.states if state.partition[1] == partition]
@@ -207,14 +211,14 @@ def isr_changes(history: History, begin: int, end: int) -> dict[int, int]:
 
 
 def stood_still(history: History, begin: int, end: int) -> bool:
-    """Whether no producer sent anything for longer than a follower may lag."""
+    """Whether all producers were silent for longer than a follower may lag."""
     begun = sorted(s.begun for s in history.sends.values() if begin <= s.begun <= end)
     return any(after - before > LAG_S * NANOSECONDS for before, after in itertools.pairwise(begun))
 
 
 def judge_isr(history: History, what: str, count: int) -> None:
-    """Nobody leaves and joins in turn while nothing changes. When the machine has stood still, all
-    lag for a moment."""
+    """Check that no replica leaves and joins the ISR repeatedly while no link changes. If the
+    machine has stalled, all followers lag for a moment."""
     begins = [measures.fault(history, what, number)[0] for number in range(count)]
     for begin, end in itertools.pairwise([*begins, begins[-1] + 3600 * NANOSECONDS]):
         changes = isr_changes(history, begin, end)
@@ -224,8 +228,8 @@ def judge_isr(history: History, what: str, count: int) -> None:
 
 
 def test_one_way_partitions(rig: Rig) -> None:
-    """What one broker sends to another is lost, requests and answers, and the other direction is
-    open. Whichever of the two leads: the third is in sync, so all partitions go on."""
+    """Packets from one broker to another are lost, requests and answers, and the other direction
+    is open. Whichever of the two leads, the third is in sync, so all partitions go on."""
     pairs = list(itertools.permutations(rig.cluster.brokers, 2))
     with rig.run("one-way-partitions", clients=(*PRODUCERS, "prober", *READERS)) as run:
         run.wait_for_progress(10)
@@ -265,15 +269,15 @@ def test_bridge_partition(rig: Rig) -> None:
 
 
 def epoch_start(rig: Rig, topic: str, partition: int, leader: int) -> int:
-    """Where the records of the leader's epoch begin in its log."""
+    """The start offset of the leader's epoch in its log."""
     found = files_in_use(rig.cluster.log_dir(leader), (topic, partition))
     return int(found["epochs"][-1][1])
 
 
 def test_freeze_follower_under_load(rig: Rig) -> None:
-    """It leaves the ISR for its lag or for the end of its session; until then acks=all waits for
-    it, and no longer. Meanwhile another epoch begins; it is let in again only with all that was
-    there when that began, although what it lacks comes slowly."""
+    """The follower leaves the ISR because of its lag or its expired session; acks=all waits for it
+    until then, and no longer. Meanwhile a new leader epoch begins. The follower joins the ISR
+    again only with every record up to the start of that epoch, although it catches up slowly."""
     with rig.run("freeze-follower", rate=200) as run:
         run.wait_for_progress(15)
         frozen = next(b for b in rig.cluster.brokers if b != run.controller())

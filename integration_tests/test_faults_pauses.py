@@ -1,5 +1,5 @@
-"""Brokers that stop and go on, sessions that end, leaders that are moved about: who no longer leads
-acknowledges nothing, and nothing is lost."""
+"""Brokers that pause and go on, sessions that expire, leaders that are moved: a broker that no
+longer leads acknowledges nothing, and no record is lost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def test_session_expire_storm(rig: Rig) -> None:
 
 
 def elect_preferred_leaders(rig: Rig, run: Run) -> bool:
-    """As Kafka's old tool asks for it; False while an earlier election goes on."""
+    """Request the election as Kafka's old tool does; False while an earlier election is in
+    progress."""
     wanted = [{"topic": run.topic, "partition": p} for p in range(PARTITIONS)]
     data = json.dumps({"version": 1, "partitions": wanted}).encode()
     with session_at(rig.cluster.zookeeper) as client:
@@ -80,10 +81,10 @@ def test_preferred_leader_churn(rig: Rig) -> None:
             broker = rig.cluster.brokers[turn]
             with run.fault("kill9" if turn else "stop", broker):
                 rig.cluster.kill9(broker) if turn else rig.cluster.stop(broker)
-            asked += elect_preferred_leaders(rig, run)  # the preferred one is away
+            asked += elect_preferred_leaders(rig, run)  # the preferred leader is down
             run.wait_for_progress(10)
             rig.cluster.start(broker)
-            asked += elect_preferred_leaders(rig, run)  # it is back, and perhaps not in sync
+            asked += elect_preferred_leaders(rig, run)  # it is back, but perhaps not in sync
             run.wait_for_full_isr()
             asked += elect_preferred_leaders(rig, run)
         history = run.finish()
@@ -92,16 +93,17 @@ def test_preferred_leader_churn(rig: Rig) -> None:
 
 
 def test_producers_that_do_not_wait_for_followers_are_found_out(rig: Rig) -> None:
-    """The judge is no ornament: with acks=1 where acks=all is claimed, a killed leader takes
-    acknowledged records along, and the rules say so."""
-    clients = ("one-in-flight", "five-in-flight", *READERS)  # an idempotent one insists on all
+    """A test of the judge: if producers use acks=1 and claim acks=all, a killed leader loses
+    acknowledged records, and the rules find that."""
+    # without an idempotent producer, which insists on acks=all
+    clients = ("one-in-flight", "five-in-flight", *READERS)
     with rig.run("leader-only", clients=clients, leader_only=True) as run:
         run.wait_for_progress(15)
         leader = run.leader()
         for broker in rig.cluster.brokers:
             if broker != leader:
                 rig.cluster.pause(broker)
-        for _ in range(2):  # what is acknowledged the second time was sent while they stood still
+        for _ in range(2):  # the second is of records that were sent during the pause
             run.wait_for_progress(1, clients=["one-in-flight"], partitions=[0])
         with run.fault("kill9", leader):
             rig.cluster.kill9(leader)

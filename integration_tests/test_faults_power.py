@@ -1,7 +1,8 @@
-"""Machines that lose power for real, as far as disks go: brokers write to images of file systems,
-and what they find again is a copy of the images of one moment, without what was in memory only.
+"""Machines that really lose power, as far as disks are concerned: brokers write to file system
+images, and restart on a copy of the images at one moment, without the data that was in memory
+only.
 
-`PYBROKER_FAULTS_SEED=text` waits for other moments, `PYBROKER_FAULTS_ROUNDS=20` for more of them.
+`PYBROKER_FAULTS_SEED=text` chooses other moments, `PYBROKER_FAULTS_ROUNDS=20` more rounds.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ PLAIN: Final[tuple[str, ...]] = ("one-in-flight", "five-in-flight")
 SEED: Final = "first"
 ROUNDS: Final = int(os.environ.get("PYBROKER_FAULTS_ROUNDS", "3"))
 SYNC_MS: Final = 100
-"""So long a record is in memory only. Else moments at which that matters would be rare."""
+"""The time that a record stays in memory only. With a shorter time, moments at which records are
+lost would be rare."""
 DISK_BYTES: Final = 64 * 1024**2
 MOMENT_S: Final = 1.0
-"""Power is lost within so much time after the load has got going."""
+"""Power is lost within this time after the load has begun."""
 
 
 class Machines:
@@ -59,7 +61,8 @@ class Machines:
         return self._folder / "brokers" / f"broker-{broker}"
 
     def lose_power(self, brokers: Collection[int]) -> None:
-        """At one moment: they are halted while their disks are copied, and then they are dead."""
+        """Stop these brokers while their disks are copied, so that all lose power at one moment,
+        then kill them."""
         self._copies += 1
         for broker in brokers:
             self.cluster.pause(broker)
@@ -92,15 +95,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 def test_all_machines_lose_power_again_and_again(
     made: Machines, tmp_path: Path, flush_messages: int | None
 ) -> None:
-    """With a sync for each append nothing that was acknowledged is lost. Without, the loss is
-    written down, and the replicas agree on what is left."""
+    """With a sync per append no acknowledged record is lost. Without, the loss is recorded in a
+    node, and the replicas agree on the remaining records."""
     seed = os.environ.get("PYBROKER_FAULTS_SEED", SEED)
     print(f"PYBROKER_FAULTS_SEED={seed}")
     moments = random.Random(f"{seed} {flush_messages}")
     cluster = made.cluster
     configs = {"segment.bytes": "16384"}
     if flush_messages is None:
-        # librdkafka's idempotent producer ends when what it was told to be stored is gone.
+        # librdkafka's idempotent producer fails when acknowledged records are lost.
         name, producers = "cluster-power-loss", PLAIN
     else:
         name, producers = "cluster-power-loss-synced", PRODUCERS
@@ -117,7 +120,8 @@ def test_all_machines_lose_power_again_and_again(
             cluster.start_all()
             run.wait_for_full_isr()
         told = [run.watch.loss(partition) for partition in range(PARTITIONS)]
-        # Nobody was known to have everything: that the longest log led is said even where it had.
+        # No replica was known to have every record, so a receipt is written even if the longest log
+        # had.
         run.finish(
             lossy=flush_messages is None,
             excused=["clean-elections"],
@@ -131,7 +135,8 @@ def test_all_machines_lose_power_again_and_again(
 
 
 def logged_bytes(cluster: Tormented, topic: str, broker: int) -> list[int]:
-    """Of each partition, without the zeros that may stand where a write did not arrive."""
+    """The bytes of each partition's log, without the zeros of writes that did not reach the
+    disk."""
     folders = [cluster.log_dir(broker) / f"{topic}-{number}" for number in range(PARTITIONS)]
     return [
         sum(len(path.read_bytes().rstrip(b"\0")) for path in folder.glob("*.log"))
@@ -140,7 +145,8 @@ def logged_bytes(cluster: Tormented, topic: str, broker: int) -> list[int]:
 
 
 def test_the_last_replica_standing_loses_power(made: Machines, tmp_path: Path) -> None:
-    """It alone was in sync, and is back first with a shorter log: it waits for one that has all."""
+    """The only in-sync replica is back first with a shorter log: it waits for one that has every
+    record."""
     cluster = made.cluster
     rig = Rig(cluster, tmp_path)
     first, second, last = cluster.brokers

@@ -1,7 +1,7 @@
-"""A minute of faults in an order that nobody has thought of: brokers are killed, stopped and
-paused, links are cut one way or both, uneven, or break around a request, clocks jump, sessions end,
-leaders are elected, while topics come and go. What is acknowledged stays, and whatever was broken
-is whole again soon after it is healed.
+"""A minute of random faults: brokers are killed, stopped and paused, links are cut in one
+direction or both, delayed, or broken around a request, clocks jump, sessions expire, leaders are
+elected, while topics are created and deleted. Acknowledged records stay, and all replicas are in
+sync soon after the faults are healed.
 
 `PYBROKER_FAULTS_SEED=text` makes the same choices again (not the same moments), and
 `PYBROKER_FAULTS_SECONDS=600` goes on for longer.
@@ -39,17 +39,18 @@ ADMIN_TIMEOUT_MS: Final = 4_000
 RSS_BYTES_MAX: Final = 200 << 20
 CONNECTIONS_MAX: Final = 60
 WRITERS: Final = ("idempotent", "five-in-flight", "ours", "hasty")
-"""Not the producer with one request in flight and no sequence numbers: when a leader changes, it
-sends to the new one before it has heard of what the old one got, and its order with it."""
+"""Without the producer with one request in flight and no sequence numbers: when the leader
+changes, it sends to the new one before it knows the outcome at the old one, so its order is not
+guaranteed."""
 
 SEED: Final = "second"
-"""The same faults in every run; others by PYBROKER_FAULTS_SEED."""
+"""Every run has the same faults; PYBROKER_FAULTS_SEED gives others."""
 
 HOUR_S: Final = 3600.0
 HOURS: Final = {"in": 1, "out": -1, "both": 0}
-"""How far a clock is ahead from now on."""
+"""The seconds by which a clock is set ahead."""
 FREEZE_S: Final = 1.0
-"""Shorter than a session and the lag time: nobody may notice, but all that waits."""
+"""Shorter than the session timeout and the lag time: only waiting requests may notice."""
 JITTER_S: Final = 0.3
 LOST_ONE_IN: Final = 3
 
@@ -109,14 +110,14 @@ UNHEARD: Final[Mapping[str, Callable[[int], Collection[int]]]] = {
         ("cut-zookeeper", "cut-clients", "lose-answers", "lose-writes", "clock"), lambda _: ()
     ),
 }
-"""From whom a broker may hear nothing then, or they of it."""
+"""The peers that a broker may not hear, or that may not hear it."""
 EVERYWHERE: Final = frozenset({"kill9-all", "uneven"})
 ENDING: Final = frozenset({"kill9", "kill9-all", "stop"})
 
 
 class Operator:
-    """Somebody who makes and deletes topics, has leaders elected, and changes min.insync.replicas,
-    and to whom it does not matter when that is refused."""
+    """An operator that creates and deletes topics, requests leader elections, and changes
+    min.insync.replicas. A refusal does not matter."""
 
     def __init__(self, bootstrap: str, topic: str, rng: random.Random) -> None:
         self._bootstrap = bootstrap
@@ -185,7 +186,7 @@ def note_silence(run: Run, what: str, broker: int) -> None:
 
 
 def torment(run: Run, rng: random.Random) -> None:
-    """One or two faults at once; then all is healed, and soon everything is in sync again."""
+    """One or two faults at once, then heal everything, and wait until all replicas are in sync."""
     cluster = run.cluster
     ended: set[int] = set()
     paused: set[int] = set()
@@ -193,9 +194,9 @@ def torment(run: Run, rng: random.Random) -> None:
     for number in range(rng.choice((1, 1, 2))):
         broker, what = rng.choice(cluster.brokers), rng.choice(sorted(FAULTS))
         way = rng.choice(("both", "in", "out"))
-        # A broker that cannot reach the controller waits for it, as long as Kafka's does. One that
-        # is cut off while somebody else ends its session cannot know; by itself a session ends
-        # only when its broker has stopped vouching for what it leads.
+        # A broker that cannot reach the controller waits as long as Kafka's does. An isolated
+        # broker whose session is expired from outside cannot know that. A session expires by itself
+        # only after the broker has stopped to answer as a leader.
         if broker in ended | paused | expired or (what in ("stop", "expire") and number):
             continue
         note_silence(run, what, broker)

@@ -1,5 +1,5 @@
 """Snapshots read by Spark while brokers are killed, leaders move, and records are written and
-deleted: the rows are those of a model, twice."""
+deleted: each of two reads gives the rows of a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
-# Small segments: records are deleted by the file, too. The time stamps lie in the past.
+# Small segments, so that whole files are deleted, too. The timestamps are in the past.
 CONFIG: Final = {"log.segment.bytes": 65536, "log.retention.ms": -1}
 STEPS: Final = 9
 
@@ -38,7 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Torment:
-    """What happens to the topic of a model, by dice."""
+    """Random events for the topic of a model."""
 
     def __init__(self, cluster: Cluster, model: TopicModel, dice: random.Random) -> None:
         self._cluster = cluster
@@ -62,7 +62,7 @@ class Torment:
             self._turn_over(stop=name == "stop")
 
     def kill_a_leader(self) -> None:
-        """Without waiting for what comes of it; nobody else may be down."""
+        """Kill a leader without waiting for the consequences; no other broker may be down."""
         self.recover()
         leader = self._cluster.leader(self._model.topic, 0)
         self._cluster.kill(leader)
@@ -70,7 +70,7 @@ class Torment:
         self.done.append(f"kill {leader}")
 
     def recover(self) -> None:
-        """All brokers run and are in sync."""
+        """Wait until all brokers run and are in sync."""
         for broker in self._down:
             self._cluster.restart(broker)
         self._down.clear()
@@ -85,7 +85,7 @@ class Torment:
         return True
 
     def _turn_over(self, *, stop: bool) -> None:
-        """A broker goes, in order or not; or the one that is away comes back."""
+        """Stop or kill a broker, or start the one that is down."""
         if self._down:
             self.recover()
             return
@@ -101,8 +101,8 @@ class Torment:
 def test_a_snapshot_read_twice_gives_the_rows_of_the_model(
     cluster: Cluster, spark: SparkSession, topic: str, seed: int
 ) -> None:
-    """Each snapshot goes on from the one before; together they hold every record once. All are
-    counted, so that a number that is not what it was would end the reading."""
+    """Each snapshot continues the one before; together they have every record once. Their records
+    are counted, so a changed number would end the read."""
     dice = random.Random(seed)
     model = TopicModel(cluster.bootstrap, topic, 3, dice, replicas=3)
     torment = Torment(cluster, model, dice)
@@ -148,7 +148,7 @@ def cut_of(taken: snapshot.Snapshot, topic: str) -> Cut:
 
 
 def one_of(topic: str, gone: list[tuple[int, int]]) -> str:
-    """The text that names one of these places."""
+    """The one of these positions that the text names."""
     return "|".join(re.escape(f"{topic}-{partition}@{offset}") for partition, offset in gone)
 
 
@@ -159,8 +159,8 @@ def flip_a_bit(segment: Path, position: int) -> None:
 
 
 def test_a_rotten_batch_is_no_row(spark: SparkSession, new_broker: BrokerMaker, topic: str) -> None:
-    """A bit of a closed segment turned over while the broker was stopped. Nobody may leave that
-    out silently, not even who bears the loss of records."""
+    """A bit of a closed segment flipped while the broker was stopped. The batch must not be
+    skipped silently, even if the reader accepts data loss."""
     broker = new_broker(overrides={"log.segment.bytes": "20000", "log.retention.ms": "-1"})
     broker.start()
     spark_topics.create(broker.bootstrap, topic, 1)

@@ -1,5 +1,5 @@
-"""Jobs whose driver, Python worker, executor or partition leader is killed, in each phase of a run:
-every record is in the output once, and nobody ever sees half a run."""
+"""Jobs whose driver, Python worker, executor or partition leader is killed, in each phase of a
+run: every record is in the output once, and no reader ever sees half a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
-CONFIG: Final = {"log.retention.ms": -1}  # the time stamps lie in the past
+CONFIG: Final = {"log.retention.ms": -1}  # the timestamps are in the past
 ROOT: Final = Path(__file__).resolve().parent.parent
 OUTPUT_BYTES: Final = 2 * 1024**2
 
@@ -70,15 +70,15 @@ def lettered(
 
 @pytest.fixture
 def gated_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in this process stand still, too."""
+    """The gates also hold runs in this process."""
     monkeypatch.setattr(GatedFiles, "folder", tmp_path, raising=False)
     monkeypatch.setattr(store, "RealFiles", GatedFiles)
 
 
 @pytest.mark.parametrize("moment", job_gate.MOMENTS)
 def test_the_driver_is_killed(work: Work, moment: str) -> None:
-    """Java and the Python workers go with it. More is written before the next run, and what the
-    first one had planned stays what it was."""
+    """Java and the Python workers end with it. More records are written before the next run, but
+    the plan of the first run stays unchanged."""
     work.gate.hold(moment)
     driver = driver_of(work)
     try:
@@ -101,7 +101,7 @@ def test_the_driver_is_killed(work: Work, moment: str) -> None:
 
 
 def test_the_driver_is_killed_behind_its_dead_letters(lettered: LetteredWork) -> None:
-    """They lie there whole, and belong to nobody."""
+    """The dead letters are complete, but belong to no committed run."""
     work = lettered
     work.gate.hold(job_gate.STAGE_TABLE)
     driver = driver_of(work)
@@ -121,7 +121,8 @@ def test_the_driver_is_killed_behind_its_dead_letters(lettered: LetteredWork) ->
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_the_driver_is_told_to_end(work: Work, number: signal.Signals, code: int) -> None:
-    """While Java works for it: that is cancelled, nothing is left, and one line says so."""
+    """The driver is told to end while Java works for it: the work is cancelled, nothing is left,
+    and one line reports it."""
     work.gate.hold(job_gate.WORKER)
     driver = driver_of(work)
     try:
@@ -138,7 +139,7 @@ def test_the_driver_is_told_to_end(work: Work, number: signal.Signals, code: int
 
 @pytest.mark.parametrize("moment", job_gate.PYTHON_MOMENTS)
 def test_a_python_worker_is_killed(lettered: LetteredWork, moment: str) -> None:
-    """Where Spark does not try again the run fails in one line; the next one takes its plan."""
+    """If Spark does not retry, the run fails with one line; the next run takes its plan."""
     work, gate = lettered, lettered.gate
     gate.hold(moment)
     running = Running(work)
@@ -159,7 +160,7 @@ def test_a_python_worker_is_killed(lettered: LetteredWork, moment: str) -> None:
 
 @pytest.mark.usefixtures("gated_here")
 def test_python_workers_are_killed_between_the_stages(lettered: LetteredWork) -> None:
-    """Those that wait for work: Spark starts others, and the run goes on."""
+    """Idle workers are killed: Spark starts others, and the run goes on."""
     work, gate = lettered, lettered.gate
     for moment in job_gate.BETWEEN:
         gate.hold(moment)
@@ -177,7 +178,8 @@ def test_python_workers_are_killed_between_the_stages(lettered: LetteredWork) ->
 
 
 def test_all_of_python_is_killed_and_the_command_says_so(work: Work) -> None:
-    """With Spark's daemons, in the middle of a task: one line, and nothing of the run is left."""
+    """Workers and Spark's daemons are killed in the middle of a task: one line reports it, and
+    nothing of the run is left."""
     work.gate.hold(job_gate.WORKER)
     driver = driver_of(work)
     try:
@@ -193,8 +195,8 @@ def test_all_of_python_is_killed_and_the_command_says_so(work: Work) -> None:
 
 
 def test_a_run_goes_on_where_spark_tries_again(work: Work, tmp_path: Path) -> None:
-    """local[N,F] gives a task F attempts. What Spark does not try again is its search for data
-    sources: a run goes on without."""
+    """local[N,F] gives a task F attempts. Spark does not retry its search for data sources: the
+    run goes on without it."""
     with work.file.open("a") as file:
         file.write('spark: {master: "local[2,3]"}\n')
     moments = (job_gate.SEARCH, job_gate.WORKER)
@@ -217,7 +219,7 @@ def test_a_run_goes_on_where_spark_tries_again(work: Work, tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("gated_here")
 def test_the_leader_is_killed_in_each_phase(work: Work) -> None:
-    """A run goes on, and commits what it would have without."""
+    """The run goes on, and commits the same result as without the kill."""
     for turn, moment in enumerate(job_gate.MOMENTS):
         if turn:
             work.write()
@@ -234,7 +236,7 @@ def test_the_leader_is_killed_in_each_phase(work: Work) -> None:
 
 
 def test_the_leader_is_killed_while_dead_letters_are_written(lettered: LetteredWork) -> None:
-    """What was decoded is lost, too, so that a task reads again from another leader."""
+    """The decoded records are lost, too, so that a task reads again from another leader."""
     work = lettered
     work.gate.hold(job_gate.STAGE_LETTERS)
     running = Running(work)
@@ -249,7 +251,7 @@ def test_the_leader_is_killed_while_dead_letters_are_written(lettered: LetteredW
 
 
 def test_two_runners_commit_one_result(work: Work) -> None:
-    """Another process makes the same run while the first is about to commit."""
+    """Another process does the same run while the first is about to commit."""
     work.gate.hold(job_gate.BEFORE_COMMIT)
     driver = driver_of(work)
     try:
@@ -264,14 +266,15 @@ def test_two_runners_commit_one_result(work: Work) -> None:
 
 
 def test_a_standalone_cluster_loses_a_worker_and_an_executor(work: Work, tmp_path: Path) -> None:
-    """The same file, given to spark-submit; Spark makes the lost tasks again."""
+    """The same job file in spark-submit; Spark runs the lost tasks again."""
     reason = spark_cluster.reason_to_skip()
     if reason is not None:
         pytest.skip(reason)
     work.gate.hold(job_gate.WORKER)
     with spark_cluster.SparkCluster(tmp_path) as cluster:
         script = [job_gate.__file__, str(work.gate.folder), str(work.file)]
-        # The gate is no module beside the job's file, which would travel: executors import it.
+        # The gate is not a module beside the job's file, which Spark would distribute: executors
+        # import it.
         conf = {"spark.executorEnv.PYTHONPATH": str(ROOT)}
         driver = spark_cluster.submitted(tmp_path, cluster.master, script, conf=conf)
         try:
@@ -294,7 +297,8 @@ def test_a_standalone_cluster_loses_a_worker_and_an_executor(work: Work, tmp_pat
 def test_the_disk_of_the_output_is_full(
     cluster: Cluster, spark: SparkSession, topic: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The run fails in one line and leaves what is committed alone; with room it is made again."""
+    """The run fails with one line and leaves committed results alone; with free space it is
+    repeated."""
     reason = mounts.reason_to_skip()
     if reason is not None:
         pytest.skip(reason)
@@ -317,6 +321,6 @@ def test_the_disk_of_the_output_is_full(
         ballast.unlink()
         work.run()
         assert work.committed() == COUNT + len(large)
-        # What wrote to the full disk may leave its file open until the JVM collects it.
+        # A writer to the full disk may leave its file open until the JVM collects it.
         assert spark._jvm is not None
         spark._jvm.System.gc()

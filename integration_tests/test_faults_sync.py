@@ -1,6 +1,6 @@
-"""Disks that refuse a sync once, and disks that are slow. After a failed sync nobody knows what the
-disk holds: its directory is not used any more, nothing is acknowledged from it, and its replicas
-come back as those of a machine that lost power."""
+"""Disks that fail one sync, and slow disks. After a failed sync the content of the disk is
+unknown: its directory is not used any more, nothing is acknowledged from it, and its replicas come
+back as after a power loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ EXPLAINED = (
 
 SLOW_SYNCS = 5
 ROUNDS_OF_A_SYNC = 5
-"""Far fewer than a broker answers in the three seconds of a sync, and more than between two."""
+"""Far fewer requests than a broker answers in the three seconds of a sync, and more than between
+two syncs."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_fsync_error(
     made: tuple[Tormented, dict[int, Disk]], tmp_path: Path, flush_messages: str | None
 ) -> None:
     """One EIO ends the use of a leader's only directory, and so the broker, although the next sync
-    would succeed; others lead. What it has is not believed at its next start."""
+    would succeed; others lead. Its next start treats its logs as after a power loss."""
     cluster, disks = made
     rig = Rig(cluster.fit(), tmp_path)
     configs = {} if flush_messages is None else {"flush.messages": flush_messages}
@@ -82,9 +83,9 @@ def test_fsync_error(
 
 
 def test_a_slow_disk(made: tuple[Tormented, dict[int, Disk]], tmp_path: Path) -> None:
-    """Clients of that disk wait. Slow syncs never cost the broker its session: they are waited for
-    elsewhere than on the event loop, which answers meanwhile. Writes into the page cache are not,
-    so a broker that comes to a stop for half a second at each leaves its office to others."""
+    """Clients of that disk wait. Slow syncs never cost the broker its session: they run outside
+    the event loop, which answers meanwhile. Writes into the page cache run on the event loop, so a
+    broker that stalls half a second for each loses its session and its leaderships."""
     cluster, disks = made
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("slow-disk", configs={"flush.messages": "1"}) as run:
@@ -108,7 +109,7 @@ def test_a_slow_disk(made: tuple[Tormented, dict[int, Disk]], tmp_path: Path) ->
 
 
 def rounds_until(connection: Connection, count: Callable[[], int], more: int) -> int:
-    """How often the broker answers until so many more are counted."""
+    """The number of the broker's answers until `more` further events are counted."""
     goal, asked = count() + more, 0
 
     def is_enough() -> bool:
@@ -127,8 +128,8 @@ def wait_for_more(count: Callable[[], int], more: int) -> None:
 
 
 def test_a_failed_sync_of_one_directory_of_three(library: Path, tmp_path: Path) -> None:
-    """What waited for that sync is not acknowledged, nor is anything later; the other directories
-    go on and are closed as clean, and that one is not."""
+    """Records that waited for that sync are not acknowledged, nor are later ones. The other
+    directories go on and are closed cleanly, the failed one is not."""
     disk = Disk(library, tmp_path / "disk")
     home = tmp_path / "home"
     names = ("a", "b", "c")

@@ -1,5 +1,5 @@
-"""A ZooKeeper ensemble that loses members, and its quorum, under brokers that go on as far as they
-can."""
+"""A ZooKeeper ensemble that loses members, and its quorum; the brokers continue with the requests
+that stay safe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unit_tests.patience import wait_until
 pytestmark = pytest.mark.ours
 
 SESSION_S = 20.0
-"""More than a machine stands still."""
+"""More than a machine stalls."""
 SYNC_LIMIT_TICKS = 240
 LESS_THAN_ALL = "standing answers=committed"
 """In a broker's log."""
@@ -59,8 +59,8 @@ def test_zookeeper_member_loss(rig: Rig) -> None:
 
 
 def test_zookeeper_quorum_loss(rig: Rig) -> None:
-    """Nobody can be elected and no ISR changes; acks=all and readers go on. When the quorum is back
-    so is everything else."""
+    """No leader is elected and no ISR changes, while acks=all and readers go on. Once the quorum
+    is back, everything works again."""
     ensemble = rig.cluster.ensemble
     with rig.run("zookeeper-quorum-loss") as run:
         run.wait_for_progress(10)
@@ -85,9 +85,9 @@ def test_zookeeper_quorum_loss(rig: Rig) -> None:
 
 
 def test_zookeeper_follower_cut_off(network: Network, tmp_path: Path) -> None:
-    """A member that has lost its leader serves its clients from what it knows until its syncLimit
-    is over; to the others the session of a leader there has ended long before. The broker must not
-    take what it reads there for a sign that it is still registered."""
+    """A ZooKeeper server that has lost its leader answers reads from its own state until its
+    syncLimit is over. In the quorum, the session of a partition leader connected to it has expired
+    long before. The broker must not take such reads as a sign that it is still registered."""
     assert SYNC_LIMIT_TICKS * TICK_S > 5 * SESSION_S
     places = {number: network.add() for number in (1, 2, 3)}
     ensemble = Ensemble(tmp_path / "ensemble", places=places, sync_limit=SYNC_LIMIT_TICKS)
@@ -122,13 +122,13 @@ def test_zookeeper_follower_cut_off(network: Network, tmp_path: Path) -> None:
 
 
 def is_registered(run: Run, broker: int) -> bool:
-    """Also while ZooKeeper does not tell."""
+    """Whether the broker is registered; asks again while ZooKeeper does not answer."""
     nodes = list(run.watch.nodes("/brokers/ids"))
     is_told = nodes[0].startswith("/brokers/ids version=")
     return not is_told or any(node.startswith(f"/brokers/ids/{broker} ") for node in nodes)
 
 
 def logged_at(line: str) -> float:
-    """When a broker wrote that line."""
+    """The time at which a broker wrote that line."""
     stamp = line[1:].partition("]")[0]
     return datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()

@@ -1,5 +1,5 @@
-"""Fetch sessions (KIP-227) of real clients: each reads all records in order, and those that can are
-answered only what is new."""
+"""Fetch sessions (KIP-227) of real clients: each reads all records in order, and clients with
+sessions get only changed partitions in answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WITHOUT_SESSIONS: Final = ("confluent-kafka",)
 
 
 class Watched:
-    """A broker whose sessions can be seen."""
+    """A broker whose fetch session metrics are read."""
 
     def __init__(self, folder: Path) -> None:
         self.site = Site(free_port())

@@ -1,5 +1,5 @@
-"""The clients that people use as members of groups on our broker: they join, leave, are frozen and
-killed while records come in, and a judge reads what each of them did."""
+"""The common client libraries as members of groups on our broker: they join, leave, are frozen and
+killed while records are written, and a judge checks the log of each member."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ OVERRIDES: Final = {
 
 SESSION_MS: Final = 4_000
 STATIC_SESSION_MS: Final = 15_000
-"""It outlasts a machine that stands still: after its end a static member may be fenced, for good,
-by what it said in its earlier life."""
+"""A session timeout longer than a machine stalls: after its expiry a static member may be fenced
+for good because of its earlier life."""
 
 
 class Kind(NamedTuple):
@@ -64,7 +64,7 @@ KINDS: Final = {
 
 
 class Brokers:
-    """One for each place of offsets, made when it is needed."""
+    """One broker for each offset store, created when it is needed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -89,7 +89,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 
 class Trial(Members):
-    """A topic, somebody who fills it all the time, members of groups that read it."""
+    """A topic, a producer that writes to it all the time, and members of groups that read it."""
 
     def __init__(self, broker: Broker, folder: Path, topic: str, partitions: int) -> None:
         self._topic = topic
@@ -117,7 +117,8 @@ class Trial(Members):
             made.check()
 
     def finish(self, members: Sequence[Member]) -> History:
-        """Nothing more is written, all is processed, all leave; the judge has no complaint."""
+        """Stop the producer, wait until everything is processed, let all members leave, and
+        judge."""
         self._load.ask("stop-producers", "producers stopped")
         with contextlib.closing(OpsLog(self.folder, "final")) as log:
             ends = final.read_all(self.bootstrap, self._topic, self._partitions, log)
@@ -198,7 +199,7 @@ def test_a_static_member_that_starts_again_disturbs_nobody(
 
 
 def test_clients_of_all_kinds_in_one_group(brokers: Brokers, tmp_path: Path, topic: str) -> None:
-    """Six members, of whatever libraries are here, agree on `range`."""
+    """Six members, of all available libraries, agree on the assignor `range`."""
     libraries = ["confluent-kafka", "kafka-python", "aiokafka", "pybroker", "java"]
     with Trial(brokers["zookeeper"], tmp_path, topic, PARTITIONS) as trial:
         members = []
@@ -218,8 +219,8 @@ def test_clients_of_all_kinds_in_one_group(brokers: Brokers, tmp_path: Path, top
 def test_groups_beside_each_other_and_members_in_reserve(
     brokers: Brokers, tmp_path: Path, topic: str
 ) -> None:
-    """Each group is given everything; within a group each record goes to one member, and who has
-    nothing to do takes over when another dies."""
+    """Each group gets every record; within a group each record goes to one member, and an idle
+    member takes over when another dies."""
     with Trial(brokers["kafka"], tmp_path, topic, 2) as trial:
         workers = ("confluent-kafka", "pybroker", "pybroker", "confluent-kafka")
         queue = [

@@ -1,5 +1,5 @@
-"""The lag of groups on the page of metrics: of two brokers that both coordinate and lead, each
-group is told by one, also where the other leads what it reads."""
+"""The lag of groups on the metrics pages of two brokers that both coordinate and lead: exactly one
+shows each group, even if the other leads its partitions."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Pair:
     sites: tuple[Site, Site]
 
     def told(self, name: str, **labels: str) -> list[float]:
-        """What the brokers say, those that say nothing left out."""
+        """The values of a metric on both brokers' pages, without brokers that do not show it."""
         key = (name, frozenset(labels.items()))
         pages = (site.samples() for site in self.sites)
         return [page[key] for page in pages if key in page]
 
     def wait_for_lags(self) -> None:
-        """Until the pages tell how far all groups are behind: for the first who asks, a broker
-        looks for two seconds only."""
+        """Wait until the pages show the lag of all groups: for the first request a broker looks
+        for two seconds only."""
 
         def told() -> bool:
             names = [name for site in self.sites for name, _ in site.samples()]
@@ -87,7 +87,8 @@ def pair(zookeeper: ApacheZooKeeper, tmp_path: Path) -> Iterator[Pair]:
 
 async def groups_with_lag(bootstrap: str) -> dict[str, GroupLag]:
     """Ten records of the year 2001 in each of two partitions that different brokers lead; group N
-    has committed N of the first and all of the second. The lag as the client sees it."""
+    has committed N of the first and all of the second. Return the lag as the client computes
+    it."""
     async with Admin(bootstrap) as admin:
         wanted = NewTopic("a", assignments={0: [1], 1: [2]})
         for made in await admin.create_topics([wanted]):
@@ -134,7 +135,8 @@ def test_lag_on_the_pages_of_two_brokers(pair: Pair) -> None:
 
 
 async def consumed(bootstrap: str, pair: Pair) -> None:
-    """A member is counted while it is there, and what it commits is the current offset."""
+    """Check that a member is counted while it is in the group, and that its commit is the current
+    offset."""
     async with Consumer(bootstrap, group_id=GROUPS[0], auto_offset_reset="earliest") as consumer:
         consumer.subscribe(["a"])
         read = 0

@@ -1,5 +1,5 @@
-"""`consumer-groups` says what Apache's kafka-consumer-groups.sh says, on the same cluster with the
-same groups: some with members of confluent-kafka, some that have only committed."""
+"""`consumer-groups` prints the same as Apache's kafka-consumer-groups.sh, on the same cluster with
+the same groups: some with members of confluent-kafka, some that have only committed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOADING: Final = {
     confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
     confluent_kafka.KafkaError.NOT_COORDINATOR,
 }
-"""What librdkafka asks again for a moment only, and then tells."""
+"""Errors that librdkafka retries only for a moment before it reports them."""
 QUICK: Final = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
 LONG: Final = "a-topic-with-a-name-that-is-longer-than-most"
 
@@ -57,7 +57,7 @@ class Cluster:
         return made
 
     def commit(self, group: str, *offsets: tuple[str, int, int]) -> None:
-        """As a consumer that is no member of the group."""
+        """Commit as a consumer that is not a member of the group."""
         rows = [confluent_kafka.TopicPartition(*row) for row in offsets]
         committing = self.consumer(group)
 
@@ -73,7 +73,7 @@ class Cluster:
         wait_until(is_done, what=f"the commit of {group}")
 
     def join(self, group: str, *topics: str, **options: object) -> confluent_kafka.Consumer:
-        """A member that has been assigned its partitions."""
+        """Join with a member and wait until it has its partitions."""
         made = self.consumer(group, **options)
         made.subscribe(list(topics))
 
@@ -88,7 +88,7 @@ class Cluster:
         return self.tools.same("consumer-groups", *words.split(), *more, **how)  # type: ignore[arg-type]
 
     def both(self, words: str) -> tuple[Ran, Ran]:
-        """What Apache's tool gave, and ours after it: they change the same groups."""
+        """The results of Apache's tool and then of ours: they change the same groups."""
         chosen = words.split()
         return (
             self.tools.apache("consumer-groups", *chosen),
@@ -181,7 +181,7 @@ def test_a_description_is_in_order(cluster: Cluster) -> None:
     ]
 
 
-def test_what_is_said_beside_a_description(cluster: Cluster) -> None:
+def test_notes_beside_a_description(cluster: Cluster) -> None:
     cluster.same(
         "--describe --group done",
         says="Consumer group 'done' has no active members.",
@@ -250,7 +250,7 @@ def test_a_plan_for_a_group_without_commits(cluster: Cluster) -> None:
 
 
 def test_resets_are_carried_out_as_planned(cluster: Cluster, tmp_path: Path) -> None:
-    """By either side in turn; the other side then describes what was committed."""
+    """Each side carries out a reset, and the other side then describes the committed offsets."""
     for number, scenario in enumerate(RESETS):
         words = f"--reset-offsets {scenario} --execute"
         theirs_group, our_group = f"reset-{number}-a", f"reset-{number}-b"
@@ -268,7 +268,7 @@ def test_resets_are_carried_out_as_planned(cluster: Cluster, tmp_path: Path) -> 
         )
 
 
-def test_what_is_exported_can_be_read_again(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_exported_plan_can_be_imported(cluster: Cluster, tmp_path: Path) -> None:
     for groups in ("--group done", "--group done --group late-by-all"):
         words = f"--reset-offsets {groups} --all-topics --to-latest --dry-run --export"
         theirs, ours = cluster.both(words)

@@ -1,5 +1,5 @@
-"""Members of a group, of three clients of others, as processes: they share, leave, die and come
-back, and the coordinator is killed under them."""
+"""Members of a group, of three third-party clients, as processes: they share partitions, leave,
+die and restart, and their coordinator is killed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIENTS: Final = ("confluent-kafka", "kafka-python", "aiokafka")
 PARTITIONS: Final = 4
 ALL: Final = frozenset(range(PARTITIONS))
 LONG_MS: Final = 60_000
-"""One that lasts until a broker, or the next life of a static member, has started."""
+"""A session timeout that is longer than the restart of a broker or of a static member."""
 OPTIONS: Final = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
@@ -43,7 +43,7 @@ BROKER_OVERRIDES: Final = OPTIONS
 
 
 class Member:
-    """A process that is a member; see `group_member`."""
+    """A member as a process; see `group_member`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Member:
         lines = [line for line in self.process.output.splitlines() if line.startswith("{")]
         found: list[dict[str, list[int]]] = []
         for line in lines:
-            with contextlib.suppress(json.JSONDecodeError):  # not whole yet
+            with contextlib.suppress(json.JSONDecodeError):  # an incomplete line
                 found.append(json.loads(line))
         return found
 
@@ -81,7 +81,7 @@ class Member:
 
     @property
     def owns(self) -> frozenset[int]:
-        """What it was given last; none while it has lost that."""
+        """Its current assignment; empty while it has none."""
         owned: frozenset[int] = frozenset()
         for event in self.rebalances:
             owned = frozenset(event.get("assigned", ()))
@@ -119,7 +119,7 @@ class Group:
         return member
 
     def produce(self) -> set[tuple[int, int]]:
-        """A record into every partition; gives where they are."""
+        """Write a record to every partition; return their positions."""
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": self.bootstrap, "acks": "all", "message.timeout.ms": 60_000}
         )
@@ -132,7 +132,7 @@ class Group:
         return found
 
     def records(self) -> list[RecordedGroup | None]:
-        """What `__consumer_offsets` says of the group, from the first to the last."""
+        """All records of the group in `__consumer_offsets`, in order."""
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": "nobody", "enable.auto.commit": False}
         )
@@ -179,7 +179,8 @@ def wait_for(what: str, condition: Callable[[], object], *members: Member) -> No
 
 
 def wait_until_shared(*members: Member) -> None:
-    """Every partition has exactly one owner, every member about as many as the others."""
+    """Wait until every partition has exactly one owner, and every member about as many as the
+    others."""
 
     def shared() -> bool:
         owned = [partition for member in members for partition in member.owns]

@@ -1,5 +1,5 @@
-"""The same requests of members, right ones and wrong ones, to Apache Kafka and to our broker: they
-are answered the same, and the groups are the same after each."""
+"""The same requests of members, valid and invalid ones, to Apache Kafka and to our broker: the
+answers are equal, and the groups are equal after each."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SEEDS: Final = 4
 STEPS: Final = 120
 LOOKS: Final = 3
 SESSION_MS: Final = 1_800_000
-"""As long as may be: two brokers do not count the time in step."""
+"""The longest allowed session timeout: the clocks of two brokers are not in step."""
 TOPIC: Final = "load"
 OVERRIDES: Final = {
     "offsets.topic.num.partitions": "1",
@@ -63,7 +63,7 @@ OVERRIDES: Final = {
     "group.initial.rebalance.delay.ms": "0",
 }
 INSTANCES: Final = {"a": None, "b": None, "c": "s", "d": "s"}
-"""Clients, and who they say that they are: c and d are one static member, started twice."""
+"""Client -> its instance id: c and d are one static member, started twice."""
 PROTOCOLS: Final = (("range", "sticky"), ("range", "sticky"), ("range", "sticky"), ("sticky",))
 
 
@@ -86,7 +86,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Bro
 
 
 def _coordinates(connection: Connection) -> bool:
-    """It is known, and has loaded its groups."""
+    """Whether the coordinator is known and has loaded its groups."""
     if connection.ask(2, FindCoordinatorRequest(key="g"), FindCoordinatorResponse).error_code:
         return False
     described = connection.ask(5, DescribeGroupsRequest(groups=["g"]), DescribeGroupsResponse)
@@ -94,14 +94,14 @@ def _coordinates(connection: Connection) -> bool:
 
 
 class Id(str):
-    """The id of a member in what was said."""
+    """A member's id in an answer."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class Client:
-    """What a client was told, as one of the brokers told it."""
+    """A client's state, from the answers of one of the brokers."""
 
     connection: Connection
     member_id: str = ""
@@ -109,18 +109,18 @@ class Client:
     leads: bool = False
     members: list[str] = field(default_factory=list)
     parked: tuple[int, type[Message], int] | None = None
-    """(version, response, correlation id) of a request that waits."""
+    """(version, response, correlation id) of a pending request."""
 
 
 class Side:
-    """One broker, and the group there. Ids read `a#1`: the first that a was given."""
+    """One broker and its group. Ids read `a#1`: the first id that a got."""
 
     def __init__(self, broker: Broker, group: str) -> None:
         self._stack = contextlib.ExitStack()
         self._bootstrap = broker.bootstrap
         self._group = group
         self.control = self._connect("control")
-        # Apache shows the client id that a static member had when it came first.
+        # Apache shows the client id of a static member's first join.
         self.clients = {name: Client(self._connect(INSTANCES[name] or name)) for name in INSTANCES}
         self._labels: dict[str, str] = {"": ""}
         self._counts: dict[str, int] = {}
@@ -153,7 +153,7 @@ class Side:
         return self.control.ask(version, request, response)
 
     def collect(self) -> None:
-        """Take the answers that have come."""
+        """Receive the answers that have arrived."""
         for name, client in self.clients.items():
             if client.parked is None or client.connection.says_nothing_for(0.001):
                 continue
@@ -190,11 +190,11 @@ class Side:
         )
 
     def view(self) -> tuple[object, ...]:
-        """What was said, and the group."""
+        """The answers, and the state of the group."""
         return sorted((self._named(each) for each in self.said), key=repr), self._describe()
 
     def _named(self, said: object) -> object:
-        """With labels in the place of ids, whose labels may come later than they do."""
+        """Replace ids by labels; an id may occur before its label is known."""
         if isinstance(said, Id):
             return self._labels.get(said, "untold")
         if isinstance(said, tuple):
@@ -222,7 +222,7 @@ Move = Callable[[Side], None]
 
 
 class Play:
-    """Draws what happens, by what the first side was told: the other was told the same."""
+    """Draws random moves from the state of the first side; the other side's is the same."""
 
     def __init__(self, rng: random.Random, group: str, side: Side) -> None:
         self._rng = rng
@@ -230,7 +230,7 @@ class Play:
         self._side = side
 
     def draw(self) -> tuple[str, Move] | None:
-        """A word for the move, and the move; None if that client waits."""
+        """The name of a move, and the move; None if that client has a pending request."""
         name = self._rng.choice(list(INSTANCES))
         client = self._side.clients[name]
         kinds = ("join", "sync", "heartbeat", "leave", "commit", "simple", "delete", "list")
@@ -309,9 +309,10 @@ class Play:
         return move
 
     def _leave(self, name: str, client: Client) -> Move:
-        """Only who is not waited for: Apache leaves the request of who is taken out unanswered. A
-        leader stays while several others are there, since Apache draws its successor by lot. An id
-        that was given out is kept: ours forgets a group that nobody ever was in with the last."""
+        """Only a client without a pending request leaves: Apache never answers the pending request
+        of a removed member. A leader stays while there are several others, because Apache chooses
+        its successor at random. A member id without a join is kept: our broker drops a group that
+        never had a member together with its last id."""
         stays = client.parked is not None or len(client.members) > 2 or client.generation < 0
         label = "bogus" if stays else self._some_label(client)
         instance = INSTANCES[name]
@@ -405,8 +406,8 @@ def test_members_are_answered_as_by_apache(seed: int, both: tuple[Broker, Broker
 
 
 def settle(sides: list[Side], moves: list[str]) -> None:
-    """Until both have said the same, and have the same group, for a while: nobody tells that a
-    request which has to wait has arrived."""
+    """Wait until both sides have had equal answers and groups for a while: there is no sign that a
+    pending request has arrived."""
     views: list[object] = []
     times = 0
 

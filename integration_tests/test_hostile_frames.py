@@ -1,8 +1,8 @@
-"""Twenty thousand random and mutated frames: the broker lives, stays small, keeps its logs clean,
-and serves a well-behaved client all along.
+"""Twenty thousand random and mutated frames: the broker survives, its memory stays bounded, its
+logs stay valid, and it serves a well-behaved client all along.
 
-The frames are a function of the seed. Everything that they could do by accident is bounded: a
-broker may well create a topic whose mutated name is legal.
+The frames are a function of the seed. Their possible side effects are bounded: a broker may create
+a topic whose mutated name is legal.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def test_answers_that_nobody_reads_do_not_fill_the_memory(broker: Broker) -> Non
 
 
 def is_apache(broker: Broker) -> bool:
-    """Java takes the heap that it was given."""
+    """Whether the broker is Apache's, whose memory is not judged: Java uses all of its heap."""
     return "java" in broker.process.command[0]
 
 
 @pytest.mark.timeout(400)
 def test_hostile_frames_hurt_nobody(broker: Broker) -> None:
-    """`make fuzz` sends ten times as many."""
+    """`make fuzz` sends ten times as many frames."""
     outcome = attack(
         broker,
         seed=SEED,

@@ -1,6 +1,6 @@
-"""Clients that misbehave towards the groups of a real broker, by frames of their own: everybody is
-told the right code, ZooKeeper holds the right nodes, the memory stays bounded, and a group that
-behaves well goes on beside them."""
+"""Clients that send invalid group requests to a real broker: each gets the right error code,
+ZooKeeper has the right nodes, the memory stays bounded, and a well-behaved group goes on beside
+them."""
 
 from __future__ import annotations
 
@@ -65,23 +65,23 @@ RSS_BYTES_MAX: Final = 600 << 20
 ROOM_BYTES: Final = 256 << 20
 STRANGE: Final = ("a/b", "..", ".", "%2E%2E", " ", "\0", "\n\x1b[2J", "äöü", "𝄞", "x" * 249)
 TOO_LONG: Final = ("x" * 300, "ü" * 100, "\0" * 84, "")
-"""As names of nodes they have none, or more than 249 characters."""
+"""Group ids whose node name would be empty or longer than 249 characters."""
 CONFIG: Final = {
     "offsets.topic.num.partitions": 3,
     "group.initial.rebalance.delay.ms": 0,
     "offsets.retention.check.interval.ms": 500,
-    # A broker that has not heard from ZooKeeper for two thirds of it takes no commits.
+    # A broker that has not heard from ZooKeeper for two thirds of it accepts no commits.
     "zookeeper.session.timeout.ms": 30_000,
 }
 GONE: Final = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
-"""Answers to the deletion of a group without members and offsets, which the broker may have removed
-already."""
+"""Valid answers to the deletion of a group without members and offsets: the broker may have
+removed it already."""
 PASSING: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""A coordinator answers so when it, or its ZooKeeper, has stood still; a client asks again."""
+"""Answers of a coordinator after it, or its ZooKeeper, has stalled; a client asks again."""
 MEMBER_APIS: Final = (
     ApiKey.FIND_COORDINATOR,
     ApiKey.JOIN_GROUP,
@@ -114,8 +114,8 @@ def connection(cluster: Cluster) -> Iterator[Connection]:
 
 @pytest.fixture(autouse=True)
 def well_behaved(cluster: Cluster) -> Iterator[None]:
-    """A member of another group that heartbeats and commits meanwhile; nothing of what the others
-    do reaches it, and the broker is surprised by nothing."""
+    """A member of another group that heartbeats and commits meanwhile: the hostile clients do not
+    affect it, and the broker logs no unexpected error."""
     with Bystander(cluster) as bystander:
         yield
     assert bystander.error is None
@@ -124,7 +124,7 @@ def well_behaved(cluster: Cluster) -> Iterator[None]:
 
 
 class Bystander:
-    """Whoever stays in the same generation for all that happens."""
+    """A member that must stay in the same generation all the time."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._bootstrap = cluster.bootstrap
@@ -134,7 +134,7 @@ class Bystander:
         self.error: BaseException | None = None
 
     def __enter__(self) -> Bystander:
-        """Returns when it has committed: its group has a node from then on."""
+        """Enter once it has committed: its group has a node from then on."""
         self._thread.start()
         wait_until(lambda: self._behaves.is_set() or self.error, what="a well-behaved member")
         return self
@@ -147,7 +147,7 @@ class Bystander:
         try:
             with Connection(self._bootstrap) as connection:
                 self._behave(connection)
-        except BaseException as error:  # told to the test, in whose thread it can fail
+        except BaseException as error:  # reported to the test's thread, which can fail the test
             self.error = error
 
     def _behave(self, connection: Connection) -> None:
@@ -173,11 +173,11 @@ def groups_in_zookeeper(cluster: Cluster) -> set[str]:
         return {decode_name(name) for name in session.get_children("/consumers")}
 
 
-# who is nobody
+# unknown members
 
 
-def test_who_is_no_member(connection: Connection) -> None:
-    """In an existing group, and in one that nobody knows."""
+def test_requests_of_an_unknown_member_are_refused(connection: Connection) -> None:
+    """In an existing group, and in an unknown one."""
     me = stable(connection, "mine")
     for group in ("mine", "never"):
         assert join(connection, group, "ghost").error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -332,12 +332,12 @@ def test_offsets_that_nobody_can_commit(cluster: Cluster, connection: Connection
     assert groups_in_zookeeper(cluster) <= before
 
 
-# many, and much
+# floods
 
 
 def test_a_flood_of_joins_without_member_ids(cluster: Cluster, connection: Connection) -> None:
-    """Of members that take the id that they are given and do not come back: of one group, and each
-    of its own."""
+    """The members take their assigned id and do not come back: in one group, and in a group
+    each."""
     given = set()
     for number in range(6_000):
         group = "flooded" if number % 2 else f"flooded-{number}".ljust(249, "x")
@@ -350,7 +350,8 @@ def test_a_flood_of_joins_without_member_ids(cluster: Cluster, connection: Conne
 
 
 def test_a_flood_of_members_that_are_gone_at_once(cluster: Cluster) -> None:
-    """Two thousand members of one group, none of which hears its answer: who asks is told so."""
+    """Two thousand clients join one group and disconnect before their answer: they are members
+    until their sessions expire, which DescribeGroups shows."""
     for _ in range(2_000):
         with Connection(cluster.bootstrap) as one:
             one.send(3, join_request("crowd", session_timeout_ms=6_000))
@@ -367,8 +368,9 @@ def test_a_flood_of_members_that_are_gone_at_once(cluster: Cluster) -> None:
 
 
 def test_members_that_say_a_lot(cluster: Cluster, connection: Connection) -> None:
-    """A mebibyte each, in groups of their own, for half an hour: at some number there is no room
-    for more, and small ones of others are still told to ask again, not killed."""
+    """A mebibyte of metadata per member, in a group each, with a timeout of half an hour: at some
+    number there is no room for more, and small requests of others get a retriable error instead of
+    failing."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(1 << 20))]
     talkers: list[tuple[str, str]] = []
     code = 0
@@ -413,8 +415,8 @@ VERSIONS: Final = {
 
 @pytest.mark.parametrize("key", MEMBER_APIS, ids=lambda key: key.name.lower())
 def test_requests_that_end_too_early_or_are_no_text(cluster: Cluster, key: ApiKey) -> None:
-    """Cut anywhere in the body, and with a byte in it that is none of UTF-8's: the connection is
-    closed, and nothing comes of it."""
+    """Requests cut anywhere in the body, or with a byte that is invalid UTF-8: the connection is
+    closed, and they have no effect."""
     version = VERSIONS.get(key, newest(key))
     before = groups_in_zookeeper(cluster)
     whole = frame_of(version, sample(key))
@@ -428,7 +430,7 @@ def test_requests_that_end_too_early_or_are_no_text(cluster: Cluster, key: ApiKe
             with contextlib.suppress(ConnectionClosed):
                 answer = one.receive_frame()
                 pytest.fail(f"{bytes(frame)!r} was answered {bytes(answer)!r}")
-    with Connection(cluster.bootstrap) as one:  # a frame that never becomes whole
+    with Connection(cluster.bootstrap) as one:  # a frame that is never completed
         one.send_bytes(struct.pack(">i", len(whole)) + whole[:-1])
         one.end_sending()
         assert one.is_closed_by_broker()

@@ -1,4 +1,4 @@
-"""What a running broker shows of itself by HTTP, and where its logs go."""
+"""The HTTP pages of a running broker, and its log files."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_without_zookeeper_it_is_alive_but_not_ready(observed: Observed) -> None
 
 
 def test_health_can_be_asked_before_the_broker_serves(tmp_path: Path) -> None:
-    """ZooKeeper is not there, so the start waits for it."""
+    """There is no ZooKeeper, so the start waits for it."""
     port, nobody = free_ports(2)
     broker = PybrokerProcess(
         tmp_path / "data",

@@ -1,5 +1,5 @@
-"""What a client can do to a broker by asking for much, by connecting often, or by speaking as if it
-were a broker: bounded, and others are served."""
+"""A client that sends huge requests, connects often, or pretends to be a broker: its effect is
+bounded, and other clients are served."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ API_VERSIONS_0: Final = frame_of(0, ApiVersionsRequest())
 
 
 def connect_all_at_once(port: int, count: int) -> list[socket.socket]:
-    """Connected sockets."""
+    """Open `count` connections at once."""
     opened: list[socket.socket] = []
     with selectors.DefaultSelector() as selector:
         for _ in range(count):
@@ -64,7 +64,7 @@ def connect_all_at_once(port: int, count: int) -> list[socket.socket]:
 
 
 def ask_and_close(peers: list[socket.socket]) -> int:
-    """How many are answered."""
+    """The number of clients that get an answer."""
     answered = 0
     for one in peers:
         one.settimeout(PATIENCE_S)
@@ -75,9 +75,9 @@ def ask_and_close(peers: list[socket.socket]) -> int:
     return answered
 
 
-@pytest.mark.ours  # whose queue of those who wait for Apache holds 50, and the rest try again later
+@pytest.mark.ours  # Apache's accept queue holds 50 connections, and the rest try again later
 def test_many_clients_that_come_at_once_need_not_try_again(broker: Broker) -> None:
-    """All of them are connected while the broker accepts none."""
+    """All clients get connected while the broker accepts no connection."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(MANY_CONNECTIONS, soft // 2)
     broker.process.signal(signal.SIGSTOP)
@@ -114,13 +114,13 @@ def test_without_file_descriptors_clients_wait_and_are_served_later(
 
 
 def ask_and_close_in_turn(peers: list[socket.socket]) -> int:
-    """As `ask_and_close`, where later ones are accepted only when earlier ones have gone."""
+    """As `ask_and_close`, if later connections are accepted only after earlier ones have ended."""
     return sum(ask_and_close([one]) for one in peers)
 
 
 class Beside:
-    """How long at most the broker computed while another client waited, which is answered all the
-    time. What the machine does beside that is no matter of the broker's."""
+    """The longest CPU time of the broker while another client, which sends requests all the time,
+    waited for an answer. CPU time is independent of other load on the machine."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._bootstrap = broker.bootstrap

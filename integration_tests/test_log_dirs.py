@@ -1,5 +1,5 @@
-"""Several log directories: where partitions go, moving them while they are used, and what becomes
-of them when a directory cannot be used, fails or is lost."""
+"""Several log directories: the placement of partitions, moves while they are in use, and
+directories that are unusable, fail or are lost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Disks:
         return partition_folder(self.home, topic, partition).parent.name
 
     def move(self, topic: str, to: str, partition: int = 0) -> int:
-        """The error code."""
+        """Move a replica to a directory; the error code."""
         with self.connect() as connection:
             return move(connection, topic, self.path(to), partition)
 
@@ -85,7 +85,7 @@ class Disks:
         wait_until(lambda: self.is_only_in(topic, to), what=f"{topic} is in {to}")
 
     def is_only_in(self, topic: str, name: str) -> bool:
-        """Whether no other directory holds it, nor a copy under way."""
+        """Whether the replica is only in that directory, without a copy in progress."""
         found = [path for path in self.home.glob(f"*/{topic}-0*") if "-delete" not in path.name]
         return [(path.parent.name, path.name) for path in found] == [(name, f"{topic}-0")]
 
@@ -95,7 +95,7 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
     disks = Disks(tmp_path / "disks")
     yield disks
     disks.broker.close()
-    print(disks.broker.log_text)  # shown where a test fails
+    print(disks.broker.log_text)  # shown if a test fails
 
 
 def move(connection: Connection, topic: str, path: str, partition: int = 0) -> int:
@@ -147,8 +147,8 @@ def values(connection: Connection, topic: str) -> list[bytes]:
 
 
 class Writer(threading.Thread):
-    """An idempotent producer that sends a batch after the other and repeats what was not
-    acknowledged, whatever happens to the broker."""
+    """An idempotent producer that sends one batch after the other and repeats unacknowledged ones,
+    whatever happens to the broker."""
 
     def __init__(self, disks: Disks, topic: str) -> None:
         super().__init__(daemon=True)
@@ -188,7 +188,7 @@ class Writer(threading.Thread):
                 self._ending.wait(0.05)
 
     def wait_for(self, more: int) -> None:
-        """Until it has sent so many records more."""
+        """Wait until it has sent `more` further records."""
         goal = len(self.sent) + more
         wait_until(
             lambda: len(self.sent) >= goal or self.failure is not None, what=f"{goal} records"
@@ -426,7 +426,7 @@ def apache_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def as_compared(printed: str) -> list[object]:
-    """The lines; the document without the order that a hash table gave it."""
+    """The printed lines, with the JSON document sorted: Apache prints it in hash table order."""
     lines: list[object] = []
     for line in printed.splitlines():
         if line.startswith("{"):

@@ -1,5 +1,5 @@
-"""A broker whose directory is gone is not elected for what it once had, whatever the state node
-says of it: the others would cut their logs to its empty one."""
+"""A broker that lost its log directory is not elected, even if the state node lists it: the others
+would truncate their logs to its empty one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def has_no_leader(cluster: Cluster) -> bool:
 
 
 def stop_all_but(cluster: Cluster, last: int, *, eligible: int) -> None:
-    """In order, so that `last` alone is in sync, and `eligible` has everything, too."""
+    """Stop the brokers in an order that leaves only `last` in sync, while `eligible` has every
+    record, too."""
     (first,) = set(cluster.ids) - {last, eligible}
     cluster.terminate(first)
     cluster.terminate(eligible)

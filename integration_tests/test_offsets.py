@@ -1,6 +1,6 @@
-"""Committed offsets on real brokers, in both storages: what others' clients commit and fetch, what
-tools see and edit, and that nothing is lost or goes back when the storage changes, an Apache broker
-was there before, or the coordinator dies, sleeps and wakes up."""
+"""Committed offsets on real brokers, in both stores: third-party clients commit and fetch, tools
+show and edit them, and no offset is lost or goes back when the store changes, after an Apache
+broker, or when the coordinator dies or is paused and goes on."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ pytestmark = pytest.mark.ours
 STORAGES = ("zookeeper", "kafka")
 CONFIG = {"offsets.topic.num.partitions": 2}
 ALONE = {"zookeeper.session.timeout.ms": 18_000}
-"""Nobody waits for the end of its session, and no slow moment ends it."""
+"""A session timeout so long that a slow machine does not reach it; no test waits for it."""
 Starter = Callable[..., Cluster]
 
 
 @pytest.fixture
 def start() -> Iterator[Starter]:
-    """Starts a cluster that is ended with the test."""
+    """Start a cluster that is ended with the test."""
     started: list[Cluster] = []
 
     def start(brokers: int, **config: object) -> Cluster:
@@ -72,7 +72,7 @@ def shell(cluster: Cluster, *words: str) -> str:
 
 
 def tree(connect: str, path: str) -> dict[str, bytes]:
-    """The nodes at and below `path`, and what they hold."""
+    """The nodes at and below `path`, with their content."""
     with session_at(connect) as client:
 
         def below(path: str) -> dict[str, bytes]:
@@ -85,7 +85,7 @@ def tree(connect: str, path: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_what_one_client_commits_another_fetches(start: Starter, storage: str) -> None:
+def test_a_commit_of_one_client_is_fetched_by_others(start: Starter, storage: str) -> None:
     cluster = start(1, **{"offsets.storage": storage})
     options = {"bootstrap_servers": cluster.bootstrap, "group_id": "g", "enable_auto_commit": False}
     with closing(kafka.KafkaConsumer(**options)) as consumer:
@@ -95,7 +95,7 @@ def test_what_one_client_commits_another_fetches(start: Starter, storage: str) -
     reader = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"})
     wanted = [confluent_kafka.TopicPartition("t", number) for number in range(2)]
     try:
-        # Not their metadata: librdkafka's copy of it has no end, and reading it goes on behind it.
+        # Not their metadata: librdkafka's copy is not terminated, so it reads beyond its end.
         found = reader.committed(wanted, timeout=PATIENCE_S)
         assert [each.offset for each in found] == [17, confluent_kafka.OFFSET_INVALID]
         reader.commit(offsets=[confluent_kafka.TopicPartition("t", 1, 23)], asynchronous=False)
@@ -242,7 +242,7 @@ def test_the_offsets_of_a_topic_go_with_it(start: Starter, storage: str) -> None
             assert [each.error_code for each in answer.responses] == [ErrorCode.NONE]
             wait_until(lambda: client.fetch(0, 1) == {0: -1, 1: -1}, what="the offsets are gone")
             assert second.fetch(0) == {0: 7}
-        wait_until(  # what held the nodes goes after them
+        wait_until(  # the parents of the nodes are removed after them
             lambda: not tree(cluster.zookeeper, "/consumers/g/offsets/t"), what="no node is left"
         )
         create_topic(connection, "t", partitions=3)

@@ -1,5 +1,5 @@
-"""Kafka's own tools of three releases of its ZooKeeper years, on a cluster of three brokers: they
-see what our tools see, and what they write is done."""
+"""Kafka's own tools of three releases of the ZooKeeper era, on a cluster of three brokers: they
+show the same as our tools, and their requests are carried out."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ pytestmark = pytest.mark.ours
 ELECTIONS = ["deprecation of the old election tool", "order of elected partitions"]
 OLDER = ["descriptions of older releases"]
 OPTION = ["--config", "min.insync.replicas=2"]
-"""The brokers have that, too, so that it is shown by those who ask them and by those who do not."""
+"""An option that the brokers have, too: tools that ask the brokers and tools that read ZooKeeper
+then show the same."""
 TOOL = "preferred-replica-election"
 ELECTION = "/admin/preferred_replica_election"
-"""The node by which it asks."""
+"""The node by which the tool requests an election."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    # Nobody dies here: whoever stops ends its session, and who is slow keeps what it leads.
+    # A broker that stops ends its session itself, and a slow one must keep its leaderships.
     config = {"auto.leader.rebalance.enable": "false", "zookeeper.session.timeout.ms": "18000"}
     with Cluster(data=tmp_path_factory.mktemp("cluster"), config=config) as cluster:
         yield cluster
@@ -84,7 +85,8 @@ def test_it_sees_what_our_tool_made(
 
 
 def displaced(cluster: Cluster, ours: OurTools, topic: str) -> None:
-    """Broker 1 is preferred in all three partitions of the topic, in sync, and leads none."""
+    """Make broker 1 the preferred leader of all three partitions of the topic, in sync, but not
+    their leader."""
     assignment = "1:2:3,1:3:2,1:2:3"
     ok(ours("topics", "--create", "--topic", topic, "--replica-assignment", assignment))
     cluster.wait_until_in_sync(topic)
@@ -100,7 +102,8 @@ def leaders(cluster: Cluster, topic: str) -> list[int]:
 
 
 def elect(cluster: Cluster, tools: OldTools, *words: str) -> Ran:
-    """Their tool is done before the controller is: until then the next one would be turned away."""
+    """Run Kafka's tool and wait for the controller, which finishes later: until then the next
+    election would be refused."""
     ran = tools(TOOL, *words)
     with session_at(cluster.zookeeper) as client:
         wait_until(lambda: not client.exists(ELECTION), what="the controller's answer")
@@ -128,7 +131,7 @@ def test_preferred_replicas_lead_again(
 
 @pytest.fixture(scope="module")
 def newest(cluster: Cluster) -> OldTools:
-    """The last of the tools that know --zookeeper."""
+    """The newest release whose tools have --zookeeper."""
     return or_skip(lambda: OldTools("2.8.2", cluster.zookeeper))
 
 

@@ -1,5 +1,5 @@
 """Groups of our consumers when members and coordinators die: every record is read at least once,
-and what is committed never goes back."""
+and committed offsets never go back."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ async def test_others_take_over_from_a_member_that_dies(
     options = {"partition_assignment_strategy": strategy}
     async with group.member("a", **options), group.member("b", **options):
         await group.until(lambda: group.shares("a", "b"))
-        # Only who dies has a short session: who has to commit at the end shall not be put out.
+        # Only the member that dies has a short session timeout: the others must not be removed
+        # before they commit.
         other = MemberProcess(group.bootstrap, topic, session_timeout_ms=3_000, **options)
         try:
             await group.until(lambda: group.shares("a", "b", others=[other]))
@@ -67,7 +68,7 @@ async def test_others_take_over_from_a_member_that_dies(
 
 
 async def test_a_coordinator_that_is_killed_disturbs_nobody(server: Broker, topic: str) -> None:
-    """It knows its members again: nobody has to join anew, and commits go on."""
+    """The coordinator loads its members: no member has to join again, and commits go on."""
     group = Members(server, topic)
     await group.make_topic()
     options = {"session_timeout_ms": 60_000, "auto_commit_interval_ms": 200}
@@ -144,8 +145,8 @@ async def test_two_processes_with_one_instance_id_exclude_each_other(
                     await read_on(first)
 
 
-async def test_who_is_slow_is_put_out_and_cannot_commit(server: Broker, topic: str) -> None:
-    """Its partitions go to the other one, and what it commits late is refused."""
+async def test_a_slow_member_is_removed_and_cannot_commit(server: Broker, topic: str) -> None:
+    """Its partitions move to the other member, and its late commit is refused."""
     group = Members(server, topic)
     await group.make_topic()
     await group.write(1)

@@ -56,7 +56,7 @@ def server(
 async def test_members_come_and_go_and_every_record_is_read_once(
     server: Broker, topic: str, strategy: str
 ) -> None:
-    """Nobody fails and everybody gives back in order, so nothing is even read twice."""
+    """No member fails and all release their partitions in order, so no record is read twice."""
     group = Members(server, topic)
     await group.make_topic()
     options = {"partition_assignment_strategy": strategy}
@@ -100,7 +100,7 @@ async def test_offsets_are_committed_with_their_text_and_read_from_there(
 
 
 async def test_a_pattern_takes_up_topics_that_are_made_later(server: Broker, topic: str) -> None:
-    """Two members read all that match, and nothing else; each record once."""
+    """Two members read all matching topics, and no others; each record once."""
     first, later, other = (f"{topic}-{name}" for name in ("first", "later", "other"))
     bootstrap, options = server.bootstrap, {"metadata_max_age_ms": 500}
     read: Counter[tuple[str, int, int]] = Counter()
@@ -173,8 +173,8 @@ async def test_a_member_of_another_client_is_in_the_same_group(
     strategy: str,
     ours_leads: bool,
 ) -> None:
-    """Who comes first divides the partitions for all. They share them, records are read by whom
-    they belong to, and ours take over when the other one leaves."""
+    """The first member becomes the leader and assigns the partitions. The members share them, each
+    record is read by its owner, and ours take over when the other one leaves."""
     group = Members(server, topic)
     await group.make_topic()
     options = {"partition_assignment_strategy": strategy}

@@ -50,7 +50,7 @@ spark.stop()
 
 
 def run(*command: str, cwd: Path, variables: Mapping[str, str] | None = None) -> str:
-    """What the command prints; a failure shows its output."""
+    """Run the command and return its output; a failure shows the output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     environment |= variables or {}
     done = subprocess.run(
@@ -68,7 +68,7 @@ def run(*command: str, cwd: Path, variables: Mapping[str, str] | None = None) ->
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project as a clone would hold it: no environment, no caches, nothing compiled."""
+    """The project as in a fresh clone: no environment, no caches, nothing compiled."""
     target = tmp_path_factory.mktemp("sources") / "project"
     unwanted = shutil.ignore_patterns(
         ".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "data",
@@ -179,7 +179,7 @@ def test_the_wheel_brings_fixtures_for_others_tests(wheel: Path, tmp_path: Path)
 def test_spark_finds_the_source_of_an_installed_wheel(
     wheel: Path, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """No word before `format("pybroker")`, no jar, no option of Spark."""
+    """`format("pybroker")` needs no import, no jar and no option of Spark."""
     reason = spark_cluster.reason_to_skip()
     if reason is not None:
         pytest.skip(reason)

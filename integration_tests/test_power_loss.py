@@ -1,5 +1,5 @@
-"""Every machine of a cluster loses power at once: with flush.messages=1 nothing that was
-acknowledged is missing, and nobody leads before all are back and have said what they have."""
+"""All machines of a cluster lose power at once: with flush.messages=1 no acknowledged record is
+missing, and no replica leads before all are back and have reported their log ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORDS: Final = 50
 
 
 async def pay(bootstrap: str) -> list[bytes]:
-    """Records that are acknowledged by all in-sync replicas, each after its sync."""
+    """Write records that all in-sync replicas acknowledge, each after its sync."""
     values = [b"%d" % number for number in range(RECORDS)]
     async with Admin(bootstrap) as admin:
         configs = {"flush.messages": "1", "min.insync.replicas": "2"}
@@ -38,7 +38,7 @@ async def pay(bootstrap: str) -> list[bytes]:
 
 
 async def read(bootstrap: str) -> list[bytes | None]:
-    """Everything in the topic, from its begin."""
+    """Read the topic from its beginning."""
     async with Consumer(bootstrap) as consumer:
         consumer.assign([KEY])
         consumer.seek_to_beginning(KEY)

@@ -1,7 +1,7 @@
-"""The promises of the project, each by its name, held under load while the broker is killed.
+"""The promises of the project, one test each, under load while the broker is killed.
 
-One history is made for all of them: producers with acks=all and a consumer go on while the broker
-is killed by SIGKILL and started again, several times; then everything is read from the start.
+One history serves all of them: producers with acks=all and a consumer go on while the broker is
+killed by SIGKILL and started again, several times; then everything is read from the start.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ PRODUCERS = ("idempotent-a", "idempotent-b", "plain")
 
 @dataclass
 class History:
-    """What the clients saw. Values are `producer:number`, each sent once by its application."""
+    """The observations of the clients. Values are `producer:number`; the application sends each
+    once."""
 
     acknowledged: dict[bytes, int] = field(default_factory=dict)
     """value -> offset"""
     delivered: list[int] = field(default_factory=list)
-    """Offsets in the order in which the consumer that ran all along got them."""
+    """Offsets in the order in which the consumer that ran all the time got them."""
     final: list[tuple[int, bytes]] = field(default_factory=list)
-    """(offset, value) of everything, read at the end from the start."""
+    """(offset, value) of every record, read from the start at the end."""
 
 
 class Load:

@@ -1,4 +1,4 @@
-"""The fixtures of pybroker's pytest plugin, in a run of somebody else's tests."""
+"""The fixtures of pybroker's pytest plugin, in a run of a user's tests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Snapshots and exact ranges on real brokers: what ages out, is made anew, is cut off, rots, or
-stands still between the snapshot and the reading."""
+"""Snapshots and exact ranges on real brokers: records that expire, topics that are recreated,
+truncated or damaged, and brokers that pause between the snapshot and the read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pybroker.testing import Cluster
 from unit_tests.patience import PATIENCE_S, wait_until
 
 SMALL = {"max.partition.fetch.bytes": "1000"}
-"""Many answers for one range."""
+"""A fetch size so small that a range takes many answers."""
 BROKER_OVERRIDES = {"log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "0"}
 
 
@@ -174,7 +174,7 @@ def test_a_broker_that_is_killed_and_started_again_is_waited_for(
 def test_a_broker_that_stands_still_ends_the_reading_in_time(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Nothing is fetched ahead: else all might be there before the broker stands still.
+    # No prefetch: otherwise all records might arrive before the broker is paused.
     monkeypatch.setattr(range_reader, "BUFFER_BYTES_MAX", 1)
     make_topic(cluster.bootstrap, topic)
     fill(cluster.bootstrap, topic, 0, 2_000)
@@ -221,7 +221,7 @@ def test_a_leader_that_is_killed_is_replaced_in_the_middle(cluster: Cluster, top
 
 @pytest.mark.ours
 def test_a_history_that_an_unclean_election_cut_off_is_said(cluster: Cluster, topic: str) -> None:
-    """Also where the log has grown past the snapshot's end again, with other records."""
+    """Also if the log has grown past the snapshot's end again, with other records."""
     configs = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     make_topic(cluster.bootstrap, topic, replicas=2, configs=configs)
     fill(cluster.bootstrap, topic, 0, 300)

@@ -1,5 +1,5 @@
-"""Exact ranges where Apache Kafka serves: transactions and compaction as its own broker has them,
-with librdkafka's consumer for comparison."""
+"""Exact ranges on Apache Kafka: its own transactions and compaction, with librdkafka's consumer
+for comparison."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def transaction(producer: confluent_kafka.Producer, topic: str, values: str, end
 
 
 def outside(apache: ApacheKafka, topic: str, level: str, end: int) -> Rows:
-    """What librdkafka reads of the partition up to an offset."""
+    """The records that librdkafka reads from the partition up to an offset."""
     options: dict[str, Any] = {
         "bootstrap.servers": apache.bootstrap,
         "group.id": "outside",
@@ -97,7 +97,7 @@ def taken(apache: ApacheKafka, topic: str, level: str, **options: Any) -> Snapsh
 
 
 def wait_for_end(apache: ApacheKafka, topic: str, end: int) -> None:
-    """A producer is told that its transaction has ended before the markers are written."""
+    """Wait for the log end `end`: a producer's commit returns before the markers are written."""
     wait_until(
         lambda: cut(apache, topic, "read_committed").end == end, what=f"all is decided up to {end}"
     )
@@ -150,9 +150,9 @@ def test_a_snapshot_ends_before_what_is_not_decided(apache: ApacheKafka, topic: 
     assert [value for _, value in rows] == [b"c", b"d", b"0", b"1"]
 
 
-def test_what_compaction_removed_is_no_loss(apache: ApacheKafka, topic: str) -> None:
-    """Of the first half every key is written again in the second, so that nothing of it stays: the
-    range of a snapshot in between has gaps, up to its end."""
+def test_compacted_records_are_not_reported_as_lost(apache: ApacheKafka, topic: str) -> None:
+    """Every key of the first half is written again in the second, so that compaction removes the
+    first half: the range of a snapshot in between has gaps up to its end."""
     configs = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0.01",
@@ -180,7 +180,7 @@ def test_what_compaction_removed_is_no_loss(apache: ApacheKafka, topic: str) -> 
     whole = PartitionRange(topic, 0, 0, end, item.topic_id, item.leader_epoch)
     while True:
         ours, theirs = read(apache.bootstrap, whole), outside(apache, topic, "read_committed", end)
-        if ours == read(apache.bootstrap, whole):  # else the cleaner came between
+        if ours == read(apache.bootstrap, whole):  # otherwise the cleaner ran in between
             break
     assert ours == theirs
     standing = before.is_readable()
@@ -199,8 +199,8 @@ COMPACTED: Final = {
 
 
 def overwrite(apache: ApacheKafka, topic: str) -> None:
-    """Of the first 300 keys 50 are written again, and others until none of that is in the segment
-    that the cleaner leaves alone."""
+    """Write 50 of the first 300 keys again, then others until none of these records is in the
+    active segment, which the cleaner skips."""
     fill(apache.bootstrap, topic, 1_000, 50, key=lambda number: b"%d" % (number - 900))
     fill(apache.bootstrap, topic, 2_000, 300)
 
@@ -226,7 +226,7 @@ def wait_for_cleaner(apache: ApacheKafka, item: PartitionRange, level: str, rows
 def test_compaction_since_the_snapshot_is_told(
     apache: ApacheKafka, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """To whoever reads ranges, and in both modes to Spark."""
+    """Readers of ranges get a warning, and Spark does in both modes."""
     make_topic(apache.bootstrap, topic, configs=COMPACTED)
     fill(apache.bootstrap, topic, 0, 300)
     made = taken(apache, topic, "read_committed")
@@ -253,7 +253,7 @@ def test_compaction_since_the_snapshot_is_told(
     assert before.is_readable().warnings[0].startswith(f"{topic} is compacted:")
 
     def what_is_left_is_read() -> bool:
-        """A snapshot of a log with gaps is as good, unless the cleaner comes between."""
+        """A snapshot of a log with gaps is as good, unless the cleaner runs in between."""
         after = taken(apache, topic, "read_committed")
         (now,) = after.ranges()
         try:
@@ -270,7 +270,8 @@ def test_compaction_since_the_snapshot_is_told(
 def test_a_job_is_not_made_again_after_compaction(
     apache: ApacheKafka, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Its result has rows that the topic does not hold, whatever it says about loss."""
+    """Its result has rows that the topic does not have any more, whatever the job says about data
+    loss."""
     make_topic(apache.bootstrap, topic, configs=COMPACTED)
     fill(apache.bootstrap, topic, 0, 300)
     numbers_of = Numbers(apache, topic, spark, tmp_path, lines=[KEYS])

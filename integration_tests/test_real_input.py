@@ -24,7 +24,7 @@ def lines_of(path: Path) -> list[bytes]:
 
 
 def objects_of(path: Path) -> list[bytes]:
-    """The elements of a JSON array of flat objects, each as its own text."""
+    """The elements of a JSON array of flat objects, each as its original text."""
     return re.findall(rb"\{[^{}]*\}", path.read_bytes())
 
 

@@ -1,4 +1,4 @@
-"""The files of `config/` work together as they are; only ports and directories are other ones."""
+"""The files of `config/` work together unchanged, except for ports and directories."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_tools_take_the_samples_of_clients(broker: PybrokerProcess, topic: s
 
 
 def run(tool: str, *words: str, text: str = "") -> str:
-    """What a tool prints; warnings would be on the other stream."""
+    """The tool's standard output; warnings would be on standard error."""
     done = subprocess.run(
         pybroker_command(tool, *words),
         input=text,

@@ -1,5 +1,5 @@
 """A ZooKeeper session that really expires: the broker registers and is elected again, and the
-producers notice nothing but a pause."""
+producers see only a pause."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def sessions_of(data: Path) -> list[dict[str, Any]]:
 
 
 def expire_session(broker: Broker, zookeeper: ApacheZooKeeper) -> None:
-    """Close the broker's session from outside, as ZooKeeper does when it hears nothing."""
+    """Close the broker's session from outside, as ZooKeeper does after the session timeout."""
     end_session(zookeeper.connect, sessions_of(broker.data)[-1])
 
 
 class Registration:
-    """What ZooKeeper says of the only broker and of the controller."""
+    """The nodes of the only broker and of the controller in ZooKeeper."""
 
     def __init__(self, zookeeper: ApacheZooKeeper) -> None:
         with zookeeper.client() as client:
@@ -50,7 +50,7 @@ class Registration:
 
 
 def new_registration(zookeeper: ApacheZooKeeper, before: Registration) -> Registration:
-    """Waits until the broker has registered and is the controller in another session."""
+    """Wait until the broker has registered and is the controller in another session."""
     found: list[Registration] = []
 
     def is_there() -> bool:
@@ -67,7 +67,7 @@ def new_registration(zookeeper: ApacheZooKeeper, before: Registration) -> Regist
 
 
 class SteadyProducer:
-    """Produces one record after the other, idempotently with acks=all, until told to end."""
+    """Produces one record after the other, idempotently with acks=all, until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._producer = confluent_kafka.Producer(

@@ -1,5 +1,5 @@
-"""The same requests of fetch sessions, right ones and wrong ones, to Apache Kafka and to our
-broker: the answers are the same, partition for partition and in the same order."""
+"""The same requests of fetch sessions, valid and invalid ones, to Apache Kafka and to our broker:
+the answers are equal, partition by partition and in the same order."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Bro
 
 
 class Asked:
-    """One broker, and the session that it has given."""
+    """One broker, and its fetch sessions."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._connection = Connection(broker.bootstrap)
         self.topic = topic
         self.ids = [0]
-        """Every session that there was; the last is the one."""
+        """All sessions so far; the last one is the current one."""
 
     def close(self) -> None:
         self._connection.close()
@@ -88,7 +88,8 @@ class Asked:
         self._connection.ask(2, request, DeleteRecordsResponse)
 
     def fetch(self, which: int, version: int, request: FetchRequest) -> Step:
-        """What is answered; `which` of the sessions is named, from the last back."""
+        """Send a Fetch and return the answer; `which` selects the session, counted back from the
+        last."""
         request.session_id = self.ids[-1 - which] if which < len(self.ids) else 0
         answer = self._connection.ask(version, request, FetchResponse)
         if request.session_epoch in (0, -1) and not answer.error_code:
@@ -103,7 +104,7 @@ class Asked:
                     said[-1] += (part.log_start_offset if version >= 5 else 0,)
                     diverging = part.diverging_epoch
                     said[-1] += ((diverging.epoch, diverging.end_offset) if diverging else (),)
-        # Apache puts those that it does not know behind those that it reads.
+        # Apache puts unknown partitions after those that it reads.
         said.sort(key=lambda row: row[2] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return [(answer.error_code, answer.session_id == 0), *said]
 

@@ -1,4 +1,5 @@
-"""`pybroker start --brokers 3`: one command, three brokers, one ZooKeeper; nothing stays behind."""
+"""`pybroker start --brokers 3`: one command, three brokers, one ZooKeeper; no process is left
+behind."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ ALL_STARTED: Final = "all 3 brokers started"
 
 
 class Starter(Protocol):
-    """Starts the command; it is ended with the test."""
+    """Starts the command, which is ended with the test."""
 
     def __call__(self, *words: str, environment: dict[str, str] | None = None) -> ChildProcess: ...
 
@@ -64,13 +65,13 @@ def start(data: Path, port: int) -> Iterator[Starter]:
 
 
 def known_brokers(port: int) -> set[int]:
-    """Whom a broker tells its clients of."""
+    """The brokers in a broker's metadata."""
     with Connection(f"127.0.0.1:{port}") as connection:
         return {broker.node_id for broker in metadata(connection).brokers}
 
 
 def pid_of(process: ChildProcess, broker: int, *, launch: int = 1) -> int:
-    """The process of a broker, after so many launches."""
+    """The pid of a broker's `launch`-th process."""
     pattern = rf"launched broker={broker} pid=(\d+)"
     wait_until(
         lambda: len(re.findall(pattern, process.output)) >= launch, what=f"broker {broker} runs"
@@ -79,7 +80,7 @@ def pid_of(process: ChildProcess, broker: int, *, launch: int = 1) -> int:
 
 
 def order_of(text: str, *patterns: str) -> None:
-    """Asserts that the first matches come in this order."""
+    """Check that the first matches of the patterns are in this order."""
     found = [re.search(pattern, text) for pattern in patterns]
     assert None not in found, f"not all of {patterns} in {text}"
     places = [match.start() for match in found if match is not None]
@@ -131,7 +132,7 @@ def test_a_killed_broker_is_started_again(start: Starter, port: int) -> None:
     process.wait_for_line(ALL_STARTED)
     os.kill(pid_of(process, 1), signal.SIGKILL)
     process.wait_for_line("ended broker=1 .*exit_code=-9")
-    process.wait_for_line("starting it again broker=1 pause_s=1")
+    process.wait_for_line("restarting broker=1 pause_s=1")
     pid_of(process, 1, launch=2)
     wait_until(
         lambda: process.output.count("[KafkaServer id=1] started") == 2, what="it serves again"
@@ -141,7 +142,7 @@ def test_a_killed_broker_is_started_again(start: Starter, port: int) -> None:
 
 
 async def test_records_outlive_the_broker_that_took_them(start: Starter, port: int) -> None:
-    """Topics have three replicas without being asked for, and acks=all means two of them."""
+    """Topics have three replicas by default, and acks=all needs two of them."""
     process = start("--override", "zookeeper.session.timeout.ms=3000")
     await asyncio.to_thread(process.wait_for_line, ALL_STARTED)
     servers = ",".join(f"127.0.0.1:{port + broker}" for broker in range(3))

@@ -1,5 +1,5 @@
-"""Apache's own Spark connector reads our broker, in batch and as a stream, and writes to it; our
-source gives the same rows as the connector."""
+"""Apache's own Spark connector reads from our broker, in batch and as a stream, and writes to it;
+our source gives the same rows as the connector."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def numbers_of(frame: DataFrame) -> list[int]:
 
 
 def test_batch_gives_every_record_as_it_was_written(load: Load, broker: Broker, topic: str) -> None:
-    """All codecs, one partition each; with keys, headers and timestamps, and what is absent."""
+    """All codecs, one partition each, with keys, headers and timestamps, and with absent
+    values."""
     spark_topics.create(broker.bootstrap, topic, len(CODECS))
     for partition, codec in enumerate(CODECS):
         samples = [(partition, sample) for sample in SAMPLES]
@@ -162,8 +163,8 @@ def same_for_both(shared_broker: Broker) -> str:
 
 
 class Stream:
-    """A query of the connector from one topic into a folder of Parquet, made again and again over
-    one checkpoint."""
+    """A query of the connector from one topic into a folder of Parquet, started repeatedly on one
+    checkpoint."""
 
     def __init__(self, spark: SparkSession, broker: Broker, topic: str, folder: Path) -> None:
         self._spark = spark
@@ -193,7 +194,7 @@ class Stream:
         return writer.trigger(processingTime="100 milliseconds").start()
 
     def run(self) -> StreamingQuery:
-        """Reads all that there is, and ends."""
+        """Read all available records, and end."""
         query = self.start(until_all_is_read=True)
         try:
             assert query.awaitTermination(int(PATIENCE_S)), query.lastProgress
@@ -206,7 +207,8 @@ class Stream:
         return numbers_of(reader.parquet(str(self._folder / "rows")))
 
     def has(self, count: int) -> bool:
-        """Of what is committed; before the first commit Spark would read whatever lies there."""
+        """Whether the committed output has `count` rows; before the first commit Spark would read
+        uncommitted files."""
         committed = self._folder / "rows" / "_spark_metadata" / "0"
         return committed.exists() and len(self.numbers()) >= count
 
@@ -214,7 +216,7 @@ class Stream:
 def test_stream_goes_on_from_its_checkpoint(
     connector: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """Each record once: over two ends of the query, and partitions that are new."""
+    """Each record is written once, over two restarts of the query and new partitions."""
     spark_topics.create(broker.bootstrap, topic, 2)
     stream = Stream(connector, broker, topic, tmp_path)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(1000), partitions=2))

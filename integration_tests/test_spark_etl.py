@@ -1,4 +1,4 @@
-"""Jobs of the Spark pipeline, from a topic to the table that readers see."""
+"""Jobs of the Spark pipeline, from a topic to the table for readers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_two_runners_at_once_commit_one_result(numbers: Numbers) -> None:
     assert sorted(output_files(numbers.output)) == numbers.files()
 
 
-def test_what_cannot_be_decoded_ends_a_run_that_has_no_dead_letters(numbers: Numbers) -> None:
+def test_an_undecodable_record_ends_a_run_without_dead_letters(numbers: Numbers) -> None:
     job = numbers.job()
     numbers.send(3)
     numbers.send_values([b"five"])
@@ -203,7 +203,8 @@ def test_offsets_that_aged_out_end_the_run_or_are_noted(numbers: Numbers) -> Non
 
 
 def test_a_run_that_cannot_be_made_again_keeps_its_rows(numbers: Numbers) -> None:
-    """Whatever the job says about loss: its result has rows that the topic does not hold."""
+    """Its result has rows that the topic does not have any more, whatever the job says about data
+    loss."""
     numbers.send(10)
     job = numbers.job(fail_on_data_loss="false")
     job.run_once(numbers.spark)
@@ -339,7 +340,7 @@ def test_mistakes_of_a_job_are_one_line_and_leave_nothing(
 
 
 def test_a_plan_that_does_not_go_on_from_the_last_commit_is_refused(numbers: Numbers) -> None:
-    """Somebody has taken commits away."""
+    """Commits of the output were removed from outside."""
     job = numbers.job()
     for _ in range(2):
         numbers.send(2)
@@ -384,7 +385,7 @@ def test_the_pages_of_spark_name_the_run(numbers: Numbers) -> None:
 
 
 def test_times_in_names_of_folders_mean_the_same_everywhere(numbers: Numbers) -> None:
-    """Sessions of writers and readers may have time zones of their own."""
+    """Sessions of writers and readers may have different time zones."""
     numbers.send(4)
     table = "transform: {sql: 'SELECT offset, timestamp_seconds(3600 * value.n) at FROM records'}"
     zone = "spark.sql.session.timeZone"

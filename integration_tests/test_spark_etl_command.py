@@ -1,4 +1,4 @@
-"""What `pybroker etl` prints, reports and leaves behind."""
+"""The output, the report and the remaining files of `pybroker etl`."""
 
 from __future__ import annotations
 

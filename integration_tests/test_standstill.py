@@ -1,4 +1,4 @@
-"""All processes of a command stand still together, and go on as they were."""
+"""All processes of a command are stopped together, and go on as before."""
 
 from __future__ import annotations
 

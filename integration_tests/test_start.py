@@ -1,4 +1,4 @@
-"""`pybroker start`: what makes it refuse, and how it ends and begins again."""
+"""`pybroker start`: refused starts, its end, and restarts."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ from unit_tests.patience import wait_until
 pytestmark = pytest.mark.ours
 
 SLOW_ZOOKEEPER: Final = "zookeeper_session_not_closed"
-"""One that was stopped already would refuse connections, of which other lines tell."""
+"""A warning that a slow ZooKeeper may cause at the stop. One that was stopped too early would
+refuse connections, which other lines report."""
 LONGEST_SESSION: Final = {"zookeeper.session.timeout.ms": "60000"}
 WAITS_FOR_A_SESSION: Final = "broker_id_awaited"
 CLOSED_A_SESSION: Final = "zookeeper_earlier_session_closed"
 
 
 class Maker(Protocol):
-    """Makes a broker that is not started; it is ended with the test."""
+    """Creates a broker without starting it; it is ended with the test."""
 
     def __call__(
         self,
@@ -80,8 +81,8 @@ def make(tmp_path: Path) -> Iterator[Maker]:
 
 
 def tree(folder: Path) -> dict[str, str] | None:
-    """Every file below with what it holds; None if there is no such folder. Lock files hold nothing
-    that matters."""
+    """Every file below the folder with its content; None if there is no folder. The content of
+    lock files does not matter."""
     if not folder.exists():
         return None
     return {
@@ -94,8 +95,8 @@ def tree(folder: Path) -> dict[str, str] | None:
 
 
 def refusal(broker: PybrokerProcess, *, lines: int = 1) -> str:
-    """What a start that must fail says: so many lines that begin with the command's name, exit
-    code 1, no stack trace, and the data directory as it was."""
+    """The error lines of a start that must fail: `lines` lines that begin with the command's name,
+    exit code 1, no stack trace, and an unchanged data directory."""
     before = tree(broker.data)
     process = broker.launch()
     assert process.wait() == 1, process.output
@@ -106,7 +107,7 @@ def refusal(broker: PybrokerProcess, *, lines: int = 1) -> str:
     return "\n".join(said)
 
 
-# What makes it refuse
+# Refused starts
 
 
 def test_every_fault_of_the_configuration_is_told(make: Maker, tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_broker_id_in_use_is_told_and_its_owner_goes_on(
         "one", zookeeper=zookeeper.connect, overrides={"broker.id": "3", **LONGEST_SESSION}
     )
     owner.start()
-    # It waits for two of its sessions, and ends in another way when it loses one.
+    # The start waits for two session timeouts, and ends differently if it loses its session.
     second_options = {"broker.id": "3", "zookeeper.session.timeout.ms": "20000"}
     second = make("two", zookeeper=zookeeper.connect, overrides=second_options)
     process = second.launch()
@@ -212,7 +213,7 @@ def test_a_broker_id_in_use_is_told_and_its_owner_goes_on(
         create_topic(connection, "still-there")
 
 
-# How it ends
+# The end
 
 
 def assert_ends_cleanly(broker: PybrokerProcess, process: ChildProcess) -> None:
@@ -280,7 +281,7 @@ def test_waiting_clients_do_not_hold_up_the_end(make: Maker) -> None:
         assert_ends_cleanly(broker, process)
 
 
-# How it begins again
+# Restarts
 
 
 def assert_takes_over_its_session(broker: PybrokerProcess) -> None:
@@ -365,14 +366,14 @@ def test_it_serves_when_it_says_so(make: Maker) -> None:
         create_topic(connection, "kept", partitions=5)
         produce(connection, "kept", batch_of(b"x"), partition=4)
     broker.stop()
-    broker.start()  # from here on nothing is waited for
+    broker.start()  # no waiting from here on
     with Connection(broker.bootstrap) as connection:
         assert metadata(connection, "kept").topics[0].error_code == 0
         assert produce(connection, "kept", batch_of(b"y"), partition=4).base_offset == 1
     assert [batch.base_offset for batch in batches(broker.data, "kept", 4)] == [0, 1]
 
 
-# What it says and where it listens
+# Output and listeners
 
 
 def test_it_says_where_everything_is(make: Maker) -> None:
@@ -398,7 +399,7 @@ def test_it_says_where_everything_is(make: Maker) -> None:
 
 
 def free_port_named_in(broker: PybrokerProcess) -> int:
-    """The port of the embedded ZooKeeper, as the broker tells it."""
+    """The port of the embedded ZooKeeper, from the broker's log."""
     line = broker.process.wait_for_line(r"zookeeper 127\.0\.0\.1:\d+")
     return int(line.rpartition("127.0.0.1:")[2].split()[0])
 

@@ -1,4 +1,5 @@
-"""`pybroker.testing.Cluster`: real brokers for anybody's tests; handles do what they say."""
+"""`pybroker.testing.Cluster`: real brokers for users' tests; each method does what its name
+says."""
 
 from __future__ import annotations
 
@@ -27,25 +28,25 @@ pytestmark = pytest.mark.ours
 
 NO_ANSWER_S: Final = 0.5
 LONG_SESSION: Final = {"zookeeper.session.timeout.ms": 30_000}
-"""It outlasts a machine that stands still."""
+"""A session timeout longer than a machine stalls."""
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster for the tests that leave it as they found it."""
+    """One cluster for the tests that leave it unchanged."""
     data = tmp_path_factory.mktemp("cluster")
     with Cluster(data=data, proxied=True, config={"replica.lag.time.max.ms": 1000}) as cluster:
         yield cluster
 
 
 def known_brokers(address: str) -> set[int]:
-    """Whom a broker tells its clients of."""
+    """The brokers in a broker's metadata."""
     with Connection(address) as connection:
         return {broker.node_id for broker in metadata(connection).brokers}
 
 
 def assert_silent(address: str) -> None:
-    """A broker that can be connected to does not answer."""
+    """Check that the broker accepts connections but does not answer."""
     with Connection(address) as connection:
         connection.set_timeout(NO_ANSWER_S)
         with pytest.raises(OSError, match="timed out"):
@@ -153,28 +154,29 @@ async def test_a_follower_cut_from_its_leader_leaves_the_replicas_in_sync_and_re
         wanted = NewTopic(topic, partitions=1, replication_factor=3)
         for result in await admin.create_topics([wanted]):
             result.check()
-    # A leader that has not been told yet may be the one that is cut off from the controller.
+    # A leader without the controller's command may be the broker that is cut off from the
+    # controller.
     await asyncio.to_thread(running.wait_until_in_sync, topic)
     leader = await asyncio.to_thread(running.leader, topic, 0)
     follower = next(broker for broker in running.ids if broker != leader)
     await asyncio.to_thread(running.cut, follower, leader)
     async with Producer(running.bootstrap, acks="all") as producer:
         delivery = await producer.send(topic, b"kept")
-        await delivery  # as soon as the one that is cut off has left
+        await delivery  # as soon as the isolated replica has left
 
     def only_the_follower_has_left() -> bool:
         stored = running.partition(topic, 0)
         assert stored is not None
         assert stored.leader == leader
         assert follower not in stored.isr
-        return len(stored.isr) == 2  # the third may lag for a moment, too
+        return len(stored.isr) == 2  # the third replica may lag for a moment, too
 
     await asyncio.to_thread(wait_until, only_the_follower_has_left, what="two are in sync")
     await asyncio.to_thread(running.heal)
     await asyncio.to_thread(running.wait_until_in_sync, topic)
 
 
-def test_what_cannot_be_is_said(running: Cluster, tmp_path: Path) -> None:
+def test_impossible_calls_are_refused(running: Cluster, tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="there is no broker 4"):
         running.pause(4)
     with pytest.raises(ClusterError, match="'zookeper' is neither a broker"):
@@ -215,7 +217,7 @@ def test_a_proxied_cluster_starts_after_a_start_that_failed(tmp_path: Path) -> N
 def test_a_broker_that_has_ended_before_it_is_waited_for_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither `start` nor `restart` may take it for one that nobody waits for."""
+    """Neither `start` nor `restart` may overlook the end of such a broker."""
     refused, launch = {"num.partitions": "none"}, BrokerProcess.launch
 
     def launch_and_see_it_end(
@@ -312,7 +314,7 @@ def test_everything_ends_with_the_test_run(tmp_path: Path, number: signal.Signal
 
 
 async def test_it_may_be_used_from_the_threads_of_an_event_loop(tmp_path: Path) -> None:
-    """The brokers outlive the thread that asked for them."""
+    """The brokers outlive the thread that started them."""
     cluster = Cluster(1, data=tmp_path)
 
     def in_a_thread_of_its_own() -> None:

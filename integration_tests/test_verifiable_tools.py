@@ -1,5 +1,5 @@
-"""`verifiable-producer` and `verifiable-consumer` print the events that Apache's print: the same
-words to both on the same broker, and the same lines but for their times."""
+"""`verifiable-producer` and `verifiable-consumer` print the same events as Apache's: with the same
+arguments on the same broker, the lines are equal except for their times."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def broker(
 
 
 def program(side: str, tool: str, *words: str) -> ChildProcess:
-    """Apache's tool, or ours: both end at signals, and so need a process of their own."""
+    """Start Apache's tool, or ours: both end at signals, and so need a process of their own."""
     if side == "ours":
         return ChildProcess([sys.executable, "-m", "pybroker", tool, *words])
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
@@ -62,7 +62,7 @@ def running(side: str, tool: str, *words: str) -> Iterator[ChildProcess]:
 
 
 def events(child: ChildProcess) -> list[Event]:
-    """What was printed, each with a time and without it."""
+    """The printed events, each with its time and without it."""
     found = []
     for line in child.output.splitlines():
         if line.startswith("{"):
@@ -74,7 +74,7 @@ def events(child: ChildProcess) -> list[Event]:
 
 
 def run(side: str, tool: str, *words: str) -> tuple[int, list[Event]]:
-    """To the end."""
+    """Run the tool to its end."""
     with running(side, tool, *words) as child:
         code = child.wait()
         return code, events(child)
@@ -93,7 +93,7 @@ def named(found: Sequence[Event], name: str) -> list[Event]:
         ["--max-messages", "0"],
     ],
 )
-def test_what_producers_print(broker: Broker, topic: str, words: list[str]) -> None:
+def test_producers_print_the_same_events(broker: Broker, topic: str, words: list[str]) -> None:
     sides = {}
     for side in SIDES:
         code, found = run(
@@ -121,13 +121,13 @@ def test_a_producer_ends_at_a_signal(broker: Broker, topic: str) -> None:
         assert [event["name"] for event in found[-2:]] == ["shutdown_complete", "tool_data"]
         sent = named(found, "producer_send_success")
         assert found[-1]["acked"] == len(sent)
-        # Apache's may be stopped between the counting and the sending.
+        # Apache's tool may be stopped between counting and sending.
         assert found[-1]["sent"] in (len(sent), len(sent) + (side == "apache"))
         assert [event["value"] for event in sent] == [str(number) for number in range(len(sent))]
 
 
-def test_what_consumers_print(broker: Broker, topic: str) -> None:
-    """Records of one batch, so that one answer brings all of them."""
+def test_consumers_print_the_same_events(broker: Broker, topic: str) -> None:
+    """The records are in one batch, so that one answer has all of them."""
     made, _ = run(
         *("ours", "verifiable-producer", "--bootstrap-server", broker.bootstrap),
         *("--topic", topic, "--max-messages", "7", "--repeating-keys", "3"),
@@ -157,7 +157,7 @@ JAVA_COOPERATIVE: Final = "org.apache.kafka.clients.consumer.CooperativeStickyAs
 
 
 def in_one(found: Sequence[Event]) -> list[Event]:
-    """The events with those of several fetches put together: how many there are is up to chance."""
+    """The events, with those of several fetches merged: the number of fetches is random."""
     together: list[Event] = []
     for event in found:
         before = next((row for row in together if row["name"] == event["name"]), None)
@@ -173,7 +173,8 @@ def in_one(found: Sequence[Event]) -> list[Event]:
 
 
 def test_consumers_share_a_topic_and_leave_at_a_signal(broker: Broker, topic: str) -> None:
-    """One of each side in one group: the second takes partitions over, and gives them back."""
+    """One consumer of each side in one group: the second takes over partitions, and releases them
+    again."""
     made, _ = run(
         *("ours", "verifiable-producer", "--bootstrap-server", broker.bootstrap),
         *("--topic", topic, "--max-messages", "1"),

@@ -1,5 +1,5 @@
-"""What a topic must hold, known from the acknowledgements of one producer alone: a model that
-reads are compared with."""
+"""The expected content of a topic, derived from the acknowledgements of its only producer: a model
+to compare reads with."""
 
 from __future__ import annotations
 
@@ -29,10 +29,8 @@ Cut = Mapping[int, tuple[int, int]]
 
 
 class TopicModel:
-    """A topic of its own and the records that were acknowledged, by partition and offset.
-
-    Keys are few, so that tables have something to do; `dice` decide all else. Not for several
-    threads, but for `writing`.
+    """A topic and its acknowledged records, by partition and offset. There are few keys, so that
+    tables overwrite rows; `dice` decides everything else. Not thread-safe, except `writing`.
     """
 
     def __init__(
@@ -59,7 +57,7 @@ class TopicModel:
         )
 
     def write(self, count: int) -> None:
-        """Random records in a random codec; returns when all are acknowledged."""
+        """Write random records in a random codec; returns when all are acknowledged."""
         producer = self._producer()
         for _ in range(count):
             self._send(producer, self._dice)
@@ -67,7 +65,7 @@ class TopicModel:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Bursts of records while the block runs; all are acknowledged when it has ended."""
+        """Write bursts of records while the block runs. All are acknowledged when it has ended."""
         ended = threading.Event()
         thread = threading.Thread(target=self._write_until, args=(ended,), daemon=True)
         thread.start()
@@ -86,7 +84,7 @@ class TopicModel:
         self._flush(producer)
 
     def delete_records(self) -> None:
-        """From the beginning of a random partition, some or all."""
+        """Delete some or all records at the beginning of a random partition."""
         partition = self._dice.randrange(self.partitions)
         end = max(self._rows[partition], default=-1) + 1
         before = self._dice.randint(self._starts[partition], end)
@@ -94,7 +92,7 @@ class TopicModel:
         self._starts[partition] = before
 
     def grow(self) -> None:
-        """One more partition."""
+        """Add a partition."""
         spark_topics.grow(self._bootstrap, self.topic, self.partitions + 1)
         self._rows[self.partitions] = {}
         self._starts[self.partitions] = 0
@@ -107,7 +105,7 @@ class TopicModel:
         return {p: max(rows, default=self._starts[p] - 1) + 1 for p, rows in self._rows.items()}
 
     def rows(self, cut: Cut) -> list[KafkaRow]:
-        """What must be read of the ranges, by partition and offset. All offsets must be known."""
+        """The expected rows of the ranges, by partition and offset. All offsets must be known."""
         return [
             self._rows[partition][offset]
             for partition, (start, end) in sorted(cut.items())

@@ -1,7 +1,6 @@
-"""Requests on a raw connection, through the project's codec: for what no client library would send.
-
-The words of the tests about the protocol: `connection.ask(...)`, `batch_of(...)`, `produce(...)`,
-`fetch(...)`. Everything blocks, with a time limit.
+"""Requests on a raw connection, through the project's codec, for requests that no client library
+sends. The vocabulary of the tests about the protocol: `connection.ask(...)`, `batch_of(...)`,
+`produce(...)`, `fetch(...)`. Everything blocks, with a time limit.
 """
 
 from __future__ import annotations
@@ -52,7 +51,8 @@ from unit_tests.patience import PATIENCE_MS, PATIENCE_S, wait_until
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 FOREVER_MS: Final = 10 * PATIENCE_MS
-"""As `max_wait_ms`: longer than `Connection` waits, so an answer proves that the broker did not."""
+"""A `max_wait_ms` longer than the time limit of `Connection`: an answer proves that the broker did
+not wait."""
 
 
 class ConnectionClosed(Exception):
@@ -84,23 +84,23 @@ class Connection:
         self._socket.close()
 
     def set_timeout(self, seconds: float) -> None:
-        """How long sending and receiving may take from now on."""
+        """Set the time limit of sending and receiving."""
         self._socket.settimeout(seconds)
 
     def end_sending(self) -> None:
-        """Close our direction; answers may still come."""
+        """Close our direction; answers may still arrive."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def send_bytes(self, data: bytes) -> None:
-        """Bytes as they are."""
+        """Send raw bytes."""
         self._socket.sendall(data)
 
     def send_frame(self, frame: bytes) -> None:
-        """A frame: its size, then itself."""
+        """Send a frame after its size."""
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
 
     def send(self, version: int, request: Message) -> int:
-        """A request; the answer is not waited for. Returns the correlation id."""
+        """Send a request without waiting for the answer. Returns the correlation id."""
         self._correlation_id += 1
         self.send_frame(frame_of(version, request, self._correlation_id, self._client_id))
         return self._correlation_id
@@ -123,7 +123,7 @@ class Connection:
         return bytes(data)
 
     def receive(self, version: int, response: type[ResponseT], correlation_id: int) -> ResponseT:
-        """The next answer, which must be the one to that request."""
+        """The next answer, which must belong to that request."""
         frame = self.receive_frame()
         api = next(api for api in APIS.values() if api.response is response)
         found, position = parse_response_header(frame, api.response_header_version(version))
@@ -146,7 +146,7 @@ class Connection:
             return False
 
     def says_nothing_for(self, seconds: float) -> bool:
-        """Whether no byte and no end of the connection comes for so long."""
+        """Whether the connection stays open without a byte from the broker for this time."""
         self._socket.settimeout(seconds)
         try:
             self._socket.recv(1, socket.MSG_PEEK)
@@ -169,7 +169,7 @@ def frame_of(
 
 
 def newest(key: ApiKey) -> int:
-    """The highest version that we speak."""
+    """The highest version that pybroker supports."""
     return APIS[key].max_version
 
 
@@ -181,8 +181,8 @@ def batch_of(
     sequence: int = -1,
     key: bytes | None = b"key",
 ) -> bytes:
-    """A record batch with these values; `producer` is id and epoch. The time is now: what an
-    idempotent producer wrote long ago is forgotten at the next start."""
+    """A record batch with these values; `producer` is id and epoch. The timestamps must be recent:
+    the state of an idempotent producer with old batches is dropped at the next start."""
     builder = BatchBuilder(codec)
     for index, value in enumerate(values):
         timestamp = timestamps[index] if timestamps else int(time.time() * 1000)
@@ -199,7 +199,7 @@ def produce(
     acks: int = -1,
     version: int = 9,
 ) -> PartitionProduceResponse:
-    """Append to one partition; its result."""
+    """Append to one partition and return its result."""
     request = produce_request(topic, records, partition=partition, acks=acks)
     answer = connection.ask(version, request, ProduceResponse)
     assert [t.name for t in answer.responses] == [topic]
@@ -255,7 +255,7 @@ def fetch_request(
 def fetch(
     connection: Connection, request: FetchRequest, *, version: int = 12
 ) -> dict[int, PartitionData]:
-    """The results by partition of the one topic that was asked for."""
+    """Fetch from one topic; the results by partition."""
     answer = connection.ask(version, request, FetchResponse)
     assert answer.error_code == 0
     assert [t.topic for t in answer.responses] == [t.topic for t in request.topics]
@@ -265,13 +265,13 @@ def fetch(
 def fetch_one(
     connection: Connection, topic: str, offset: int, *, version: int = 12, leader_epoch: int = -1
 ) -> PartitionData:
-    """Partition 0 from that offset."""
+    """Fetch partition 0 from that offset."""
     request = fetch_request(topic, {0: offset}, leader_epoch=leader_epoch)
     return fetch(connection, request, version=version)[0]
 
 
 def log_end(connection: Connection, topic: str) -> int:
-    """The high watermark of partition 0, as a Fetch tells it."""
+    """The high watermark of partition 0, from a Fetch response."""
     return fetch_one(connection, topic, 0).high_watermark
 
 
@@ -317,7 +317,7 @@ def create(
 
 
 def internal_topic(connection: Connection) -> str:
-    """The name of an internal topic, which is there now."""
+    """Create an internal topic and return its name."""
     name = "__transaction_state"
     made = create(connection, CreatableTopic(name=name, num_partitions=1, replication_factor=1))
     assert made.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS), made
@@ -348,8 +348,8 @@ def wait_for_leader(connection: Connection, topic: str) -> None:
 def new_producer(
     connection: Connection, *, version: int = 4, timeout_ms: int = 0
 ) -> tuple[int, int]:
-    """An id and epoch for an idempotent producer. Right after a start a broker may answer that it
-    is still loading (14), until it has a block of ids."""
+    """An id and epoch for an idempotent producer. Right after its start a broker may answer
+    COORDINATOR_LOAD_IN_PROGRESS (14), until it has a block of ids."""
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=timeout_ms)
     answers = []
 

@@ -1,5 +1,5 @@
-"""A real ZooKeeper behind relays that can be shut, as the contract of the coordination service and
-other tests use it."""
+"""A real ZooKeeper behind relays that can be closed, for the contract of the coordination service
+and for other tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SESSION_MS: Final = 6000
 
 
 class Gate:
-    """A TCP relay in front of the server; while it is shut it refuses and breaks connections."""
+    """A TCP relay in front of the server. While it is shut, it refuses and breaks connections."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -55,7 +55,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class RealService:
-    """The contract's view of a real server: every service has a chroot, every client a gate."""
+    """A real server for the contract's tests: every service has a chroot, every client a gate."""
 
     def __init__(self, server: EmbeddedZooKeeper) -> None:
         self._server = server

@@ -1,7 +1,7 @@
-"""`pybroker TOOL ...`: finds the tool by its name and runs it, loading nothing else.
+"""`pybroker TOOL ...`: find the tool by its name and run it, loading no other tool.
 
-The start of a broker is watched by people with a stopwatch, so the list of tools is plain data
-(`tool_list.py`) and each tool's module is imported only when it is called for.
+The list of tools is plain data (`tool_list.py`), and a tool's module is imported only when that
+tool is called, because imports delay the start of a broker.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the tool that `arguments` name; return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and tool_name(words[0]) in BROKERS:
-        return _run(words)  # a broker goes on when its log is not read
+        return _run(words)  # a broker goes on when nothing reads its standard output
     code = 0
     try:
         with ended_by_its_reader():
             code = _run(words)
-    except OutputFailed as error:  # what the tool itself does not notice: the last flush
+    except OutputFailed as error:  # the tool itself does not notice an error of the last flush
         print(error, file=sys.stderr)
         code = 1
     return code

@@ -29,7 +29,7 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     await _finish(others)
     for task in tasks:
         if task.done() and not task.cancelled():
-            task.exception()  # else asyncio complains that nobody has asked for it
+            task.exception()  # else asyncio warns that the exception was never retrieved
 
 
 class BackgroundTask:
@@ -39,11 +39,13 @@ class BackgroundTask:
         self._name = name
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
-        """Whether the owner cancelled the task; a second time would cut short how it ends."""
+        """Whether the owner cancelled the task. A second cancellation would interrupt its
+        clean-up."""
 
     @property
     def runs(self) -> bool:
-        """Whether there is a task that has not ended, also while it is being cancelled."""
+        """Whether there is a task that has not ended. A task that is being cancelled still
+        counts."""
         return self._task is not None and not self._task.done()
 
     def start(self, work: Callable[[], Work]) -> None:
@@ -60,14 +62,14 @@ class BackgroundTask:
         await self.finish()
 
     def cancel(self) -> None:
-        """The first half of `stop`, which does not wait. Nothing where the task itself calls."""
+        """Cancel the task without waiting for its end. No effect if the task itself calls this."""
         if self._task is None or self._is_cancelled or self._task is asyncio.current_task():
             return
         self._is_cancelled = True
         self._task.cancel()
 
     async def finish(self, timeout_s: float | None = None) -> None:
-        """Wait until the task has ended, but not longer than that."""
+        """Wait until the task has ended, at most `timeout_s` seconds."""
         if self._task is not None:
             await _finish(_others([self._task]), timeout_s)
 
@@ -117,13 +119,13 @@ def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]],
 
 
 class TaskOwner:
-    """Owns tasks from their start to their end. `on_failure` is told of one that fails, so that
-    nobody waits for ever."""
+    """Owns tasks from their start to their end. `on_failure` is called with the exception of a
+    task that fails, so that no caller waits for its result for ever."""
 
     def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._on_failure = on_failure
         self._tasks: dict[asyncio.Task[None], None] = {}
-        """In the order of their start, in which they are ended too."""
+        """In the order of their start. They are cancelled in the same order."""
 
     def start(self, work: Work, name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -132,7 +134,7 @@ class TaskOwner:
         return task
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait until all others that run have ended, but not longer than that."""
+        """Wait until all other running tasks have ended, at most `timeout_s` seconds."""
         await _finish(_others(self._tasks), timeout_s)
 
     async def close(self) -> None:
@@ -154,7 +156,7 @@ def _log_failure(task: asyncio.Task[None]) -> BaseException | None:
 
 
 def _others(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    """Those that run, without the caller's own task, which would wait for itself for ever."""
+    """The tasks that run, without the caller's own task: it would wait for itself for ever."""
     own = asyncio.current_task()
     return [task for task in tasks if task is not own and not task.done()]
 

@@ -1,4 +1,4 @@
-"""Every way in which something can go wrong, sorted by what the receiver of the error should do.
+"""The errors of the project, sorted by what the receiver of an error should do.
 
 - `ErrorCode` is the one table of Kafka's wire errors: name, number, whether a client may retry, and
   a sentence.
@@ -31,7 +31,7 @@ class ErrorCode(enum.IntEnum):
         return member
 
     # fmt: off
-    UNKNOWN_SERVER_ERROR = (-1, False, "The broker met a condition that it did not expect; its log says more.")
+    UNKNOWN_SERVER_ERROR = (-1, False, "The broker met an unexpected condition; the broker's log has the details.")
     NONE = (0, False, "")
     OFFSET_OUT_OF_RANGE = (1, False, "The offset lies outside the range that this partition holds.")
     CORRUPT_MESSAGE = (2, True, "The batch does not match its CRC, or its fields contradict each other.")
@@ -149,12 +149,13 @@ class PybrokerError(Exception):
 
 
 DETAIL_LENGTH_MAX: Final = 4000
-"""A detail may repeat what the client sent; longer ones than 32,767 bytes cannot be sent at all."""
+"""A detail may repeat text that the client sent. The protocol allows at most 32,767 bytes."""
 
 
 class BrokerError(PybrokerError):
-    """A request (or one item of it) fails with one of Kafka's codes; the client is told `code` and,
-    where the message has room for it, `detail`, of which no more is kept than can be sent."""
+    """A request (or one item of it) fails with one of Kafka's codes. The client receives `code`
+    and, if the response has a field for it, `detail`, cut to the length that the protocol
+    allows."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
         if len(detail) > DETAIL_LENGTH_MAX:
@@ -183,8 +184,8 @@ class StorageError(PybrokerError):
 
 
 class DiskFull(StorageError):
-    """There was no room for a write, and nothing was written: the disk itself works, so the same
-    may be tried again when somebody has made room."""
+    """The disk is full and nothing was written. The disk itself works, so the write may be tried
+    again once there is free space."""
 
 
 class ConfigError(PybrokerError):

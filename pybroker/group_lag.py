@@ -1,10 +1,10 @@
-"""How far a group is behind in a partition: the arithmetic, for the client and for a broker's own
+"""The lag of a consumer group in a partition: the arithmetic, for the client and for the broker's
 metrics.
 
-Whoever calls has read what was committed first and the ends of the log after it. A group commits
-only what it has read, so that the lag can then be too large by what came in between, never below
-zero; where a commit lies beyond the end nevertheless (records were lost, or somebody chose the
-offset), nothing is left to read and the lag is 0.
+The caller reads the committed offsets first and the log end offsets afterwards. A group commits
+only offsets that it has read, so the lag can be too large by the records that arrived in between,
+but never negative. If a committed offset is beyond the log end nevertheless (records were lost, or
+an operator set the offset), the lag is 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LogSpan:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind in a partition. None: not known."""
+    """The lag of a group in a partition. None: not known."""
 
     records: int
     bytes: int | None = None
@@ -43,8 +43,8 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """A group, what it has committed of each partition, and how far that is behind; partitions of
-    which the lag is not known have none."""
+    """A group, its committed offset of each partition, and its lag. A partition whose lag is
+    unknown has no entry in the lags."""
 
     group_id: str
     members: int = 0
@@ -67,9 +67,9 @@ def records_behind(committed: int, end: int) -> int:
 
 
 def bytes_behind(committed: int, span: LogSpan) -> int | None:
-    """The part of the log from the committed offset on, in bytes: an estimate, for no broker tells
-    where in its files an offset lies. It takes all offsets of the log to be of the same size. None
-    if the size of the log is not known."""
+    """The estimated size in bytes of the log from the committed offset to its end. The estimate
+    takes all offsets to be of the same size, because no API tells an offset's position in the
+    file. None if the size of the log is not known."""
     if span.size_bytes is None:
         return None
     first = max(committed, span.start)
@@ -79,8 +79,8 @@ def bytes_behind(committed: int, span: LogSpan) -> int | None:
 
 
 def seconds_behind(timestamp_ms: int, now_ms: int) -> float | None:
-    """For how long the oldest record that is not yet consumed has waited, by its timestamp; 0 if
-    that lies in the future, None if it has none."""
+    """The age in seconds of the oldest unconsumed record, by its timestamp. 0 if the timestamp is
+    in the future, None if there is no timestamp."""
     if timestamp_ms == NO_TIMESTAMP:
         return None
     return max(0, now_ms - timestamp_ms) / 1_000

@@ -1,11 +1,11 @@
-"""Plain counters. Hot paths count here instead of logging.
+"""Plain counters. Hot paths count events here instead of logging them.
 
-A field is at once the counter and a row of the page `/metrics`, with the name and the sentence that
-it declares; a field that declares none is not shown. What is looked up when the page is asked for
-has its rows in `pybroker/admin/families.py`.
+A field is both the counter and a row of the page `/metrics`; it declares the metric's name and
+sentence. A field without them is not shown. Metrics whose values are looked up when the page is
+requested have their rows in `pybroker/admin/families.py`.
 
-Attributes are raised in place (`counters.bytes_in += size`), from the event loop only, except where
-a class says otherwise. Nothing here reads a clock.
+Attributes are incremented in place (`counters.bytes_in += size`), from the event loop only, except
+where a class says otherwise. Nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 T = TypeVar("T")
 
 SUB_BUCKETS: Final = 8
-"""Buckets between a duration and its double: a quantile is right to an eighth."""
+"""Buckets between a duration and its double. A quantile is exact to one eighth."""
 _FINEST: Final = 2 * SUB_BUCKETS
 _NOTHING: Final = -1024
 API_KEYS: Final = 256
@@ -45,7 +45,7 @@ def counter(name: str, meaning: str, *labels: str) -> int:
 
 
 def counters_by(label: str, name: str, meaning: str) -> dict[str, int]:
-    """A row for such numbers by one of a few words."""
+    """A row for numbers that only grow, one for each value of `label` (a few fixed words)."""
     return _row(Family(name, COUNTER, (label,), meaning), dict)
 
 
@@ -55,7 +55,7 @@ def gauge(name: str, meaning: str) -> int:
 
 
 def summary(name: str, meaning: str, make: Callable[[], T]) -> T:
-    """A row for durations, which are shown in ms; `make` gives their meter."""
+    """A row for durations, shown in ms; `make` creates the meter."""
     return _row(Family(name, SUMMARY, (), meaning), make)
 
 
@@ -65,7 +65,7 @@ def _row(family: Family, make: Callable[[], T]) -> T:
 
 
 def families_of(table: type[Any]) -> dict[str, Family]:
-    """Attribute -> family, of the fields that are shown, in the order of declaration."""
+    """Attribute -> family of each shown field, in the order of declaration."""
     return {
         item.name: item.metadata["family"] for item in fields(table) if "family" in item.metadata
     }
@@ -73,14 +73,14 @@ def families_of(table: type[Any]) -> dict[str, Family]:
 
 @dataclass(slots=True)
 class TopicCounters:
-    """What clients did with one topic since the start. Every partition of the topic has the same
-    one at hand."""
+    """The reads and writes of clients in one topic since the broker started. All partitions of the
+    topic share one object."""
 
     # fmt: off
-    messages_in: int = counter("kafka_server_brokertopicmetrics_messagesin_total", "Records that producers wrote; without a topic, as in all of these, the sum over all topics.", "topic")
-    bytes_in: int = counter("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches that producers wrote, as they came.", "topic")
+    messages_in: int = counter("kafka_server_brokertopicmetrics_messagesin_total", "Records that producers wrote. The line without a topic label is the sum over all topics, as in every metric by topic.", "topic")
+    bytes_in: int = counter("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches that producers wrote, as received (compressed).", "topic")
     bytes_out: int = counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of record batches that were sent to readers.", "topic")
-    produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Writes to a partition, taken or not.", "topic")
+    produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Writes to a partition, accepted or refused.", "topic")
     failed_produce_requests: int = counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Writes to a partition that were refused.", "topic")
     fetch_requests: int = counter("kafka_server_brokertopicmetrics_totalfetchrequests_total", "Reads of a partition that were answered.", "topic")
     failed_fetch_requests: int = counter("kafka_server_brokertopicmetrics_failedfetchrequests_total", "Reads of a partition that failed.", "topic")
@@ -96,19 +96,19 @@ COUNTER_NAMES: Final = tuple(item.name for item in fields(TopicCounters))
 
 @dataclass(slots=True)
 class FetchSessionCounters:
-    """The incremental fetch sessions that a broker remembers (KIP-227)."""
+    """The incremental fetch sessions that a broker caches (KIP-227)."""
 
     # fmt: off
-    sessions: int = gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions that are remembered, of consumers and followers.")
-    partitions: int = gauge("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", "Partitions in all fetch sessions together.")
-    evictions: int = counter("kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", "Fetch sessions that had to make room for others.")
+    sessions: int = gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions in the cache, of consumers and followers.")
+    partitions: int = gauge("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", "Partitions in all cached fetch sessions.")
+    evictions: int = counter("kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", "Fetch sessions that were evicted to make room for others.")
     # fmt: on
 
 
 class TimeMeter:
-    """How long something took: how often, how long together, and how the durations are spread.
+    """Durations: their count, their sum and their distribution.
 
-    `buckets` is bucket -> count; `bucket_of` and `bucket_end_s` say which durations a bucket holds.
+    `buckets` is bucket -> count; `bucket_of` and `bucket_end_s` define the durations of a bucket.
     """
 
     __slots__ = ("buckets", "count", "total_s")
@@ -119,7 +119,7 @@ class TimeMeter:
         self.buckets: dict[int, int] = {}
 
     def add(self, seconds: float, weight: int = 1) -> None:
-        """Count a duration, as `weight` ones where it stands for others that were not taken."""
+        """Count a duration. `weight` is the number of durations that a sampled one stands for."""
         self.count += weight
         self.total_s += seconds * weight
         bucket = bucket_of(seconds)
@@ -141,7 +141,7 @@ class SharedTimeMeter(TimeMeter):
 
 
 class RequestMeter:
-    """The requests of one API: all are counted, and the time of some is taken."""
+    """The requests of one API. All are counted; the time is measured for some."""
 
     __slots__ = ("count", "times")
 
@@ -151,7 +151,7 @@ class RequestMeter:
 
 
 def bucket_of(seconds: float) -> int:
-    """The bucket of a duration; those below a nanosecond share one."""
+    """The bucket of a duration. All durations below a nanosecond share one bucket."""
     if seconds < 1e-9:
         return _NOTHING
     fraction, exponent = math.frexp(seconds)
@@ -159,7 +159,7 @@ def bucket_of(seconds: float) -> int:
 
 
 def bucket_end_s(bucket: int) -> float:
-    """The duration above every one in the bucket."""
+    """The upper bound of the bucket's durations, exclusive."""
     if bucket == _NOTHING:
         return 0.0
     exponent, part = divmod(bucket, SUB_BUCKETS)
@@ -167,8 +167,7 @@ def bucket_end_s(bucket: int) -> float:
 
 
 def quantile_s(buckets: Mapping[int, int], share: float) -> float:
-    """The duration that `share` (0 to 1) of the counted ones do not exceed; 0 if none is
-    counted."""
+    """The quantile `share` (0 to 1) of the counted durations, in seconds; 0 if there are none."""
     total = sum(buckets.values())
     seen = 0
     for bucket in sorted(buckets):
@@ -180,51 +179,52 @@ def quantile_s(buckets: Mapping[int, int], share: float) -> float:
 
 @dataclass(slots=True)
 class FetcherCounters:
-    """What this broker has copied from another one since the start."""
+    """The replication traffic that this broker fetched from one leader since the start."""
 
     # fmt: off
-    requests: int = counter("kafka_server_fetcherstats_requests_total", "Fetches from each broker that leads.", "broker")
+    requests: int = counter("kafka_server_fetcherstats_requests_total", "Fetch requests to each leader.", "broker")
     failures: int = 0
-    """Requests that got no answer, or that were refused as a whole."""
-    bytes: int = counter("kafka_server_fetcherstats_bytes_total", "Bytes of record batches that were copied from each.", "broker")
+    """Requests that got no response, or an error for the whole request."""
+    bytes: int = counter("kafka_server_fetcherstats_bytes_total", "Bytes of record batches that were fetched from each leader.", "broker")
     # fmt: on
 
 
 @dataclass(slots=True)
 class GroupCounters:
-    """What happened in the groups that this broker coordinates, since the start."""
+    """Counters of the groups that this broker coordinates, since the start."""
 
     # fmt: off
-    completed_rebalances: int = gauge("kafka_server_group_coordinator_metrics_group_completed_rebalance_count", "Generations since the start whose leader handed over an assignment.")
+    completed_rebalances: int = gauge("kafka_server_group_coordinator_metrics_group_completed_rebalance_count", "Rebalances since the start that were completed by an assignment of the group's leader.")
     # fmt: on
 
 
 @dataclass(slots=True)
 class Metrics:
-    """All that one broker counts."""
+    """All counters of one broker."""
 
     topics: dict[str, TopicCounters] = field(default_factory=dict)
-    """Topics that this broker holds partitions of. `topic` adds one."""
+    """The topics of which this broker has replicas. `topic` adds one."""
     gone: TopicCounters = field(default_factory=TopicCounters)
-    """What was counted for topics that were deleted, and for names that are no topics here."""
+    """The sum of the counters of deleted topics, and of topic names that are unknown to this
+    broker."""
     requests: list[RequestMeter] = field(
         default_factory=lambda: [RequestMeter() for _ in range(API_KEYS)]
     )
     """By API key."""
     fetchers: dict[int, FetcherCounters] = field(default_factory=dict)
-    """By the broker that is copied from."""
+    """By the id of the leader that is fetched from."""
     fetch_sessions: FetchSessionCounters = field(default_factory=FetchSessionCounters)
     groups: GroupCounters = field(default_factory=GroupCounters)
     # fmt: off
-    closed: dict[str, int] = counters_by("reason", "pybroker_connections_closed_total", "Connections that ended, by who or what ended them: peer, idle, slow, limit, malformed, refused, fault, shutdown.")
+    closed: dict[str, int] = counters_by("reason", "pybroker_connections_closed_total", "Connections that were closed, by reason: peer, idle, slow, limit, malformed, refused, fault, shutdown.")
     accepted: dict[str, int] = counters_by("listener", "pybroker_connections_accepted_total", "Connections that were accepted.")
-    syncs: SharedTimeMeter = summary("kafka_log_logflushstats_logflushrateandtimems", "Times of making a log's file durable, in ms.", SharedTimeMeter)
-    coordination: TimeMeter = summary("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms", "Times of requests to ZooKeeper that were answered, in ms.", TimeMeter)
-    elections: TimeMeter = summary("kafka_controller_controllerstats_leaderelectionrateandtimems", "Times in which the controller found leaders after brokers had come or gone, in ms, until all was stored.", TimeMeter)
-    replication_bytes_out: int = counter("kafka_server_brokertopicmetrics_replicationbytesout_total", "Bytes of record batches that were sent to followers; those are not in the others.")
-    isr_shrinks: int = counter("kafka_server_replicamanager_isrshrinks_total", "Replicas that fell out of sync.")
-    isr_expands: int = counter("kafka_server_replicamanager_isrexpands_total", "Replicas that came back in sync.")
-    isr_update_failures: int = counter("kafka_server_replicamanager_failedisrupdates_total", "Changes of in-sync replicas that were not stored as proposed.")
+    syncs: SharedTimeMeter = summary("kafka_log_logflushstats_logflushrateandtimems", "Time of an fsync of a log's file, in ms.", SharedTimeMeter)
+    coordination: TimeMeter = summary("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms", "Time of a ZooKeeper request until its answer, in ms.", TimeMeter)
+    elections: TimeMeter = summary("kafka_controller_controllerstats_leaderelectionrateandtimems", "Time that the controller takes to elect and store leaders after brokers joined or left, in ms.", TimeMeter)
+    replication_bytes_out: int = counter("kafka_server_brokertopicmetrics_replicationbytesout_total", "Bytes of record batches that were sent to followers. They are not part of the topic metrics.")
+    isr_shrinks: int = counter("kafka_server_replicamanager_isrshrinks_total", "Replicas that left an ISR.")
+    isr_expands: int = counter("kafka_server_replicamanager_isrexpands_total", "Replicas that joined an ISR again.")
+    isr_update_failures: int = counter("kafka_server_replicamanager_failedisrupdates_total", "Changes of an ISR that the leader proposed and could not store.")
     # fmt: on
 
     def topic(self, name: str) -> TopicCounters:
@@ -235,18 +235,18 @@ class Metrics:
         return found
 
     def counters(self, name: str) -> TopicCounters:
-        """The counters of a topic that a client named: `gone` if there is none here, so that no
-        client can fill the memory with names."""
+        """The counters of a topic that a client named: `gone` if this broker does not have the
+        topic, so that no client can fill the memory with topic names."""
         return self.topics.get(name, self.gone)
 
     def forget_topic(self, name: str) -> None:
-        """The topic is gone; what it counted stays in the sum."""
+        """Drop the counters of a deleted topic. Their values stay in the sum over all topics."""
         found = self.topics.pop(name, None)
         if found is not None:
             self.gone.add(found)
 
     def all_topics(self) -> TopicCounters:
-        """The sum over all topics, also over those that are gone."""
+        """The sum over all topics, including deleted ones."""
         total = TopicCounters()
         for counters in [self.gone, *self.topics.values()]:
             total.add(counters)

@@ -1,4 +1,4 @@
-"""The values that everybody talks about: partitions, brokers, partition state, and the controller's
+"""The values that all rooms share: partitions, brokers, partition state, and the controller's
 commands.
 
 All are immutable. Abbreviations of the protocol are defined once, here:
@@ -44,7 +44,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a listener of a broker can be reached: the advertised address, not the bound one."""
+    """The address of a broker's listener: the advertised one, not the bound one."""
 
     listener: str
     host: str
@@ -76,11 +76,11 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who leads a partition: the content of its `state` node.
+    """A partition's leader, ISR and epochs: the content of its `state` node.
 
     Invariant: `leader` is in `isr`, or is NO_LEADER. `eligible` are replicas that left the ISR
-    while it was below
-    min.insync.replicas and still hold everything committed (KIP-966); usually empty.
+    while it was below min.insync.replicas and still have every committed record (KIP-966); usually
+    empty.
     """
 
     leader: int
@@ -91,16 +91,16 @@ class PartitionState:
 
 
 def is_orphaned(state: PartitionState) -> bool:
-    """Whether nobody is known to have all that was committed: every replica that was in sync or
+    """Whether no replica is known to have every committed record: each replica that was in sync or
     eligible has stepped aside after a power loss."""
     return state.leader == NO_LEADER and not state.isr and not state.eligible
 
 
 def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
-    """`state` with another ISR, and the `eligible` that follow: who leaves an ISR that is then
-    below `required` (min.insync.replicas, at most the number of replicas) still holds everything
-    committed, since the high watermark stands still until the ISR is large enough again (KIP-966).
-    Leader and epochs stay as they are."""
+    """`state` with another ISR, and the `eligible` that follow. If the new ISR is smaller than
+    `required` (min.insync.replicas, at most the number of replicas), a replica that leaves becomes
+    eligible: it still has every committed record, because the high watermark does not advance
+    until the ISR is large enough again (KIP-966). Leader and epochs stay as they are."""
     eligible: tuple[int, ...] = ()
     if len(isr) < required:
         kept = dict.fromkeys((*state.eligible, *state.isr))
@@ -110,9 +110,8 @@ def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> P
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """All that a broker is told of one partition. `partition_epoch` is the version of the state
-    node, the token with
-    which a leader changes the ISR."""
+    """The facts of one partition that the controller sends to a broker. `partition_epoch` is the
+    version of the state node; a leader needs it to change the ISR."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID
@@ -124,24 +123,23 @@ class PartitionFacts:
 
 
 class Extent(enum.IntEnum):
-    """Which partitions a command names; the numbers are ours on the wire."""
+    """How many of the partitions a command names. The numbers are pybroker's own on the wire."""
 
     SOME = 0
-    """Nothing is said about the others."""
+    """The command names some partitions and leaves all others as they are."""
     ALL = 1
-    """There are no others."""
+    """The command names all partitions that there are."""
     BEGINS = 2
-    """The first of several commands that name all of them together."""
+    """The command is the first of several that together name all partitions."""
     GOES_ON = 3
     ENDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a controller sends to a broker. A broker refuses one whose `controller_epoch` is below
-    the highest that it
-    has seen (STALE_CONTROLLER_EPOCH) or whose `broker_epoch` is below its own
-    (STALE_BROKER_EPOCH)."""
+    """A command of the controller to a broker. A broker refuses a command whose `controller_epoch`
+    is below the highest that it has seen (STALE_CONTROLLER_EPOCH) or whose `broker_epoch` is below
+    its own (STALE_BROKER_EPOCH)."""
 
     controller_id: int
     controller_epoch: int
@@ -150,8 +148,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
-    """Lead or follow these partitions. By its `extent` they may be all that the broker has a
-    replica of: whatever else it has belongs to nobody."""
+    """Lead or follow these partitions. If its `extent` says so, they are all partitions of which
+    the broker has a replica: any other log on its disk belongs to no partition."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     extent: Extent = Extent.SOME
@@ -159,9 +157,9 @@ class LeaderAndIsr(Command):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
-    """Answer Metadata requests with this. `brokers` is the whole list of live brokers; `partitions`
-    only what changed, or, by its `extent`, all that there are: then others are forgotten.
-    A partition with leader LEADER_DURING_DELETION is forgotten in any case."""
+    """Answer Metadata requests with this. `brokers` is the whole list of live brokers.
+    `partitions` are those that changed or, depending on `extent`, all partitions: then the broker
+    forgets all others. A partition with leader LEADER_DURING_DELETION is always forgotten."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     brokers: tuple[Broker, ...] = ()
@@ -186,14 +184,15 @@ class StopReplica(Command):
 
 
 class Everything:
-    """Puts together the partitions that commands of one kind name as all there are."""
+    """Collects the partitions of a series of commands that together name all partitions."""
 
     def __init__(self) -> None:
         self._named: set[TopicPartition] | None = None
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
-        """All of them, if `command` was the last that named some; commands are given in the order
-        in which they were carried out. A series without its beginning says nothing."""
+        """All partitions of the series, if `command` is its last one; else None. Commands are
+        passed in the order in which they were carried out. A series whose first command is missing
+        gives None."""
         extent = command.extent
         if extent is Extent.SOME:
             return None
@@ -210,7 +209,8 @@ class Everything:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic as its node in ZooKeeper says: partition -> replicas, preferred replica first."""
+    """The content of a topic's node in ZooKeeper: partition -> replicas, preferred replica
+    first."""
 
     name: str
     topic_id: uuid.UUID

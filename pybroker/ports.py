@@ -1,10 +1,10 @@
-"""The seams to the world. Everything that decides is given these; the real implementations stand in
-one place each (`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`,
-`broker/app.py`), simulated ones serve the tests.
+"""The protocols behind which clock, disk, ZooKeeper and other brokers stand. Code that decides
+gets its collaborators as these protocols; the real implementations stand in one place each
+(`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`, `broker/app.py`), the tests
+use simulated ones.
 
-Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`): whoever simulates time brings a loop.
-Only *reading* a
-clock goes through `Clock`.
+Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`): a simulation of time brings an event
+loop of its own. Only *reading* a clock goes through `Clock`.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class Rng(Protocol):
 
 
 class Proc(Protocol):
-    """What the operating system says of this process and machine."""
+    """Facts that the operating system knows of this process and machine."""
 
     def boot_id(self) -> str:
-        """Changes with every boot of the kernel: the same id means that the page cache of then
-        is still there."""
+        """An id that changes with every boot of the kernel. If it is unchanged, the page cache
+        still has everything that was written under that id."""
 
     def pid(self) -> int: ...
 
 
 class Blocking(Protocol):
-    """Where work that blocks (disk, compression) is done without stopping the event loop."""
+    """Runs blocking work (disk, compression) outside the event loop."""
 
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
         """Call `function(*args)` elsewhere; the awaitable gives its result or raises its
@@ -78,9 +78,8 @@ class File(Protocol):
         """Length in bytes."""
 
     def append(self, data: Buffer) -> None:
-        """Write all of `data` at the end. When the disk takes only a part, the file is cut back to
-        what it was before
-        StorageError is raised."""
+        """Write all of `data` at the end. If the disk writes only a part, the file is cut back to
+        its old length before StorageError is raised."""
 
     def pread(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; fewer only at the end of the file. May wait for
@@ -88,7 +87,7 @@ class File(Protocol):
 
     def pread_cached(self, position: int, length: int) -> Buffer | None:
         """As `pread`, but None if any byte would have to come from the disk. Never waits. The
-        memory of a long read may be used again when nobody holds it any more."""
+        memory of a long read is reused once no reference to it is left."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -129,15 +128,15 @@ class Disk(Protocol):
         """Length of the file in bytes, without opening it."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Give the file this content, neither atomically nor durably: only for what carries its
-        own checksum and can be made again."""
+        """Give the file this content, neither atomically nor durably. Only for files that have a
+        checksum of their own and can be rebuilt."""
 
     def writable(self, path: str) -> bool:
-        """Whether files can be made in the directory."""
+        """Whether files can be created in the directory."""
 
     def lock(self, path: str, owner: str) -> Callable[[], None] | None:
-        """Take the exclusive lock of the file (made if missing) and write `owner` into it. Gives
-        what releases it, or None while another process holds it."""
+        """Take the exclusive lock of the file (created if missing) and write `owner` into it.
+        Return the function that releases the lock, or None if another process holds it."""
 
     def is_dir(self, path: str) -> bool: ...
 
@@ -156,13 +155,13 @@ class Disk(Protocol):
 
 
 class SessionEvent(enum.Enum):
-    """What happens to our session with the coordination service."""
+    """The events of our session with the coordination service."""
 
     CONNECTED = "connected"
     """A new session exists. Ephemeral nodes and watches of an earlier one are gone."""
     SUSPENDED = "suspended"
-    """The connection is lost; the session may or may not live on. Nothing is known until one of
-    the others comes."""
+    """The connection is lost. The session may or may not survive; one of the other events
+    decides."""
     RECONNECTED = "reconnected"
     """The connection is back and the session has survived; watches are still set."""
     EXPIRED = "expired"
@@ -232,7 +231,8 @@ class CheckOp:
 
 CoordOp = CreateOp | SetOp | DeleteOp | CheckOp
 OpResult = str | NodeStat | None
-"""Of a create its path, of a set the new stat, of delete and check None."""
+"""The result of an operation: the path for a create, the new stat for a set, None for delete and
+check."""
 
 
 class Coord(Protocol):
@@ -257,8 +257,9 @@ class Coord(Protocol):
         there is none."""
 
     def silence(self) -> float:
-        """Seconds (boottime) since the service is known to have heard this session. What one of its
-        members answers by itself is no sign of that: it may be cut off from the others."""
+        """Seconds (boottime) since the service is known to have heard this session. A reply that a
+        single server gives by itself does not count, because that server may be cut off from the
+        quorum."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 
@@ -278,7 +279,8 @@ class Coord(Protocol):
     async def delete(self, path: str, version: int = -1) -> None: ...
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """All or nothing. Raises MultiFailed with the first operation that failed."""
+        """Apply all operations or none. Raises MultiFailed with the first operation that
+        failed."""
 
     async def sync(self, path: str = "/") -> None:
         """Wait until the server that we talk to has seen everything that was committed before
@@ -287,11 +289,11 @@ class Coord(Protocol):
 
 class BrokerChannel(Protocol):
     """How a controller reaches one broker. Commands arrive in the order in which they were sent.
-    All raise BrokerError for what the broker refuses as a whole; another PybrokerError, OSError or
-    TimeoutError when nobody knows whether it arrived."""
+    All raise BrokerError if the broker refuses the whole command, and another PybrokerError,
+    OSError or TimeoutError if it is unknown whether the command arrived."""
 
     async def close(self) -> None:
-        """End the connection, if there is one, at once: what is under way may be lost.
+        """Close the connection, if there is one, at once. Commands in flight may be lost.
         Idempotent."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]: ...
@@ -303,20 +305,23 @@ class BrokerChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """Where a follower is in one partition: what it asks its leader for next."""
+    """A follower's position in one partition: the next Fetch asks its leader for this."""
 
     fetch_offset: int
-    """The follower's log end: it has everything below, durably if its log is told to sync."""
+    """The follower's log end offset. It has every record below, durably if its log is configured
+    to sync."""
     log_start_offset: int
     leader_epoch: int
-    """The epoch in which it follows; a leader of another epoch refuses (KIP-320)."""
+    """The leader epoch that the follower knows. A leader with another epoch refuses the fetch
+    (KIP-320)."""
     last_epoch: int = NO_EPOCH
-    """The leader epoch of its last batch; the leader says where the logs part (KIP-595)."""
+    """The leader epoch of the follower's last batch. From it the leader finds where the two logs
+    diverge (KIP-595)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """What a leader answers for one partition."""
+    """A leader's answer for one partition."""
 
     topic_partition: TopicPartition
     error: ErrorCode = ErrorCode.NONE
@@ -324,8 +329,8 @@ class FetchedPartition:
     log_start_offset: int = NO_OFFSET
     diverging_epoch: int = NO_EPOCH
     diverging_end_offset: int = NO_OFFSET
-    """Set together, when the follower's log has to be cut: the largest epoch of the leader that is
-    not above the follower's, and where it ends."""
+    """Both are set if the follower has to truncate its log: the leader's largest epoch that is not
+    above the follower's, and the end offset of that epoch."""
     records: Buffer = b""
     """Whole batches from the fetch offset on. Valid until the next call."""
 
@@ -341,9 +346,9 @@ class FetchLimits:
 
 
 class LeaderChannel(Protocol):
-    """How a follower reads from one leader. Connects by itself, again after every failure; all may
-    raise BrokerError for a refusal as a whole; another PybrokerError, OSError or TimeoutError when
-    the leader cannot be reached."""
+    """How a follower reads from one leader. The channel connects by itself, and again after every
+    failure. All methods may raise BrokerError if the leader refuses the whole request, and another
+    PybrokerError, OSError or TimeoutError if the leader cannot be reached."""
 
     async def fetch(
         self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
@@ -352,10 +357,10 @@ class LeaderChannel(Protocol):
         without news may be missing in the answer."""
 
     async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
-        """Where the leader's log starts. Raises BrokerError."""
+        """The leader's log start offset. Raises BrokerError."""
 
     async def latest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
-        """Where the leader's log ends. Raises BrokerError."""
+        """The leader's log end offset. Raises BrokerError."""
 
     async def close(self) -> None:
         """End the connection, if there is one. Idempotent."""
@@ -370,16 +375,16 @@ class KeyValue:
 
 
 class PartitionLog(Protocol):
-    """A partition of an internal topic, as its leader sees it for as long as nobody else leads:
-    where a coordinator keeps what it has decided. Everything may raise BrokerError
-    NOT_LEADER_OR_FOLLOWER as soon as that is over, and KAFKA_STORAGE_ERROR."""
+    """A partition of an internal topic on its leader: a coordinator keeps its decisions there.
+    Every method may raise BrokerError NOT_LEADER_OR_FOLLOWER once another broker leads, and
+    KAFKA_STORAGE_ERROR."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
 
     @property
     def leader_epoch(self) -> int:
-        """Of now: it rises while the same broker leads on."""
+        """The current leader epoch. It may rise while the same broker goes on leading."""
 
     @property
     def start_offset(self) -> int: ...
@@ -389,45 +394,48 @@ class PartitionLog(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed."""
+        """All records below this offset are committed."""
 
     @property
     def is_surely_led(self) -> bool:
-        """Whether nobody else can lead it at this moment, as far as ZooKeeper was heard of in time.
-        Never raises."""
+        """Whether no other broker can lead the partition at this moment, judged by how recently
+        ZooKeeper was heard. Never raises."""
 
     async def is_led_now(self) -> bool:
-        """The same, and also not if the controller has elected somebody else and could not say so:
-        ZooKeeper is asked where the followers have not been heard of. Never raises."""
+        """As `is_surely_led`, but also False if the controller has elected another leader and
+        could not tell this broker: ZooKeeper is asked if the followers have not been heard
+        recently. Never raises."""
 
     @property
     def is_certainly_led(self) -> bool:
-        """What `is_led_now` says without asking ZooKeeper: False also where it would have to.
-        Never raises."""
+        """As `is_led_now`, but without asking ZooKeeper: False if that would be necessary. Never
+        raises."""
 
     async def followed(self) -> None:
-        """Wait until every in-sync replica has fetched from this leader in its epoch: from then on
-        none of them acts as the leader. A replica that does not fetch holds up the wait until it
+        """Wait until every in-sync replica has fetched from this leader in its epoch. From then on
+        none of them acts as the leader. A replica that does not fetch delays the return until it
         leaves the ISR. Raises BrokerError NOT_LEADER_OR_FOLLOWER."""
 
     @property
     def has_other_copies(self) -> bool:
-        """Whether there are other replicas. One that is not in sync may have what this one lacks,
-        too, be in sync in a moment, and lead instead. Never raises."""
+        """Whether there are other replicas. Even one that is out of sync may have records that
+        this replica lacks: it may join the ISR and lead instead. Never raises."""
 
     def suspect(self, offset: int) -> None:
-        """What was read there is not what was written: let it be looked at."""
+        """Report that the bytes read at `offset` differ from those that were written, so that the
+        log is checked."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
         """Whole batches from the one that holds `offset` on up to the log end, committed or not,
         about `bytes_max` of them and at least one; empty only at the end. Each buffer holds one or
-        more. Also raises OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE where the first batch is not what
-        was written."""
+        more. Also raises OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if the first batch is
+        damaged."""
 
     def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
-        """Append them, at least one, as one batch, in this very step; gives the offset after the
-        last. `timestamp_ms` since 1970 is the time of all of them. Asks for acks=all: also raises
-        NOT_ENOUGH_REPLICAS, and MESSAGE_TOO_LARGE for more than a batch may hold."""
+        """Append the records (at least one) as one batch, without yielding to the event loop;
+        return the offset after the last. All get the timestamp `timestamp_ms` (since 1970). The
+        append is one with acks=all: it also raises NOT_ENOUGH_REPLICAS, and MESSAGE_TOO_LARGE for
+        more than a batch may hold."""
 
     async def committed(self, offset: int) -> None:
-        """Wait until everything below `offset` is committed; no limit of time."""
+        """Wait until all records below `offset` are committed, without a time limit."""

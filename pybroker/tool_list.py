@@ -1,5 +1,5 @@
-"""The list of tools as plain data: name, where the command is, what it does. Imports nothing of
-ours, because `pybroker --help` and every start read it.
+"""The list of tools as plain data: name, module of the command, summary. It imports no other
+module of pybroker, because `pybroker --help` and every start read it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class Tool(NamedTuple):
-    """A row of the list: where the command is, and what it does in one line."""
+    """A row of the list: the module of the command, and a summary of one line."""
 
     module: str
     summary: str
@@ -20,7 +20,9 @@ TOOLS: Final[Mapping[str, Tool]] = {
     "container": Tool(
         "pybroker.tools.container", "run a broker with options from KAFKA_* variables"
     ),
-    "zookeeper-server-start": Tool("pybroker.tools.zookeeper_server_start", "run a ZooKeeper"),
+    "zookeeper-server-start": Tool(
+        "pybroker.tools.zookeeper_server_start", "run a ZooKeeper server"
+    ),
     "topics": Tool("pybroker.tools.topics", "create, list, alter, describe and delete topics"),
     "configs": Tool("pybroker.tools.configs", "print and change options of topics and brokers"),
     "console-producer": Tool("pybroker.tools.console_producer", "send lines of standard input"),
@@ -29,10 +31,12 @@ TOOLS: Final[Mapping[str, Tool]] = {
         "pybroker.tools.consumer_groups", "list, describe, reset and delete groups of consumers"
     ),
     "preferred-replica-election": Tool(
-        "pybroker.tools.preferred_replica_election", "let preferred replicas lead again"
+        "pybroker.tools.preferred_replica_election", "move leadership to the preferred replicas"
     ),
     "leader-election": Tool("pybroker.tools.leader_election", "elect leaders of partitions"),
-    "get-offsets": Tool("pybroker.tools.get_offsets", "print where partitions begin and end"),
+    "get-offsets": Tool(
+        "pybroker.tools.get_offsets", "print the first or the end offsets of partitions"
+    ),
     "delete-records": Tool(
         "pybroker.tools.delete_records", "delete the oldest records of partitions"
     ),
@@ -43,21 +47,21 @@ TOOLS: Final[Mapping[str, Tool]] = {
         "pybroker.tools.consumer_perf_test", "read records and print how long it took"
     ),
     "verifiable-producer": Tool(
-        "pybroker.tools.verifiable_producer", "send numbers, and print what became of each"
+        "pybroker.tools.verifiable_producer", "send numbers, and print the outcome of each"
     ),
     "verifiable-consumer": Tool(
-        "pybroker.tools.verifiable_consumer", "read in a group, and print all that happens"
+        "pybroker.tools.verifiable_consumer", "read as a member of a group, and print all events"
     ),
     "snapshot": Tool(
         "pybroker.tools.snapshot", "cut topics into exact ranges, look at them and compare them"
     ),
-    "log-dirs": Tool("pybroker.tools.log_dirs", "print what the log directories hold"),
+    "log-dirs": Tool("pybroker.tools.log_dirs", "print the partitions of log directories"),
     "dump-log": Tool("pybroker.tools.dump_log", "print the content of segments and indexes"),
     "etl": Tool("pybroker.tools.etl", "run jobs that read topics into tables with Spark"),
     "broker-api-versions": Tool(
         "pybroker.tools.broker_api_versions", "print which APIs brokers understand"
     ),
-    "zookeeper-shell": Tool("pybroker.tools.zookeeper_shell", "look at ZooKeeper's nodes"),
+    "zookeeper-shell": Tool("pybroker.tools.zookeeper_shell", "show and change ZooKeeper's nodes"),
 }
 
 BROKERS: Final = ("start", "container")
@@ -65,6 +69,6 @@ BROKERS: Final = ("start", "container")
 
 
 def tool_name(word: str) -> str:
-    """The name in the list: Kafka's own spellings `kafka-topics` and `kafka-topics.sh` are taken,
-    too."""
+    """The tool's name in the list. Kafka's own spellings `kafka-topics` and `kafka-topics.sh` are
+    accepted, too."""
     return word.removesuffix(".sh").removeprefix("kafka-")

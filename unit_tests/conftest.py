@@ -12,8 +12,9 @@ from hypothesis import settings
 
 from unit_tests.idle_loop import IdleLoop, JumpingLoop
 
-# The same examples on every run of the same code; other code may see others, as hypothesis draws
-# from the constants of all modules, too. `--hypothesis-profile=explore` looks for further ones.
+# The same examples on every run of the same code. Other code may get other examples, because
+# hypothesis also draws from the constants of all modules. `--hypothesis-profile=explore` looks for
+# further ones.
 settings.register_profile("pybroker", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("pybroker")
@@ -27,7 +28,8 @@ JUMPING: Final = tuple(
         *("test_controlled_shutdown", "test_hearsay", "test_membership", "test_standing"),
     )
 )
-"""Where time jumps, without a mark: everything there is in memory, and nothing runs in threads."""
+"""Folders whose tests run on the jumping clock without a mark: they keep everything in memory and
+start no threads."""
 
 
 def pytest_asyncio_loop_factories(

@@ -1,8 +1,8 @@
 """The event loops that unit tests run on: they know when all their tasks wait.
 
-A test that has set something going and wants to see how far it gets by itself awaits `idle()`: the
-loop has nothing left to run then. That says nothing of threads, other processes and sockets of
-theirs: a test waits for those with `unit_tests.patience.until`, or for an event of theirs.
+A test that has started something and wants to see how far it gets by itself awaits `idle()`: then
+the loop has nothing left to run. Threads, other processes and their sockets are not covered: a
+test waits for those with `unit_tests.patience.until`, or for an event.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ TURN_S_MAX: Final = 0.001
 
 
 class IdleLoop(asyncio.SelectorEventLoop):
-    """Its clock goes on while all tasks wait, never past the next timer; and by TURN_S_MAX at most
-    in a turn that runs something. So no time limit passes because the machine stands still: what
-    could run has run before."""
+    """A loop whose clock advances while all tasks wait, never past the next timer, and by at most
+    TURN_S_MAX in a turn that runs something. So no time limit expires because the machine stalls:
+    everything that could run has run before."""
 
     def __init__(self) -> None:
         self.now = self._looked = time.monotonic()
@@ -35,13 +35,14 @@ class IdleLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def idle(self) -> asyncio.Future[None]:
-        """Done as soon as the loop would wait."""
+        """A future that is done as soon as the loop would wait."""
         waiting = self.create_future()
         self._idle.append(waiting)
         return waiting
 
     def told_idle(self) -> bool:
-        """All tasks wait. Whether somebody wanted to know that, and goes on."""
+        """Called when all tasks wait. Whether a caller of `idle` was waiting for this and goes
+        on."""
         waiting, self._idle = self._idle, []
         for each in waiting:
             if not each.done():
@@ -55,7 +56,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
         return found
 
     def turned(self) -> None:
-        """Something has run."""
+        """Called when a turn has run something."""
         self._pass(TURN_S_MAX)
 
     def _pass(self, seconds_max: float) -> None:
@@ -64,15 +65,15 @@ class IdleLoop(asyncio.SelectorEventLoop):
 
 
 class JumpingLoop(IdleLoop):
-    """Its clock begins at 0 and jumps to the next timer when all tasks wait: minutes pass at once,
-    and every run is the same. For tests without sockets, threads and processes."""
+    """A loop whose clock begins at 0 and jumps to the next timer when all tasks wait: minutes pass
+    at once, and every run is the same. For tests without sockets, threads and processes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
     def turned(self) -> None:
-        """That takes no time."""
+        """A turn takes no time."""
 
     def wait(self, selector: selectors.DefaultSelector, seconds: float | None) -> Events:
         if len(selector.get_map()) > 1:  # the first is the loop's own
@@ -84,7 +85,7 @@ class JumpingLoop(IdleLoop):
 
 
 class _Noticing(selectors.DefaultSelector):
-    """A loop asks it to wait when it has nothing to run."""
+    """A selector that notices when the loop has nothing to run."""
 
     def __init__(self, loop: IdleLoop) -> None:
         super().__init__()
@@ -99,7 +100,7 @@ class _Noticing(selectors.DefaultSelector):
 
 
 class LoopClock(SystemClock):
-    """The `Clock` of what runs on such a loop."""
+    """The `Clock` of code that runs on such a loop."""
 
     def monotonic(self) -> float:
         try:
@@ -109,15 +110,15 @@ class LoopClock(SystemClock):
 
 
 async def idle() -> None:
-    """Return when every task waits: for a timer, a socket, a thread or a future that nobody is
-    about to set."""
+    """Return when every task waits: for a timer, a socket, a thread or a future that no ready task
+    sets."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, IdleLoop), "unit_tests/conftest.py makes the loops"
     await loop.idle()
 
 
 async def loop_turns(count: int) -> None:
-    """Let the loop turn that often: for tests that try every moment between two steps of the
+    """Let the loop turn `count` times: for tests that try every moment between two steps of the
     code."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Finds what makes a test depend on how fast a machine is, for the rule in `test_tidy`."""
+"""Find code that makes a test depend on the speed of the machine, for the rule in `test_tidy`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from unit_tests.sources import dotted
 
 LIMITED = {"asyncio.timeout": 0, "asyncio.wait_for": 1, "wait_for": 1}
-"""Calls, and at which place they take a limit."""
+"""Function name -> index of its argument that is a time limit."""
 STOPWATCHES = frozenset(
     f"time.{name}{unit}"
     for name in ("monotonic", "perf_counter", "thread_time", "time")

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 PATIENCE_S: Final = 120.0
-"""For an event that must come."""
+"""For an event that must happen."""
 
 PATIENCE_MS: Final = 120_000
 """The same, for requests and clients that count in milliseconds."""
@@ -26,23 +26,23 @@ WORK_S: Final = 600.0
 """For a program that works for minutes: a compiler, an installation, a Spark job."""
 
 ATTEMPT_S: Final = 5.0
-"""For one attempt of several: when it is over, the next one begins."""
+"""For one attempt of several: when this time is over, the next attempt begins."""
 
 MOMENT_S: Final = 0.05
-"""For an event that must not come. A busy machine can only make such a test less sharp: the event
-may come later than this test looks. It cannot make the test fail."""
+"""For an event that must not happen. A busy machine can only make such a test less sharp, because
+the event may happen after the test has looked. It cannot make the test fail."""
 
 _POLL_S: Final = 0.02
 
 
 class WaitFailed(AssertionError):
-    """An event did not come in time; the message names it."""
+    """An event did not happen in time; the message names it."""
 
 
 async def in_time(awaited: Awaitable[T]) -> T:
     """The result of `awaited`.
 
-    Raises WaitFailed when it is not there in time.
+    Raises WaitFailed if it does not end in time.
     """
     try:
         return await asyncio.wait_for(awaited, PATIENCE_S)
@@ -61,7 +61,7 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
         if time.monotonic() > deadline:
             raise WaitFailed(f"not within {PATIENCE_S} s: {what or _text(condition)}")
         turns += 1
-        # A condition that hangs on threads or sockets leaves them the processor.
+        # A condition may depend on threads or sockets: leave them the processor.
         await asyncio.sleep(0 if turns < 1000 else _POLL_S / 10)
 
 

@@ -1,6 +1,6 @@
-"""Tests as scripts: commands, each followed by `----` and what became of it; lines that begin with
-# before a command are comments. With PYBROKER_REWRITE=1 the traces are written anew, to be reviewed
-as part of the change."""
+"""Tests as scripts: commands, each followed by `----` and its trace. Lines before a command that
+begin with # are comments. With PYBROKER_REWRITE=1 the traces are written anew, to be reviewed as
+part of the change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Play = Callable[[str], Awaitable[list[str]]]
 
 @dataclass
 class Step:
-    """`before`: comments and blank lines; `trace` is empty where the script has none yet."""
+    """A command and its trace. `before`: comments and blank lines; `trace` is empty if the script
+    has none yet."""
 
     before: list[str]
     command: str
@@ -51,12 +52,13 @@ def written(steps: list[Step]) -> str:
 
 
 async def played(steps: list[Step], play: Play) -> list[Step]:
-    """The same commands with what becomes of them now."""
+    """The same commands with their traces now."""
     return [Step(step.before, step.command, await play(step.command)) for step in steps]
 
 
 def compare(script: Path, found: list[Step], *, rewrite: bool) -> None:
-    """Fails if the trace is not the expected one; or makes it the expected one."""
+    """Fail if the trace is not the expected one, or write it as the expected one if `rewrite` is
+    set."""
     if rewrite:
         script.write_text(written(found))
     else:

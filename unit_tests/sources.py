@@ -13,6 +13,7 @@ LINKED: Final = ("coordinator", "tools", "spark")
 FOUND_BY_SPARK: Final = "pyspark_pybroker"
 TEST_FOLDERS: Final = ("unit_tests", "integration_tests")
 OTHER_FOLDERS: Final = ("benchmarks", "docs")
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,19 @@ class Import:
 
 @dataclass(frozen=True)
 class Outline:
-    """What the rules ask of one file; the tree it was taken from is not kept."""
+    """The facts of one file that the rules check; its syntax tree is not kept."""
 
     docstring: str | None
     statements: tuple[type[ast.stmt], ...]
-    """The kinds of those at the top."""
+    """The kinds of the statements at the top."""
     imports: tuple[Import, ...]
     """Every import statement's names, in order."""
     functions: tuple[tuple[str, int, int], ...]
     """(name, line, length in lines) of every function."""
     calls: tuple[tuple[int, str], ...]
     """(line, dotted text) of every call of a plain dotted name."""
+    docstrings: tuple[tuple[int, str], ...]
+    """(line, text) of the docstrings of the module, its classes and functions."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,13 @@ class Source:
             tuple(reader.imports),
             tuple(reader.functions),
             tuple(reader.calls),
+            tuple(reader.docstrings),
         )
 
 
 @cache
 def package_sources() -> list[Source]:
-    """Every module that is installed, those behind the symlinks too."""
+    """Every module that is installed, including those behind the symlinks."""
     found = [
         _source(path, _module(path, package))
         for package in ("pybroker", FOUND_BY_SPARK)
@@ -92,7 +96,7 @@ def package_sources() -> list[Source]:
 
 @cache
 def other_sources() -> list[Source]:
-    """Tests, benchmarks and whatever else is Python here."""
+    """Tests, benchmarks and all other Python files of the project."""
     return [
         _source(path, _module(path, folder))
         for folder in (*TEST_FOLDERS, *OTHER_FOLDERS)
@@ -120,13 +124,22 @@ def _source(path: Path, module: str) -> Source:
 
 
 class _Reader(ast.NodeVisitor):
-    """Takes down what an outline holds, in one walk."""
+    """Collects the content of an outline in one walk of the syntax tree."""
 
     def __init__(self) -> None:
         self.imports: list[Import] = []
         self.functions: list[tuple[str, int, int]] = []
         self.calls: list[tuple[int, str]] = []
+        self.docstrings: list[tuple[int, str]] = []
         self._inside_function = False
+
+    def visit_Module(self, node: ast.Module) -> None:
+        self._describe(node)
+        self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._describe(node)
+        self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -140,6 +153,7 @@ class _Reader(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         length = (node.end_lineno or node.lineno) - node.lineno + 1
         self.functions.append((node.name, node.lineno, length))
+        self._describe(node)
         before, self._inside_function = self._inside_function, True
         self.generic_visit(node)
         self._inside_function = before
@@ -150,6 +164,10 @@ class _Reader(ast.NodeVisitor):
         if name := dotted(node.func):
             self.calls.append((node.lineno, name))
         self.generic_visit(node)
+
+    def _describe(self, node: Documented) -> None:
+        if text := ast.get_docstring(node):
+            self.docstrings.append((node.body[0].lineno, text))
 
     def _note(self, line: int, module: str, name: str | None) -> None:
         self.imports.append(Import(line, module, name, self._inside_function))

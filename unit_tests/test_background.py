@@ -1,4 +1,4 @@
-"""Tasks that belong to an owner: begun once, ended once, and never lost in silence."""
+"""Tasks that belong to an owner: begun once, ended once, and failures logged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unit_tests.patience import MOMENT_S, in_time, until
 
 
 class Work:
-    """Waits until it is cancelled, then until its cleaning up may end."""
+    """Waits until it is cancelled, then until its clean-up may end."""
 
     def __init__(self, *, cleans_up: bool = False) -> None:
         self.begun = 0
@@ -215,7 +215,7 @@ async def test_second_stop_waits_on_and_does_not_cut_the_cleaning_up_short() -> 
 
 
 async def test_task_whose_limit_of_waiting_is_just_over_is_stopped() -> None:
-    """The limit cancels its task, too, and takes that back: the owner must not rely on it."""
+    """asyncio.timeout cancels its task and takes that back: the owner must not rely on it."""
     task, loop = BackgroundTask("work"), asyncio.get_running_loop()
     limits: list[float] = []
 

@@ -1,4 +1,4 @@
-"""What is imported is declared, and what is declared has its reason."""
+"""Each imported distribution is declared in setup.cfg, and each declared one has its reason."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ OF_AN_EXTRA = {
     "pybroker.spark": "spark",
     "pyspark_pybroker": "spark",
 }
-"""Module or package -> the extra that brings what else it imports."""
+"""Module or package -> the extra that its further imports need."""
 
 
 def declared() -> dict[str, list[str]]:
-    """Group (`` for what everybody gets, else the extra) -> requirement lines."""
+    """Group (empty for the requirements of every installation, else the extra) -> requirement
+    lines."""
     parser = configparser.ConfigParser()
     parser.read_string(TEXT)
     groups = {"": parser["options"]["install_requires"], **parser["options.extras_require"]}
@@ -60,7 +61,7 @@ def foreign_imports(items: Iterable[Source]) -> dict[str, str]:
 
 
 def extra_of(source: Source) -> str:
-    """The extra that a module is for; empty if it has to work for everybody."""
+    """The extra that a module needs; empty if it must work in every installation."""
     name = source.module
     while name and name not in OF_AN_EXTRA:
         name = name.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""What we tell users about configuration and the client is what the code does."""
+"""The pages about configuration and the client agree with the code."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ OF_A_SINGLE_BROKER = {
 
 
 def settings_of(path: Path) -> list[tuple[str, str, str]]:
-    """(setting, value, comment above it) of each setting of a file, those that are commented out
-    too."""
+    """(setting, value, comment above it) of each setting of a file, including those that are
+    commented out."""
     found = []
     comment = ""
     for line in path.read_text().splitlines():
@@ -63,7 +63,7 @@ def settings_of(path: Path) -> list[tuple[str, str, str]]:
 
 
 def everything(path: Path) -> dict[str, str]:
-    """The settings of a file with those that are commented out."""
+    """All settings of a file, including those that are commented out."""
     return {name: value for name, value, _ in settings_of(path)}
 
 
@@ -131,7 +131,7 @@ def test_the_shipped_broker_file_loads_without_a_warning() -> None:
     assert BrokerConfig.parse(read_properties(str(SERVER))).warnings == ()
 
 
-def test_what_the_shipped_broker_file_comments_out_has_good_values() -> None:
+def test_commented_out_values_of_the_shipped_broker_file_are_valid() -> None:
     for name, value in everything(SERVER).items():
         if value:
             BROKER_OPTIONS[name].parse(value)
@@ -177,7 +177,7 @@ PAGES_WITH_TABLES = [
 
 @pytest.mark.parametrize("path", PAGES_WITH_TABLES, ids=lambda path: path.stem)
 def test_every_row_of_a_table_has_as_many_cells(path: Path) -> None:
-    """Else none of the table is shown."""
+    """A table with rows of different lengths is not rendered at all."""
     for table in re.split(r"(?m)^\.\. list-table::.*$", path.read_text())[1:]:
         rows: list[tuple[str, int]] = []
         for line in re.split(r"(?m)^(?=\S)", table)[0].splitlines():

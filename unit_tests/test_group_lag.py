@@ -1,4 +1,4 @@
-"""The arithmetic of lag: never negative, and nothing made up."""
+"""The arithmetic of lag: never negative, and None if it is unknown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_records(committed: int, end: int, records: int) -> None:
         (150, LogSpan(100, 200, 200, 1_000), 500),
         (200, LogSpan(100, 200, 200, 1_000), 0),
         (250, LogSpan(100, 200, 200, 1_000), 0),
-        (7, LogSpan(100, 200, 200, 1_000), 1_000),  # what was deleted has no size any more
+        (7, LogSpan(100, 200, 200, 1_000), 1_000),  # deleted records have no size any more
         (0, LogSpan(0, 0, 0, 0), 0),
         (5, LogSpan(5, 5, 5, 77), 0),
         (150, LogSpan(100, 200, 200), None),

@@ -1,4 +1,4 @@
-"""Counters, and how durations are remembered."""
+"""Counters, and the distribution of durations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where everything is installed, a skipped test fails the run unless its reason is allowed."""
+"""In CI, where everything is installed, a skipped test fails the run unless its reason is
+allowed."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def test_a_whole_module_that_skips_counts_too(
     ],
     ids=["a test", "a test that may", "a module"],
 )
-def test_what_skips_in_another_process_counts_too(
+def test_a_skip_in_a_worker_process_counts_too(
     suite: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     skipping: str,

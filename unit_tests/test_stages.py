@@ -1,4 +1,4 @@
-"""The table of stages names each integration test, and nothing that is not there."""
+"""The table of stages names each integration test, and only tests that exist."""
 
 from __future__ import annotations
 

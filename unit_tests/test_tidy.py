@@ -1,4 +1,4 @@
-"""The rules of the house that a machine can check. Each message says what to do."""
+"""The rules of the code base that a machine can check. Each message says how to comply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from unit_tests import lateness, sources
+from unit_tests import lateness, sources, wording
 from unit_tests.layers import FORBIDDEN, ORDER, TELLS_TIME, TIMED_FROM
 from unit_tests.sources import LINKED, ROOT, Import, Source
 
@@ -45,7 +45,7 @@ UNWANTED_WORDS: Final = {
     "a number of a work item": r"\b[Ii]ss" + r"ue #?\d",
 }
 COUNTS_TURNS: Final = "unit_tests/idle_loop.py"
-"""The one place that counts turns of the loop, for tests that try every moment."""
+"""The only file that counts turns of the loop, for tests that try every moment."""
 CLOCK_CALLS: Final = re.compile(r"(datetime\.)?(datetime|date)\.(now|utcnow|today)")
 
 FLOORS: Final = {
@@ -74,7 +74,7 @@ def floor(room: str, name: str) -> int:
 def may_import(importer: str, imported: str) -> bool:
     """Whether ORDER lets a module import another one."""
     if imported in ("pybroker", importer) or imported.startswith(importer + "."):
-        return True  # the version, or what a package shows of its own modules
+        return True  # the version, or a re-export of a package's own modules
     mine, theirs = importer.split("."), imported.split(".")
     depth = next(n for n, name in enumerate(mine) if theirs[n : n + 1] != [name])
     if depth == 0:
@@ -90,12 +90,12 @@ def starts_with(module: str, prefix: str) -> bool:
 
 
 def offences(items: list[Source], against: Callable[[Source], list[str]]) -> str:
-    """What is wrong in the files, a line each; empty if nothing is."""
+    """The offences in the files, a line each; empty if there are none."""
     return "".join(f"\n{source.label}: {each}" for source in items for each in against(source))
 
 
 def clock_readings(source: Source) -> list[str]:
-    """Where a module reads a clock of the machine's."""
+    """The lines in which a module reads a clock of the machine."""
     imports = [
         f"line {item.line}: import time" for item in source.outline.imports if item.module == "time"
     ]
@@ -255,7 +255,7 @@ def test_time_is_read_through_the_clock() -> None:
 
 
 LOADED_ON_DEMAND = frozenset({"pybroker.testing", "pybroker.spark", "pybroker.spark.etl"})
-"""Packages whose names are imported when somebody asks for them."""
+"""Packages whose names are imported on first access."""
 
 
 def test_a_package_file_holds_its_docstring_and_names_of_others_only() -> None:
@@ -297,6 +297,47 @@ def test_no_test_depends_on_how_fast_a_machine_is() -> None:
     assert not wrong, wrong
 
 
+def test_riddles_are_seen() -> None:
+    source = written(
+        "unit_tests.test_x",
+        '"""What is told."""\nclass C:\n    """Whatever is told."""\n'
+        'def test_who_asks():\n    """Nobody asks."""\nasync def what():\n    """Whoever."""\n',
+    )
+    assert wording.riddles(source) == [
+        "line 1: What is told.",
+        "line 5: Nobody asks.",
+        "line 7: Whoever.",
+    ]
+    assert wording.riddle_tests(source) == ["line 4: test_who_asks"]
+    assert wording.long_subjects(["x" * 72, "y" * 73]) == ["y" * 73]
+
+
+def test_docstrings_name_their_subject() -> None:
+    covered = [source for source in PACKAGE + TESTS if wording.is_covered(source.label)]
+    wrong = offences(covered, wording.riddles)
+    assert not wrong, f"begin with the subject, a noun or a verb:{wrong}"
+
+
+def test_names_of_tests_state_a_behaviour() -> None:
+    covered = [source for source in TESTS if wording.is_covered(source.label)]
+    wrong = offences(covered, wording.riddle_tests)
+    assert not wrong, f"name subject, verb and object:{wrong}"
+
+
+@pytest.mark.parametrize("beginning", wording.NOT_REWORDED)
+def test_the_list_of_files_that_are_not_reworded_names_files(beginning: str) -> None:
+    assert any(source.label.startswith(beginning) for source in PACKAGE + TESTS)
+
+
+def test_subjects_of_commits_are_short() -> None:
+    command = ["git", "log", "--format=%s", f"{wording.SUBJECTS_SINCE}..HEAD"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("the commits are not in this clone")
+    wrong = wording.long_subjects(listed.stdout.splitlines())
+    assert not wrong, f"at most {wording.SUBJECT_LENGTH_MAX} characters: " + "; ".join(wrong)
+
+
 def python_folders() -> Iterator[Path]:
     files = {source.path for source in chain(PACKAGE, TESTS)}
     return iter(sorted({path.parent for path in files if "docs" not in path.parts}))
@@ -320,14 +361,14 @@ def test_a_folder_of_the_top_is_a_package_through_a_relative_link(folder: str) -
 
 
 def names_in_git(*options: str) -> list[str]:
-    """None where there is no git."""
+    """The names of the files in git; empty without git."""
     command = ["git", "ls-files", *options]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return listed.stdout.splitlines() if listed.returncode == 0 else []
 
 
 def test_no_link_leads_out_of_the_sources() -> None:
-    """Where it is checked out it takes the place of what git passes over, such as a virtual
+    """A checked-out link would replace an ignored path of the same name, such as a virtual
     environment."""
     links = [ROOT / name for name in names_in_git("--cached") if (ROOT / name).is_symlink()]
     outside = [str(link) for link in links if link.readlink().is_absolute()]
@@ -335,7 +376,7 @@ def test_no_link_leads_out_of_the_sources() -> None:
 
 
 def project_texts() -> list[Path]:
-    """The project's own text files: those of git, or of the folders where there is no git."""
+    """The project's own text files: those of git, or those of the folders if there is no git."""
     names = names_in_git("--cached", "--others", "--exclude-standard")
     paths = [ROOT / name for name in names] or [source.path for source in PACKAGE + TESTS]
     return [

@@ -1,4 +1,4 @@
-"""The race's command line, and its course: which measure when, against whom."""
+"""The race's command line, and its course: the order of measures and contestants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Final
 
 from benchmarks.racing import lifecycle, loads, processes, report
 from benchmarks.racing.contestants import OURS, Contestant, Field, rotated
-from benchmarks.racing.measures import Figures, Scale, Standing
+from benchmarks.racing.measures import Figures, RunningMeasures, Scale
 from benchmarks.racing.results import Results, Sample, about_this_machine
 from integration_tests import maven
 from integration_tests.apache import ApacheZooKeeper
@@ -26,14 +26,14 @@ from unit_tests.patience import WaitFailed
 
 Lone = Callable[[Field, Sequence[str], Scale], Iterator[tuple[str, Figures]]]
 LONE: Final[dict[str, Lone]] = {"start": lifecycle.start, "partitions": lifecycle.partitions}
-STANDING: Final = tuple(Standing(Scale()).runs)
+STANDING: Final = tuple(RunningMeasures(Scale()).runs)
 FAILURES: Final = (WaitFailed, ConnectionClosed, OSError, RuntimeError)
 DISK_BYTES_A_ROUND: Final = 7 * 10**9
 
 
 class Progress:
-    """Lines on standard error: what is done, and how long the rest will take, by what the same
-    measures took before."""
+    """Prints progress on standard error, with an estimate of the remaining time from earlier
+    rounds of the same measures."""
 
     def __init__(self, measures: Sequence[str], rounds: int) -> None:
         self._left = dict.fromkeys(measures, rounds)
@@ -45,7 +45,7 @@ class Progress:
         print(f"race {minutes:02d}:{seconds:02d} {text}", file=sys.stderr, flush=True)
 
     def done(self, measure: str, seconds: float) -> None:
-        """One round of a measure."""
+        """Note the end of one round of a measure."""
         self._left[measure] -= 1
         self._seconds[measure] = seconds
         known = sum(self._seconds.values()) / len(self._seconds)
@@ -64,13 +64,13 @@ class Race:
         self.results = Results(about_this_machine(), field.names)
 
     def run(self, rounds: int, minutes: float) -> None:
-        """All rounds; the last measures, which take the most time, have fewer when `minutes` are
-        over."""
+        """Run all rounds. The last measures, which take the most time, get fewer rounds if
+        `minutes` are over."""
         deadline = time.monotonic() + minutes * 60
         self._progress = Progress(self._chosen, rounds)
         with contextlib.ExitStack() as stack:
             standing: list[Contestant] = []
-            measures = Standing(self._scale)
+            measures = RunningMeasures(self._scale)
             if any(name in measures.runs for name in self._chosen):
                 standing = [self._entered(stack, name) for name in self._field.names]
                 for contestant in standing:
@@ -92,11 +92,13 @@ class Race:
         return contestant
 
     def _warm_up_seconds(self, contestant: Contestant) -> float:
-        """Only what is compiled while it runs needs all of it."""
+        """The warm-up time: only a contestant with a just-in-time compiler needs all of it."""
         share = 0.25 if contestant.name == OURS or contestant.name in self._field.commands else 1.0
         return self._scale.warm_up_seconds * share
 
-    def _round(self, number: int, standing: Sequence[Contestant], measures: Standing) -> None:
+    def _round(
+        self, number: int, standing: Sequence[Contestant], measures: RunningMeasures
+    ) -> None:
         by_name = {contestant.name: contestant for contestant in standing}
         order = rotated(list(by_name), number) if by_name else []
         for name in (name for name in self._chosen if name in measures.runs):
@@ -110,8 +112,8 @@ class Race:
         self._record(name, number, LONE[name](self._field, order, self._scale))
 
     def _record(self, name: str, number: int, found: Iterable[tuple[str, Figures]]) -> None:
-        """Takes a measure's figures as they come, and saves them. What fails is told, and missing
-        in the table; the race goes on."""
+        """Collect a measure's figures and save them. A failing measure is reported and missing in
+        the table; the race goes on."""
         begun = time.monotonic()
         try:
             for who, figures in found:
@@ -173,7 +175,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def chosen_measures(only: str) -> list[str]:
-    """In the order in which they run."""
+    """The measures to run, in their order."""
     known = (*STANDING, *LONE)
     wanted = [word for word in only.split(",") if word]
     unknown = [word for word in wanted if not any(name.startswith(word) for name in known)]
@@ -193,7 +195,7 @@ def further_contestants(texts: Sequence[str]) -> dict[str, str]:
 
 
 def check_machine(folder: Path, rounds: int) -> None:
-    """Ends the program with the reason where the race cannot be run."""
+    """End the program with the reason if the race cannot run here."""
     try:
         maven.java()
         maven.class_path()
@@ -208,12 +210,12 @@ def check_machine(folder: Path, rounds: int) -> None:
 
 
 def end_by_signal(number: int, frame: FrameType | None) -> None:
-    """SIGTERM and SIGHUP end the race as Ctrl-C does, so that no broker is left behind."""
+    """Handle SIGTERM and SIGHUP as Ctrl-C, so that no broker is left behind."""
     raise KeyboardInterrupt
 
 
 def show_report(options: argparse.Namespace) -> None:
-    """What `--report` asks for."""
+    """Print the report for `--report`."""
     try:
         results = Results.load(options.report)
         if options.into is not None:

@@ -93,7 +93,7 @@ class Cluster:
         return self.admin.list_topics(topic, timeout=20)
 
     def topic(self, partitions: int) -> str:
-        """A new topic, every partition of which has a leader and all replicas in sync."""
+        """Create a topic and wait until every partition has a leader and all replicas in sync."""
         self._topics += 1
         name = f"race-{self._topics}"
         created = self.admin.create_topics([NewTopic(name, partitions, BROKERS)])
@@ -119,7 +119,7 @@ class Cluster:
         wait_until(met, what=f"{self.name}: {what}")
 
     def kill(self, broker: int) -> None:
-        """SIGKILL, without waiting for what others make of it."""
+        """SIGKILL, without waiting for the failover."""
         self.servers[broker].process.kill9()
 
 
@@ -166,8 +166,8 @@ def _require_all(cluster: Cluster, topic: str, count: int) -> None:
 
 
 class Acks:
-    """One record after the other to one partition, at a fixed rate; when each was sent and
-    acknowledged."""
+    """Sends one record after the other to one partition, at a fixed rate, and records the times of
+    sending and acknowledgement."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._producer = confluent_kafka.Producer(
@@ -186,7 +186,7 @@ class Acks:
         )
         self._topic = topic
         self.done: list[tuple[float, float]] = []
-        """When it was sent, when it was acknowledged (seconds of `time.perf_counter`)."""
+        """The times of sending and acknowledgement (seconds of `time.perf_counter`)."""
 
     def send(self) -> None:
         begun = time.perf_counter()
@@ -219,13 +219,13 @@ def latency(cluster: Cluster, scale: Scale) -> Figures:
 
 
 def leader_kill(cluster: Cluster, scale: Scale) -> Figures:
-    """By plain requests to every broker that is left, each 5 ms: libraries look for a new leader
-    once a second, which would be what is measured."""
+    """Measured by plain requests to every remaining broker, every 5 ms: libraries look for a new
+    leader once a second, which would dominate the result."""
     topic = cluster.topic(1)
     leader = cluster.metadata(topic).topics[topic].partitions[0].leader
     batch = batch_of(b"v" * 100)
     with Connection(cluster.servers[leader].bootstrap) as connection:
-        # Who told of the new leader may be quicker than who told the leader.
+        # A broker's metadata may name the new leader before that broker itself knows that it leads.
         cluster.until(lambda: produce_one(connection, topic, batch).error_code == 0, "it leads")
     with contextlib.ExitStack() as stack:
         others = [
@@ -276,11 +276,11 @@ MEASURES: Final = {
     "controller-kill": Measure(controller_kill),
 }
 STANDING: Final = ("produce-100", "produce-1024", "latency")
-"""They share one cluster, which is warm when it counts."""
+"""These measures share one cluster, which is warm when they begin."""
 
 
 def warm_up(cluster: Cluster, names: Sequence[str], scale: Scale) -> None:
-    """What compiles itself while it runs shall have done so."""
+    """Run loads until a just-in-time compiler has compiled the code."""
     deadline = time.monotonic() + scale.warm_up_seconds * (0.25 if cluster.name == OURS else 1.0)
     while time.monotonic() < deadline:
         for name in names:
@@ -290,7 +290,7 @@ def warm_up(cluster: Cluster, names: Sequence[str], scale: Scale) -> None:
 def rounds_of(
     names: Sequence[str], rounds: int, scale: Scale, folder: Path, zookeeper: str
 ) -> Iterator[tuple[str, str, Figures]]:
-    """(measure, contestant, figures), as they come."""
+    """Yield (measure, contestant, figures) of each round."""
     for number in range(rounds):
         order = (OURS, APACHE) if number % 2 == 0 else (APACHE, OURS)
         standing = [name for name in names if name in STANDING]

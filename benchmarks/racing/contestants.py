@@ -1,6 +1,5 @@
-"""Who races: brokers that are started, stopped, killed and asked alike.
-
-Each has its own folder and its own part of one ZooKeeper. What is measured stands elsewhere.
+"""The contestants of the race: brokers with one interface to start, stop, kill and query them.
+Each has its own folder and its own chroot in one ZooKeeper. The measures are in other modules.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ OURS: Final = "pybroker"
 APACHE: Final = "Apache Kafka"
 HEAP_MIB: Final = 1024
 SERVER_PROPERTIES: Final = {"auto.create.topics.enable": "false"}
-"""The same for both, beside their defaults."""
+"""The options that both brokers get, besides their defaults."""
 
 READY_SECONDS_MAX: Final = 300.0
 REQUEST_SECONDS_MAX: Final = 180.0
@@ -50,15 +49,16 @@ _METADATA_VERSION: Final = 4
 _LATEST: Final = -1
 _TOPIC_EXISTS: Final = 36
 _NO_BROKERS_YET: Final = 38
-"""INVALID_REPLICATION_FACTOR: what a broker says that has not heard of its own registration."""
+"""INVALID_REPLICATION_FACTOR: the error of a broker that does not know its own registration
+yet."""
 
 
 class NotReady(RuntimeError):
-    """A broker did not do in time what the race needs of it."""
+    """A broker did not become ready in time."""
 
 
 class Server(Protocol):
-    """A broker's process and how it is started and ended."""
+    """A broker's process, with its start and stop."""
 
     port: int
     data: Path
@@ -76,7 +76,7 @@ class Server(Protocol):
 
 
 class CommandServer:
-    """Any program that serves Kafka's protocol on a port of 127.0.0.1; it forgets its data."""
+    """Any program that serves Kafka's protocol on a port of 127.0.0.1 and keeps no data."""
 
     def __init__(self, command: str, folder: Path) -> None:
         self.port = free_port()
@@ -110,7 +110,7 @@ class CommandServer:
 
 
 class Contestant:
-    """One broker in the race, with what every measure asks of it."""
+    """One broker in the race, with the operations that measures need."""
 
     def __init__(self, name: str, server: Server) -> None:
         self.name = name
@@ -132,20 +132,20 @@ class Contestant:
 
     @property
     def output_at_end(self) -> str | None:
-        """The last lines of a broker that has ended by itself; None while it runs."""
+        """The last output lines of a broker that has ended by itself; None while it runs."""
         process = self._server.process
         return None if process.running else process.output[-2000:]
 
     @property
     def target(self) -> Target:
-        """The same, as the request benchmark wants it."""
+        """This broker as a target of the request benchmark."""
         return Meter(("127.0.0.1", self._server.port), self.pid)
 
     def launch(self) -> None:
         self._server.launch()
 
     def start(self) -> None:
-        """Returns when the broker answers."""
+        """Start the broker; returns when it answers."""
         self.launch()
         self._manages_topics = wait_for(self._versions, self, "it answers ApiVersions")
 
@@ -155,7 +155,7 @@ class Contestant:
         return any(item.api_key == ApiKey.CREATE_TOPICS for item in answer.api_keys)
 
     def stop(self) -> None:
-        """SIGTERM; with many partitions it takes its time."""
+        """SIGTERM; with many partitions the stop takes long."""
         process = self._server.process
         process.signal(signal.SIGTERM)
         process.wait()
@@ -174,7 +174,7 @@ class Contestant:
         return connection
 
     def new_topic(self, partitions: int = 1) -> str:
-        """A topic of which every partition has a leader."""
+        """Create a topic and wait until every partition has a leader."""
         name = f"race-{next(self._numbers)}"
         if self._manages_topics:
             self.create([name], partitions)
@@ -182,7 +182,7 @@ class Contestant:
         return name
 
     def create(self, names: Sequence[str], partitions: int) -> None:
-        """Topics without waiting for their leaders."""
+        """Create topics without waiting for their leaders."""
         topics = [
             CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
             for name in names
@@ -237,9 +237,9 @@ class Contestant:
         return found.offset
 
     def start_afresh(self) -> None:
-        """Lets a broker that cannot have new topics begin with empty logs. Nothing is deleted
-        during a race: the memory of deleted files would go back to the host of a virtual machine,
-        and be dear to the next who uses it."""
+        """Restart a broker that cannot create topics with empty logs. Nothing is deleted during a
+        race: the memory of deleted files would go back to the host of a virtual machine, and
+        reusing it would be expensive."""
         if not self._manages_topics:
             self.close()
             self.start()
@@ -253,9 +253,8 @@ class Meter(Target):
 
 
 def wait_for(condition: Callable[[], bool | None], contestant: Contestant, what: str) -> bool:
-    """The first answer that is not None; what cannot connect or is cut off is asked again.
-
-    The pause between grows with what asking takes, so that the question is no load of its own.
+    """Wait for the first result that is not None, trying again after connection errors. The pause
+    between attempts grows with their duration, so that they cause little load.
     """
     deadline = time.monotonic() + READY_SECONDS_MAX
     while (begun := time.monotonic()) < deadline:
@@ -271,7 +270,7 @@ def wait_for(condition: Callable[[], bool | None], contestant: Contestant, what:
 
 @dataclass(frozen=True)
 class Field:
-    """Where contestants come from: their folders, their ZooKeeper, and the further ones."""
+    """Creates contestants: their folders, their ZooKeeper, and the additional servers."""
 
     folder: Path
     zookeeper: str
@@ -283,7 +282,7 @@ class Field:
         return [OURS, APACHE, *self.commands]
 
     def contestant(self, name: str) -> Contestant:
-        """A new one with an empty folder; it is not started."""
+        """A new contestant with an empty folder; it is not started."""
         number = next(self.numbers)
         folder = self.folder / str(number)
         zookeeper = f"{self.zookeeper}/race-{number}"
@@ -291,7 +290,7 @@ class Field:
 
     def _server(self, name: str, folder: Path, zookeeper: str) -> Server:
         if name == OURS:
-            # As users have it, but on a free port.
+            # As for users, but on a free port.
             overrides = {**SERVER_PROPERTIES, "pybroker.http.listener": "127.0.0.1:0"}
             return PybrokerProcess(folder, zookeeper=zookeeper, overrides=overrides)
         if name == APACHE:

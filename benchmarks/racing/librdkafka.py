@@ -1,8 +1,7 @@
-"""librdkafka as confluent-kafka brings it, called directly with thousands of messages a call.
-
-confluent-kafka's own classes make a Python object of each message, which costs more than the broker
-spends on it: the client would be measured. So this is the same library, by ctypes; the consumer
-hands messages to a function of the C library that does nothing.
+"""librdkafka from confluent-kafka's wheel, called directly with thousands of messages per call.
+confluent-kafka's own classes make a Python object of each message, which costs more than the
+broker's work for it, so the client would be measured. Therefore this module calls the library by
+ctypes; the consumer passes messages to a C function that does nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _QUEUE_FULL_PAUSE_SECONDS: Final = 0.002
 
 
 class ClientFailed(RuntimeError):
-    """The client could not do what the measure asked for."""
+    """The client failed during a measure."""
 
 
 class _Message(ctypes.Structure):
@@ -116,7 +115,7 @@ class Producer(_Client):
         partition: int = 0,
         **options: object,
     ) -> None:
-        """`values` are what `send` takes from, in turn; `options` are librdkafka's, with
+        """`send` takes its values from `values` in turn; `options` are librdkafka's, with
         underscores for dots."""
         self._partition = partition
         super().__init__(
@@ -141,7 +140,7 @@ class Producer(_Client):
         return self
 
     def send(self, count: int) -> None:
-        """Queues so many messages; waits where the queue is full."""
+        """Queue `count` messages; waits while the queue is full."""
         while count:
             wanted = min(count, len(self._messages))
             queued = self._library.rd_kafka_produce_batch(
@@ -152,7 +151,8 @@ class Producer(_Client):
                 time.sleep(_QUEUE_FULL_PAUSE_SECONDS)
 
     def flush(self) -> None:
-        """Returns when every message was answered, or was given up: see the end of the log."""
+        """Wait until every message was acknowledged or has failed; the log end shows how many were
+        stored."""
         if self._library.rd_kafka_flush(self._handle, FLUSH_MS_MAX):
             raise ClientFailed(f"messages were not answered within {FLUSH_MS_MAX} ms")
 
@@ -188,7 +188,7 @@ class Consumer(_Client):
         super().__exit__(kind, error, traceback)
 
     def skip(self, count: int) -> int:
-        """Consumes at least `count` messages; how many."""
+        """Consume at least `count` messages; return their number."""
         done, last_news = 0, time.monotonic()
         while done < count:
             got = self._library.rd_kafka_consume_callback(self._topic, 0, 100, self._ignore, None)
@@ -199,7 +199,8 @@ class Consumer(_Client):
         return done
 
     def next_arrival(self, wait_ms: int) -> float | None:
-        """When the next message came (seconds of `time.perf_counter`), None if none did."""
+        """The arrival time of the next message (seconds of `time.perf_counter`), None if there was
+        none."""
         message = self._library.rd_kafka_consume(self._topic, 0, wait_ms)
         arrived = time.perf_counter()
         if not message:

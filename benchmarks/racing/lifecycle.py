@@ -16,8 +16,8 @@ _SETTLE_SECONDS = 3.0
 
 
 def start(field: Field, names: Sequence[str], scale: Scale) -> Iterator[tuple[str, Figures]]:
-    """Start times with one topic; then memory and processor time of brokers that have nothing to
-    do, all of them at the same time."""
+    """Start times with one topic; then memory and processor time of idle brokers, all of them at
+    the same time."""
     with contextlib.ExitStack() as stack:
         running, figures = [], {}
         for name in names:
@@ -43,7 +43,7 @@ def start(field: Field, names: Sequence[str], scale: Scale) -> Iterator[tuple[st
 
 def start_times(contestant: Contestant) -> Figures:
     """Seconds from the process to the answer: first to ApiVersions and, on the same data again, to
-    Metadata with a leader for the topic. The broker runs afterwards."""
+    Metadata with a leader for the topic. The broker keeps running afterwards."""
     begun = time.perf_counter()
     contestant.start()
     first = time.perf_counter() - begun

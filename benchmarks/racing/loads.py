@@ -1,7 +1,7 @@
-"""What clients do to a broker, and what that takes: one function a load, each with its result.
+"""The loads of clients on a broker: one function per load, each with its result.
 
-The loads know one running contestant and a topic. How often, in which order and against whom is
-not their business.
+The loads know one running contestant and a topic. Other modules decide how often, in which order
+and against which broker a load runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SETTLE_SECONDS: Final = 2.0
 
 @dataclass(frozen=True)
 class Throughput:
-    """What a stream of values took. Bytes are those of the values, before compression."""
+    """The result of a stream of values. Bytes are those of the values, before compression."""
 
     mb_per_second: float
     cpu_seconds_per_gb: float
@@ -49,7 +49,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds."""
+    """Quantiles of latency in milliseconds."""
 
     p50: float
     p99: float
@@ -63,8 +63,8 @@ class Requests:
 
 
 def values(size: int) -> list[bytes]:
-    """Values as services write them: JSON lines of words and numbers, the same in every run. Lz4
-    makes about half of them."""
+    """Values as typical services write them: JSON lines of words and numbers, the same in every
+    run. Lz4 compresses them to about half."""
     source = random.Random(size)
     words = [
         "".join(source.choices("abcdefghijklmnopqrstuvwxyz", k=source.randint(3, 9)))
@@ -80,7 +80,8 @@ def values(size: int) -> list[bytes]:
 
 
 def throughput(contestant: Contestant, cpu: float, started: float, size: int) -> Throughput:
-    """What happened since `started` (time.perf_counter) at `cpu`, for `size` bytes."""
+    """The throughput since `started` (time.perf_counter) with CPU time `cpu` then, for `size`
+    bytes."""
     elapsed = time.perf_counter() - started
     used = processes.cpu_seconds(contestant.pid) - cpu
     return Throughput(size / elapsed / MEGABYTE, used / size * GIGABYTE)
@@ -95,7 +96,7 @@ def produce(
     codec: str,
     acks: str,
 ) -> Throughput:
-    """Sends `count` messages through librdkafka and waits for all answers."""
+    """Send `count` messages through librdkafka and wait for all answers."""
     options = {"compression_codec": codec, "acks": acks, "linger_ms": 5}
     with Producer(contestant.bootstrap, topic, messages, **options) as producer:
         producer.send(1)
@@ -114,7 +115,7 @@ def produce(
 def consume(
     contestant: Contestant, topic: str, offset: int, count: int, *, size: int, passes: int
 ) -> Throughput:
-    """Reads `count` messages of `size` bytes, as often as asked, with a new consumer each time."""
+    """Read `count` messages of `size` bytes, `passes` times, with a new consumer each time."""
     done = 0
     cpu, started = processes.cpu_seconds(contestant.pid), time.perf_counter()
     for _ in range(passes):
@@ -148,9 +149,9 @@ def percentiles(seconds: Sequence[float]) -> Latency:
 
 
 def end_to_end(contestant: Contestant, topic: str, *, acks: int, seconds: float) -> Latency:
-    """From sending a record to its arrival at a consumer that waits, by plain sockets: one thread
-    sends at fixed times whether answers come or not, so that a pause of the broker delays every
-    record that falls into it."""
+    """The latency from sending a record to its arrival at a waiting consumer, by plain sockets:
+    one thread sends at fixed times regardless of answers, so that a pause of the broker delays
+    every record sent during it."""
     frame = produce_frame(0, 1, b"v" * 100, topic=topic, acks=acks)
     with contestant.target.connect() as producer, contestant.target.connect() as consumer:
         ask(producer, frame)
@@ -181,9 +182,8 @@ def end_to_end(contestant: Contestant, topic: str, *, acks: int, seconds: float)
 
 
 class _Arrivals:
-    """The times at which the records of a topic came, in their order.
-
-    A Fetch is always under way. All batches have one record and the same size.
+    """The arrival times of the records of a topic, in order. A Fetch is always in flight. All
+    batches have one record and the same size.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class _Arrivals:
         )
 
     def read(self) -> None:
-        """Takes what has come; there must be something."""
+        """Read the received bytes; there must be some."""
         part = self._connection.recv(MEGABYTE)
         if not part:
             raise ClientFailed("the broker closed the consumer's connection")
@@ -238,7 +238,7 @@ def records_bytes(frame: bytes, topic: str) -> int:
 def end_to_end_by_client(
     contestant: Contestant, topic: str, *, acks: str, seconds: float
 ) -> Latency:
-    """The same through librdkafka with linger 0; a thread consumes."""
+    """As `end_to_end`, through librdkafka with linger 0; a thread consumes."""
     count = int((seconds + _SETTLE_SECONDS) * RATE)
     sent: list[float] = []
     arrived: list[float] = []
@@ -276,8 +276,8 @@ def end_to_end_by_client(
 
 @dataclass(frozen=True)
 class Crowd:
-    """What idle connections cost: all of them in seconds, one of them in KiB, and how long a
-    Produce beside them takes."""
+    """The cost of idle connections: seconds to open all, KiB per connection, and the time of a
+    Produce beside them."""
 
     connect_seconds: float
     kib_each: float
@@ -285,7 +285,7 @@ class Crowd:
 
 
 def idle_connections(contestant: Contestant, topic: str, count: int) -> Crowd:
-    """Opens connections that ask for nothing after a first Metadata."""
+    """Open connections that send nothing after a first Metadata request."""
     allow_files(count + 1000)
     hello = framed(ApiKey.METADATA, MetadataRequest(topics=[]))
     frame = produce_frame(0, 1, b"v" * 100, topic=topic)
@@ -309,7 +309,7 @@ def idle_connections(contestant: Contestant, topic: str, count: int) -> Crowd:
 
 
 def times(connection: socket.socket, frame: bytes, count: int) -> list[float]:
-    """Seconds of each of so many requests, one after the other."""
+    """The seconds of each of `count` requests, one after the other."""
     taken = []
     for _ in range(count):
         started = time.perf_counter()
@@ -327,7 +327,7 @@ def metadata_milliseconds(contestant: Contestant, count: int) -> float:
 
 
 def allow_files(count: int) -> None:
-    """Raises the limit of open files, which children inherit, as far as the machine lets us.
+    """Raise the limit of open files, which children inherit, as far as the machine allows.
 
     Raises ClientFailed if that is not enough.
     """

@@ -1,6 +1,5 @@
-"""The measures of brokers that run all the time: which loads, with how much, on which topics.
-
-Brokers that are started and stopped stand in `lifecycle`.
+"""The measures of brokers that run all the time: their loads, amounts and topics. The measures of
+starting and stopping are in `lifecycle`.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from benchmarks.racing.contestants import Contestant
 from benchmarks.racing.metrics import ACKS, CODECS, SIZES, produce_name
 
 Figures = Mapping[str, float]
-"""From the metric's name in its measure to the figure."""
+"""Metric's name within its measure -> figure."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything."""
+    """The amounts of each measure."""
 
     messages: Mapping[int, int] = field(default_factory=lambda: {100: 1_500_000, 1024: 300_000})
     hot_passes: Mapping[int, int] = field(default_factory=lambda: {100: 3, 1024: 3})
@@ -35,7 +34,7 @@ class Scale:
     partitions_each: int = 100
 
     def quick(self) -> Scale:
-        """Enough to see that everything works."""
+        """Small amounts, to see that everything works."""
         return replace(
             self,
             messages={size: count // 5 for size, count in self.messages.items()},
@@ -49,7 +48,7 @@ class Scale:
         )
 
 
-class Standing:
+class RunningMeasures:
     """The measures of one round against brokers that run. Owns the topics of the round."""
 
     def __init__(self, scale: Scale) -> None:
@@ -73,20 +72,20 @@ class Standing:
         self.runs["connections"] = self._connections
 
     def run(self, name: str, contestant: Contestant) -> Figures:
-        """One measure, after what the disk still has to write is written."""
+        """Run one measure, after pending writes have reached the disk."""
         os.sync()
         return self.runs[name](contestant)
 
     def warm_up(self, contestant: Contestant, seconds: float) -> None:
-        """Every load in turn until the time is over: what compiles itself while it runs shall have
-        done so."""
+        """Run every load in turn until the time is over, so that a just-in-time compiler has
+        compiled the code."""
         scale = replace(
             self.scale,
             messages={size: count // 4 for size, count in self.scale.messages.items()},
             request_seconds=min(1.0, self.scale.request_seconds),
             latency_seconds=0.5,
         )
-        warm = Standing(scale)
+        warm = RunningMeasures(scale)
         deadline = time.monotonic() + seconds
         while True:
             for name, run in warm.runs.items():
@@ -97,7 +96,7 @@ class Standing:
                     return
 
     def end_round(self, contestant: Contestant) -> None:
-        """The next round has topics of its own."""
+        """Drop the round's topics: the next round uses new ones."""
         for key in [key for key in self._written if key[0] == contestant.name]:
             del self._written[key]
         contestant.start_afresh()
@@ -120,7 +119,7 @@ class Standing:
     def _consume_hot(self, contestant: Contestant, *, size: int) -> Figures:
         topic, offset = self._topic_with_records(contestant, size)
         count = self.scale.messages[size]
-        loads.consume(contestant, topic, offset, count, size=size, passes=1)  # now it is cached
+        loads.consume(contestant, topic, offset, count, size=size, passes=1)  # fills the cache
         passes = self.scale.hot_passes[size]
         done = loads.consume(contestant, topic, offset, count, size=size, passes=passes)
         return {"rate": done.mb_per_second, "cpu": done.cpu_seconds_per_gb}
@@ -173,7 +172,7 @@ class Standing:
 
 
 REQUEST_LOADS: Final = (("unbatched-1", 1, 1), ("unbatched-4", 1, 4), ("batched-4", 100, 4))
-"""Measure, records a request, requests under way on each connection."""
+"""Measure, records per request, requests in flight on each connection."""
 
 
 def latency_figures(latency: loads.Latency) -> Figures:

@@ -1,4 +1,4 @@
-"""What is measured, in which unit, and what we want of it: the table that the report prints.
+"""The metrics with their units and goals: the table that the report prints.
 
 A metric's key is "measure/metric". Goals are ratios of our figure to another contestant's.
 """
@@ -37,8 +37,8 @@ BARE_PER_REQUEST: Final = Goal(0.5, at_least=True)
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of the table. `goal` is against Apache Kafka, `bare_goal` against a broker that does
-    nothing beside its loads, if one races."""
+    """One line of the table. `goal` is against Apache Kafka, `bare_goal` against a minimal broker
+    that does nothing but the loads, if one races."""
 
     key: str
     title: str

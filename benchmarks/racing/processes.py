@@ -1,6 +1,5 @@
-"""What processes use: processor time and memory of a process and its children, and the page cache.
-
-Linux only. Nothing here knows what the processes are.
+"""The resources of processes: processor time and memory of a process and its children, and the
+page cache. Linux only. Nothing here depends on the kind of process.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Memory:
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all that it started."""
+    """The process and all its descendants."""
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
@@ -44,7 +43,7 @@ def _cpu_clock(pid: int) -> float:
     """
     try:
         return time.clock_gettime((~pid << 3) | 2)
-    except OSError:  # it has just ended
+    except OSError:  # the process has just ended
         return 0.0
 
 
@@ -65,14 +64,14 @@ def _kib(text: str, name: str) -> int:
 
 
 def bytes_from_disk(pid: int) -> int:
-    """What the process made the disk deliver so far."""
+    """The bytes that the process has read from the disk so far."""
     text = Path(f"/proc/{pid}/io").read_text(encoding="ascii")
     found = re.search(r"^read_bytes: (\d+)", text, re.MULTILINE)
     return int(found.group(1)) if found else 0
 
 
 def drop_from_page_cache(folder: Path) -> None:
-    """Writes the segment files below `folder` to the disk and forgets their cached pages."""
+    """Write the segment files below `folder` to the disk and drop their cached pages."""
     for path in folder.rglob("*.log"):
         with _opened(path) as file:
             os.fsync(file)
@@ -89,7 +88,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def fill_page_cache(folder: Path) -> None:
-    """Fills memory that nobody uses with cached pages of an empty file, which stays in `folder`.
+    """Fill free memory with cached pages of an empty file, which stays in `folder`.
 
     A virtual machine gets memory from its host when a page is first written, and may give free
     pages back: the first use of a page then costs ten times as much as copying data into it. Pages

@@ -1,4 +1,4 @@
-"""What a race says to people: a table for the terminal, one for the documents, and a plot.
+"""The report of a race: a table for the terminal, one for the documents, and a plot.
 
 Everything comes from `Results`; nothing is measured here.
 """
@@ -23,7 +23,7 @@ BEGIN, END = ".. The race's table begins.", ".. The race's table ends."
 
 @dataclass(frozen=True)
 class Row:
-    """A metric with all that was found: figures by contestant, our ratios by contestant."""
+    """A metric with its results: figures by contestant, our ratios by contestant."""
 
     metric: Metric
     figures: dict[str, Spread]
@@ -41,7 +41,7 @@ def verdict(goal: Goal | None, ratio: Spread | None) -> str:
 
 
 def rows(results: Results) -> Iterator[Row]:
-    """Those metrics of which anything is known."""
+    """The metrics with results."""
     for metric in METRICS.values():
         found = {
             name: Spread.of(list(results.figures(metric.key, name).values()))
@@ -57,7 +57,7 @@ def rows(results: Results) -> Iterator[Row]:
 
 
 def number(value: float) -> str:
-    """Three digits that count."""
+    """Format a number with three significant digits."""
     if value >= 100 or value == 0:
         return f"{value:,.0f}"
     digits = 1 if value >= 10 else 2 if value >= 1 else 3
@@ -108,7 +108,7 @@ def rounds(results: Results) -> int:
 
 
 def fewer_rounds(results: Results) -> str:
-    """Which measures have fewer rounds than the others, since the time was over."""
+    """The measures with fewer rounds than the others, because the time was over."""
     found: dict[str, set[int]] = {}
     for sample in results.samples:
         found.setdefault(sample.measure, set()).add(sample.round)
@@ -117,7 +117,7 @@ def fewer_rounds(results: Results) -> str:
 
 
 def summary(results: Results) -> str:
-    """What the figures are of."""
+    """The description of the run: machine, versions, rounds."""
     about = results.about
     return (
         f"{about['date']}, {about['cores']} cores, {about['memory']} of memory, {about['system']}; "
@@ -126,7 +126,7 @@ def summary(results: Results) -> str:
 
 
 def table(results: Results) -> str:
-    """For the terminal."""
+    """The table for the terminal."""
     lines = [headings(results), *(cells(results, row) for row in rows(results))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = [
@@ -140,7 +140,7 @@ def table(results: Results) -> str:
 
 
 def rst(results: Results) -> str:
-    """The same for docs/performance.rst."""
+    """The table for docs/performance.rst."""
     lines = [headings(results), *(cells(results, row) for row in rows(results))]
     return "\n".join(
         [
@@ -156,9 +156,8 @@ def rst(results: Results) -> str:
 
 
 def put_into(document: Path, results: Results) -> None:
-    """Replaces the table in a document that has the two comments.
-
-    Raises ValueError if it has not.
+    """Replace the table between the two comments of a document. Raises ValueError without the
+    comments.
     """
     before, begin, rest = document.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -174,7 +173,7 @@ def _list_table_row(line: Sequence[str]) -> str:
 
 
 def plot(results: Results, path: Path) -> None:
-    """A bar a metric: our ratio to Apache Kafka with its spread, and the goal as a mark."""
+    """Plot a bar per metric: our ratio to Apache Kafka with its spread, and the goal as a mark."""
     shown = [row for row in rows(results) if APACHE in row.ratios][::-1]
     if not shown:
         return

@@ -1,4 +1,4 @@
-"""What a race has found so far: samples in a JSON file that is whole after each measure."""
+"""The results of a race so far: samples in a JSON file that is complete after each measure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Sample:
 
 @dataclass
 class Results:
-    """All samples, and where and when they were taken."""
+    """All samples, with the machine and the time of the run."""
 
     about: dict[str, str]
     contestants: list[str]
     samples: list[Sample] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        """Replaces the file in one step."""
+        """Replace the file atomically."""
         content = {
             "about": self.about,
             "contestants": self.contestants,
@@ -52,7 +52,7 @@ class Results:
 
     @property
     def others(self) -> list[str]:
-        """Those beside us and Apache Kafka."""
+        """The contestants other than pybroker and Apache Kafka."""
         return [name for name in self.contestants if name not in (OURS, APACHE)]
 
     def figures(self, key: str, contestant: str) -> dict[int, float]:
@@ -67,7 +67,7 @@ class Results:
         }
 
     def ratios(self, key: str, other: str) -> list[float]:
-        """Ours to the other's, in the rounds that have both."""
+        """The ratios of our figure to the other's, in the rounds that have both."""
         ours, theirs = self.figures(key, OURS), self.figures(key, other)
         return [ours[number] / theirs[number] for number in ours if theirs.get(number)]
 
@@ -88,7 +88,7 @@ class Spread:
 
 
 def about_this_machine() -> dict[str, str]:
-    """What a reader must know of the run."""
+    """The facts of this machine that a reader of the figures needs."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),

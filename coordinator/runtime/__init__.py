@@ -1,2 +1,2 @@
-"""What group and transaction coordinators share: partitions of an internal topic whose leaders keep
-state in memory, every change of which is a record first."""
+"""The runtime of group and transaction coordinators: the leader of a partition of an internal
+topic keeps state in memory, and every change is appended as a record first."""

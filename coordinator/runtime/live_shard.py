@@ -1,10 +1,10 @@
-"""One shard on a broker that leads its partition: loaded, then at the service of its coordinator,
+"""One shard on the broker that leads its partition: it loads the log, then serves its coordinator,
 until it ends.
 
     LOADING -> SERVING          the log is replayed and committed, and the fence is taken
     LOADING, SERVING -> ENDED   another leader, no such partition, `resign`, stop
 
-A task of its own loads it; afterwards everything happens in the steps of whoever calls.
+A task of its own loads the shard. Afterwards all work happens in the tasks of the callers.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ C = TypeVar("C", bound=Coordinator)
 _RETRY_S: Final = 0.1
 _RETRY_S_MAX: Final = 5.0
 HAND_OVER_S: Final = 30.0
-"""How long a shard whose log is damaged waits for another replica to lead, which takes
-seconds. Then none is there, and what is whole is served."""
+"""How long a shard with a damaged log waits for another replica to lead; handing over leadership
+takes seconds. After that no other replica is available, and the shard serves the undamaged
+records."""
 
 
 class Phase(enum.Enum):
@@ -46,37 +47,38 @@ class Phase(enum.Enum):
 
 
 class Fence(Protocol):
-    """What keeps earlier coordinators of a partition from writing."""
+    """The fence that keeps earlier coordinators of a partition from writing."""
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """The version of the fence, now that it is ours; None: to be tried again at once. Raises
-        Superseded; BrokerError, CoordError and MalformedNode where it is to be tried again later.
+        """Take the fence and return its version; None if the caller shall try again at once.
+        Raises Superseded, and BrokerError, CoordError or MalformedNode if the caller shall try
+        again later.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ShardDependencies(Generic[C]):
-    """What all shards of a broker share."""
+    """The collaborators that all shards of a broker share."""
 
     make: Callable[[ShardContext], C]
-    """A new coordinator, empty."""
+    """Creates a new, empty coordinator."""
     fence: Fence
     clock: Clock
     rng: Rng
     blocking: Blocking
     loads: asyncio.Semaphore
-    """How many logs are read at a time."""
+    """Limits how many logs are read at a time."""
     log_limit: LogLimit
     commit_timeout_s: Callable[[], float]
     bytes_per_read: Callable[[], int]
     loaded: Callable[[int, float, Replay], None]
-    """Hears that a partition was loaded, in so many seconds."""
+    """Called when a partition has been loaded, with the seconds it took."""
     resigned: Callable[[int, str], None]
-    """Hears that the shard of a partition ended by itself."""
+    """Called when the shard of a partition has resigned."""
 
 
 class LiveShard(Generic[C]):
-    """The `ShardContext` of a real broker. Made when the broker begins to lead."""
+    """The `ShardContext` of a real broker. Created when the broker begins to lead."""
 
     def __init__(self, source: PartitionLog, around: ShardDependencies[C]) -> None:
         self._source = source
@@ -96,7 +98,7 @@ class LiveShard(Generic[C]):
         self._task.start(self._load)
 
     def end(self) -> None:
-        """Nothing is written, called or waited for any more. Idempotent."""
+        """End the shard: writes, callbacks and waits stop. Idempotent."""
         if self.phase is Phase.ENDED:
             return
         self.phase = Phase.ENDED
@@ -113,10 +115,10 @@ class LiveShard(Generic[C]):
             log.exception("coordinator failed at its end partition=%s", self._key)
 
     async def settled(self) -> None:
-        """Wait until it is not being loaded any more."""
+        """Wait until loading has succeeded or the shard has ended."""
         await self._task.finish()
 
-    # the context
+    # the ShardContext
 
     @property
     def partition(self) -> int:
@@ -140,7 +142,7 @@ class LiveShard(Generic[C]):
 
     @property
     def is_current(self) -> bool:
-        """Whether it is certain that nobody else coordinates this partition by now."""
+        """Whether it is certain that no other broker coordinates this partition now."""
         return self.phase is not Phase.ENDED and self._source.is_surely_led
 
     def require_current(self) -> None:
@@ -175,7 +177,7 @@ class LiveShard(Generic[C]):
             for offset, record in enumerate(records, end - len(records)):
                 self.coordinator.replay(StoredRecord(offset, now_ms, record.key, record.value))
         except Exception as error:
-            # What is in memory is not what is in the log; loading it anew makes them one again.
+            # The state in memory differs from the log; loading it anew makes them equal again.
             log.exception("replay failed partition=%s", self._key)
             self.resign(f"a record that was appended cannot be replayed: {error!r}")
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)) from error
@@ -230,7 +232,7 @@ class LiveShard(Generic[C]):
     # loading
 
     async def _load(self) -> None:
-        """Until it serves. Whatever is out of reach is tried again for as long as it leads."""
+        """Load the shard until it serves. Failed steps are tried again while the broker leads."""
         begun = self._around.clock.monotonic()
         replay = Replay(
             self._source,
@@ -264,7 +266,7 @@ class LiveShard(Generic[C]):
         self._around.loaded(self.partition, seconds, replay)
 
     async def _insist(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
-        """Do one step of loading until it succeeds. Raises Superseded."""
+        """Repeat one step of loading until it succeeds. Raises Superseded."""
         pause_s = _RETRY_S
         while self.phase is not Phase.ENDED:
             try:
@@ -296,8 +298,8 @@ class LiveShard(Generic[C]):
             )
 
     async def _replay(self, replay: Replay) -> None:
-        """Until everything is replayed and committed: what a next leader might not have must not
-        be answered."""
+        """Replay the log until all of it is replayed and committed: the shard must not answer with
+        a record that the next leader may not have."""
         source = self._source
         while replay.offset < source.end_offset:
             async with self._around.loads:
@@ -320,7 +322,7 @@ class LiveShard(Generic[C]):
 
 
 class _Timer:
-    """A `Timer` that its shard knows until it is over."""
+    """A `Timer` that its shard tracks until it has run or is cancelled."""
 
     __slots__ = ("_callback", "_key", "_known", "handle")
 

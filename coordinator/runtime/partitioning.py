@@ -1,5 +1,5 @@
-"""Which partition of an internal topic a group or a transactional id belongs to: as Kafka's brokers
-and tools work it out, and for ever, since the records lie there."""
+"""The partition of an internal topic that a group or a transactional id belongs to, as Kafka's
+brokers and tools compute it. The rule must never change, because the records lie there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def partition_of(name: str, partition_count: int) -> int:
 
 @lru_cache(maxsize=_NAMES_REMEMBERED)
 def _positive_hash(name: str) -> int:
-    """Java hashes the UTF-16 units of a string."""
+    """Java's String.hashCode, over the UTF-16 units, without the sign bit."""
     units = name.encode("utf-16-be", "surrogatepass")
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):

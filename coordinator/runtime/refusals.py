@@ -1,5 +1,5 @@
-"""Why a shard cannot go on, and what clients of a coordinator are told when its log does not take a
-record: the codes that they know from coordinators, as Kafka translates them."""
+"""The reason why a shard cannot go on, and the translation of the log's errors into the error
+codes that clients of coordinators expect, as in Kafka."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
 
 
 class Superseded(PybrokerError):
-    """The partition has another leader by now, or a later epoch, or is gone; the message says
+    """The partition has another leader or a later leader epoch, or was deleted; the message says
     which."""
 
 
 def as_told_to_clients(error: BrokerError) -> BrokerError:
-    """The error to raise instead of one of the log's."""
+    """Translate an error of the log into the error for the client."""
     return BrokerError(_TOLD.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
 
 

@@ -1,9 +1,9 @@
-"""Loading a shard: everything that the log holds goes to the coordinator's `replay`, in order.
+"""Loading a shard: every record of the log goes to the coordinator's `replay`, in order.
 
-A damaged batch is left out, with a line in the log, only where no other replica may have what it
-held: all the others of its partition shall not be lost with it. Else the broker is about to hand
-over the partition (`health/damaged_replicas.py`), and nothing may be answered meanwhile as if there
-had never been more.
+A damaged batch is left out, with a warning, only if no other replica may have its records; the
+other batches of the partition stay usable. If another replica may have them, the broker is about
+to hand over the partition (`health/damaged_replicas.py`), and meanwhile the shard must not answer as if
+the damaged batch had never existed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 _DECOMPRESSED_BYTES_MAX: Final = 32 * 1024**2
 _RECORDS_PER_TURN: Final = 500
 _LINES_MAX: Final = 20
-"""About what was left out of one partition; the rest is only counted."""
+"""The most log lines about left out batches of one partition; further ones are only counted."""
 
 Stored = StoredRecord | StoredMarker
 _UNREADABLE: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)
-"""Reading it again gives the same."""
+"""Errors that a second read would give again."""
 
 
 class Fault(NamedTuple):
@@ -43,7 +43,7 @@ class Fault(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What some batches hold, from an offset on, and where to go on."""
+    """The content of some batches from an offset on, and the offset to continue at."""
 
     stored: list[Stored]
     next_offset: int
@@ -52,26 +52,27 @@ class Decoded(NamedTuple):
 
 @dataclass(slots=True)
 class Replay:
-    """One run from the start of a log to its end; what it has done so far."""
+    """One replay of a log from its start to its end, and its progress."""
 
     source: PartitionLog
     coordinator: Coordinator
     blocking: Blocking
     bytes_per_read: int
     may_leave_out: Callable[[], bool] = lambda: True
-    """Asked where something is damaged."""
+    """Called if a batch is damaged: whether it may be left out, since no other replica may have
+    it."""
     offset: int = -1
-    """Where it is; -1: nowhere yet."""
+    """The next offset to read; -1 before the first read."""
     records: int = 0
     bytes_read: int = 0
     left_out: int = 0
-    """Batches and records that could not be used."""
+    """The number of batches and records that were left out."""
     _lines: int = field(default=0, repr=False)
 
     async def run(self) -> None:
-        """Up to the log end; goes on where an earlier call was broken off. Raises BrokerError where
-        the log cannot be read for now, or by us: CORRUPT_MESSAGE where it is damaged and that may
-        not be left out."""
+        """Replay up to the log end, continuing where an earlier call stopped. Raises BrokerError
+        if the log cannot be read at the moment, and CORRUPT_MESSAGE if it is damaged and another
+        replica may have the records."""
         source = self.source
         if self.offset < source.start_offset:
             self.offset = source.start_offset
@@ -89,7 +90,7 @@ class Replay:
             self.offset = decoded.next_offset
 
     async def _read(self, offset: int) -> Decoded | None:
-        """None if what lies at `offset` cannot be read, now or later."""
+        """Read and decode at `offset`. None if the bytes there are unreadable for good."""
         end = self.source.end_offset
         try:
             batches = await self.source.read(offset, self.bytes_per_read)
@@ -104,10 +105,10 @@ class Replay:
         return decoded if decoded.next_offset > offset else None
 
     async def _step_over(self) -> None:
-        """Go on behind what cannot be read, where the log can be read again."""
+        """Continue at the next readable offset."""
         begin, end = self.offset, self.source.end_offset
         start = self.source.start_offset
-        if begin < start:  # deleted meanwhile
+        if begin < start:  # retention deleted it meanwhile
             self.offset = start
             return
         self._damaged(begin, "it cannot be read")
@@ -155,7 +156,7 @@ class Replay:
 
 
 def decode(batches: Sequence[Buffer], offset: int, end: int) -> Decoded:
-    """What the batches hold from `offset` on; those that reach beyond `end` are none of ours."""
+    """Decode the batches from `offset` on. A batch that reaches beyond `end` is not valid."""
     stored: list[Stored] = []
     faults: list[Fault] = []
     try:
@@ -164,7 +165,7 @@ def decode(batches: Sequence[Buffer], offset: int, end: int) -> Decoded:
                 if header.next_offset <= offset:
                     continue
                 if header.next_offset > end:
-                    reason = f"it says that it ends at {header.next_offset}"
+                    reason = f"its header says that it ends at {header.next_offset}"
                     faults.append(Fault(offset, reason, is_damage=True))
                     return Decoded(stored, offset, faults)
                 batch = memoryview(data)[position : position + header.size]
@@ -179,7 +180,7 @@ def decode(batches: Sequence[Buffer], offset: int, end: int) -> Decoded:
                     faults.append(Fault(header.base_offset, reason, is_damage=True))
                 offset = header.next_offset
     except CorruptionError:
-        pass  # a header that is none: whoever reads on from here finds it at the beginning
+        pass  # an invalid header: the next read begins here and reports it
     return Decoded(stored, offset, faults)
 
 

@@ -1,9 +1,9 @@
-"""The shards of one internal topic on this broker: begun and ended as the broker begins and ceases
-to lead its partitions.
+"""The shards of one internal topic on this broker: a shard begins when the broker becomes the
+leader of its partition, and ends when it ceases to lead.
 
-A shard outlives a new leader epoch in which this broker leads on (a follower died): nobody else can
-have changed its log. One that resigned by itself is begun anew after a pause, for as long as nobody
-else leads; it finds out by its fence whether it may.
+A shard survives a new leader epoch in which this broker leads on (a follower died): no other
+broker can have changed its log. A shard that resigned is started again after a pause while no
+other broker leads; its fence tells whether it may serve.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BEGIN_AGAIN_S_MAX: Final = 30.0
 
 
 class Options(Protocol):
-    """Those of the broker's options that the shards go by; they may change."""
+    """The broker's options that the shards use; they may change at run time."""
 
     @property
     def offsets_commit_timeout_ms(self) -> int: ...
@@ -43,7 +43,7 @@ class Options(Protocol):
 
 @dataclass(slots=True)
 class LoadTimes:
-    """How long loading took since the start, in seconds."""
+    """The load times of shards since the start, in seconds."""
 
     partitions: int = 0
     total_s: float = 0.0
@@ -51,7 +51,8 @@ class LoadTimes:
 
 
 class Shards(Generic[C]):
-    """Runs between `start` and `stop`; what it is told before is done at the start."""
+    """Runs shards between `start` and `stop`. Leaderships that are reported before `start` take
+    effect then."""
 
     def __init__(
         self,
@@ -67,8 +68,8 @@ class Shards(Generic[C]):
         log_limit: LogLimit,
         is_fenced: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`open_log` gives a partition that this broker leads, or raises BrokerError. `is_fenced`:
-        whether the broker may answer nothing at the moment."""
+        """`open_log` gives a partition that this broker leads, or raises BrokerError. `is_fenced`
+        says whether the broker may not answer as a leader at the moment."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log
@@ -90,7 +91,7 @@ class Shards(Generic[C]):
         """Partition -> the leader epoch since which this broker leads it."""
         self._shards: dict[int, LiveShard[C]] = {}
         self._pauses_s: dict[int, float] = {}
-        """How long the next beginning of a shard that resigned has to wait."""
+        """The pause before a shard that resigned is started again."""
         self._beginning: dict[int, asyncio.TimerHandle] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._runs = False
@@ -112,7 +113,7 @@ class Shards(Generic[C]):
         for shard in shards:
             await shard.settled()
 
-    # what the replica manager says
+    # calls of the replica manager
 
     def led(self, partition: int, leading_since: int) -> None:
         """This broker leads the partition, without interruption since that leader epoch."""
@@ -126,7 +127,7 @@ class Shards(Generic[C]):
             self._begin(partition)
 
     def resigned(self, partition: int) -> None:
-        """It does not lead the partition any more."""
+        """This broker does not lead the partition any more."""
         if self._led.pop(partition, None) is not None:
             self._end(partition)
 
@@ -149,7 +150,7 @@ class Shards(Generic[C]):
         )
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may have taken over what this one coordinated."""
+        """Whether another broker may have taken over a partition that this one coordinated."""
         shard = self._shards.get(partition)
         return shard is not None and not shard.is_current
 
@@ -167,7 +168,7 @@ class Shards(Generic[C]):
         return [each for each, shard in self._shards.items() if shard.phase is Phase.LOADING]
 
     async def settled(self) -> None:
-        """Wait until the shards that there are now are loaded, or have ended."""
+        """Wait until all current shards are loaded or have ended."""
         for shard in list(self._shards.values()):
             await shard.settled()
 
@@ -178,7 +179,7 @@ class Shards(Generic[C]):
         try:
             source = self._open_log(partition)
         except BrokerError as error:
-            # A broker that was stopped for a while answers nothing as a leader for a moment.
+            # After a pause of its process a broker may not answer as a leader for a moment.
             log.info("not coordinated topic=%s partition=%d error=%s", self.topic, partition, error)
             self._begin_later(partition)
             return

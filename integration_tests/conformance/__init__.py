@@ -1,5 +1,5 @@
-"""How handlers behave on the wire, written once for three kinds of broker. What only a hand on the
-inside can show is tested in `unit_tests/handlers`.
+"""The behaviour of handlers on the wire, one suite for three kinds of broker. Behaviour that only
+shows inside the broker is tested in `unit_tests/handlers`.
 
 ::
 
@@ -7,6 +7,6 @@ inside can show is tested in `unit_tests/handlers`.
     pytest integration_tests/conformance                                   # in one of its own
     PYBROKER_TEST_BOOTSTRAP=apache pytest integration_tests/conformance    # Apache Kafka
 
-Tests marked `process` are left out of the first, tests marked `ours` of the last. A test makes
-topics and groups of its own: all share one broker.
+The first leaves out tests marked `process`, the last tests marked `ours`. A test creates topics
+and groups of its own, because all share one broker.
 """

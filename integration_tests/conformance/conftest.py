@@ -1,4 +1,4 @@
-"""The words of all tests of conformance."""
+"""The fixtures of all conformance tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from integration_tests.wire_client import Connection
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One for all tests; each uses names of its own."""
+    """One broker for all tests; each test uses names of its own."""
     with running(tmp_path_factory.mktemp("broker")) as broker:
         yield broker
 

@@ -1,5 +1,5 @@
 """Every API of the advertised profile is answered in every version, in the form of that version;
-what is not built yet answers its proper error."""
+an API that is not implemented answers its proper error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEED: Final = 7
 
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Of these tests alone: whatever the requests ask for is done."""
+    """A broker of these tests alone, because the requests change it arbitrarily."""
     overrides = {"auto.create.topics.enable": "false"}
     with running(tmp_path_factory.mktemp("broker"), overrides) as broker:
         yield broker
@@ -51,7 +51,7 @@ def test_every_version_is_answered_in_its_form(broker: Broker, key: ApiKey) -> N
 
 
 def wants_no_answer(produce_frame: bytes) -> bool:
-    """Whether a Produce asks for acks=0 (such a request may also end the connection)."""
+    """Whether a Produce has acks=0 (such a request may also close the connection)."""
     header, start = parse_request_header(memoryview(produce_frame))
     request = decode_request(APIS[ApiKey.PRODUCE], header.version, produce_frame[start:])
     return isinstance(request, ProduceRequest) and request.acks == 0

@@ -1,4 +1,4 @@
-"""Connections that end early, or that speak as no client of a broker does."""
+"""Connections that end early, or that do not speak Kafka's client protocol."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_topic_that_is_named_many_times_is_described_once(broker: Broker) -> N
 def test_a_client_that_speaks_as_a_broker_is_cut_off_and_changes_nothing(
     broker: Broker, name: str
 ) -> None:
-    """Apache without an authorizer obeys."""
+    """Apache without an authorizer carries out the request."""
     topic = f"not-commanded-{name}"
     with Connection(broker.bootstrap) as connection:
         create_topic(connection, topic)

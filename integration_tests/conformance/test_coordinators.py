@@ -29,7 +29,7 @@ def find(connection: Connection, key: str, *, key_type: int = 0, version: int = 
 def test_every_group_id_has_a_coordinator(
     broker: Broker, connection: Connection, version: int
 ) -> None:
-    """Apache answers that there is none yet (15) while the topic is being made."""
+    """Apache answers COORDINATOR_NOT_AVAILABLE (15) while the topic is being created."""
     wait_until(lambda: find(connection, "g").error_code == 0, what="there are coordinators")
     for group in GROUPS:
         found = find(connection, group, version=version)
@@ -55,7 +55,7 @@ def test_other_types_of_keys_get_error_42(connection: Connection, key_type: int)
 
 @pytest.mark.ours
 def test_transactions_have_no_coordinator(connection: Connection) -> None:
-    """Apache has transactions."""
+    """Apache supports transactions."""
     for version in range(1, 5):
         found = find(connection, "tx", key_type=1, version=version)
         assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""DeleteRecords: what is not served any more, what is refused with which code."""
+"""DeleteRecords: deleted records are not served any more, and refused requests get their code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORDS: Final = 10
 
 @pytest.fixture
 def filled(connection: Connection, topic: str) -> str:
-    """A topic with so many records, each in a batch of its own."""
+    """A topic with `count` records, each in a batch of its own."""
     create_topic(connection, topic)
     for number in range(RECORDS):
         produce(connection, topic, batch_of(b"%d" % number))

@@ -31,7 +31,7 @@ BATCH = batch_of(b"one", b"two", b"three")
 
 
 def bytes_of(data: PartitionData) -> bytes:
-    """The records of an answer; they are never null, since clients stumble over that."""
+    """The records of an answer. They are never null, because some clients fail on null."""
     assert data.records is not None
     return bytes(data.records)
 
@@ -49,7 +49,7 @@ def test_records_come_as_they_were_sent_in_every_version(
     produce(connection, topic, BATCH)
     found = fetch_one(connection, topic, 0, version=version)
     assert (found.error_code, found.high_watermark, found.last_stable_offset) == (0, 3, 3)
-    assert bytes_of(found)[16:] == BATCH[16:]  # base offset and leader epoch are the broker's
+    assert bytes_of(found)[16:] == BATCH[16:]  # the broker sets base offset and leader epoch
     if version >= 5:
         assert found.log_start_offset == 0
     assert found.preferred_read_replica == -1
@@ -183,7 +183,7 @@ def test_partitions_share_the_limit_in_the_order_of_the_request(
 
 @pytest.fixture
 def reader(broker: Broker) -> Iterator[Connection]:
-    """Another connection."""
+    """A second connection."""
     with Connection(broker.bootstrap) as opened:
         yield opened
 

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227), one test a sentence; what holds for Apache Kafka has to hold here."""
+"""Fetch sessions (KIP-227), one test a sentence; Apache Kafka passes the same tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VERSIONS: Final = range(7, 13)
 
 @pytest.fixture
 def connection(broker: Broker, topic: str) -> Iterator[Connection]:
-    """With a topic of three partitions."""
+    """A connection to a broker with a topic of three partitions."""
     with Connection(broker.bootstrap) as opened:
         create_topic(opened, topic, partitions=3)
         wait_for_leader(opened, topic)
@@ -34,7 +34,7 @@ def connection(broker: Broker, topic: str) -> Iterator[Connection]:
 
 
 class Session:
-    """A session on a connection."""
+    """A fetch session on a connection."""
 
     def __init__(self, connection: Connection, topic: str, version: int = 12) -> None:
         self._connection = connection
@@ -52,7 +52,7 @@ class Session:
         max_bytes: int = 50_000_000,
         max_wait_ms: int = 0,
     ) -> int:
-        """Names these offsets in the next request of the session."""
+        """Send these offsets in the next request of the session."""
         request = fetch_request(
             self._topic,
             offsets or {},
@@ -70,7 +70,7 @@ class Session:
         return self._connection.send(self._version, request)
 
     def receive(self, sent: int, *, counts: bool = True) -> FetchResponse:
-        """The answer; the session goes on with its next epoch if it `counts`."""
+        """Receive the answer. If it `counts`, the session goes on with its next epoch."""
         answer = self._connection.receive(self._version, FetchResponse, sent)
         if not answer.error_code and counts:
             self.id = answer.session_id
@@ -80,13 +80,14 @@ class Session:
     def ask(
         self, offsets: Mapping[int, int] | None = None, *, epoch: int | None = None, **options: Any
     ) -> FetchResponse:
-        """Send and receive; a request with an `epoch` of its own leaves that of the session."""
+        """Send and receive. A request with an explicit `epoch` does not change the session's
+        epoch."""
         sent = self.send(offsets, epoch=epoch, **options)
         return self.receive(sent, counts=epoch is None)
 
 
 def answered(answer: FetchResponse) -> dict[int, int]:
-    """The partitions of an answer: how many bytes each gave."""
+    """Partition -> bytes of records in an answer."""
     assert answer.error_code == 0
     return {
         part.partition_index: len(part.records or b"")

@@ -1,4 +1,4 @@
-"""Groups of members and what operators see of them, in every version of each request."""
+"""Groups, their members and the operators' requests, in every version of each request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pybroker.wire.schema import Message
 from unit_tests.patience import wait_until
 
 SESSION_MS = 1_800_000
-"""No session ends while the machine stands still."""
+"""A session timeout that does not expire while the machine stalls."""
 KNOWN_ID = 4
 """The first version of JoinGroup in which a member needs an id (KIP-394)."""
 
@@ -40,7 +40,7 @@ def versions(key: ApiKey) -> range:
 
 
 def ask(connection: Connection, version: int, request: Message) -> Any:
-    """The answer to a request of any kind."""
+    """Send any request and return the answer."""
     (api,) = (api for api in APIS.values() if api.request is type(request))
     return connection.ask(version, request, api.response)
 
@@ -52,7 +52,7 @@ def group(connection: Connection, topic: str) -> str:
 
 
 def coordinated(connection: Connection, group: str) -> str:
-    """A coordinator is the one that knows which members a group does not have."""
+    """Whether the group is coordinated: only its coordinator answers UNKNOWN_MEMBER_ID."""
 
     def has_coordinator() -> bool:
         found = ask(connection, 3, FindCoordinatorRequest(key=group)).error_code
@@ -72,7 +72,7 @@ def join(
     member_id: str = "",
     instance: str | None = None,
 ) -> JoinGroupResponse:
-    """Once; error 79 is not followed."""
+    """Join once, without a second request after error 79."""
     request = JoinGroupRequest(
         group_id=group,
         session_timeout_ms=SESSION_MS,
@@ -254,8 +254,8 @@ def test_groups_are_described_in_every_version(
 def test_a_group_that_is_named_many_times_is_described_once(
     connection: Connection, group: str
 ) -> None:
-    """A name takes a few bytes, what its members have said of themselves may be megabytes; Apache
-    tells it each time."""
+    """A name takes a few bytes, but the metadata of its members may take megabytes. Apache
+    describes the group each time."""
     stable(connection, group)
     other = coordinated(connection, f"{group}-other")
     request = DescribeGroupsRequest(groups=[group, other, *[group] * 1000])
@@ -318,7 +318,7 @@ def test_groups_are_deleted_in_every_version(
 def test_a_group_to_delete_that_is_named_twice_is_told_of_once(
     connection: Connection, group: str
 ) -> None:
-    """As one that is described; Apache tells it each time."""
+    """As in DescribeGroups; Apache answers each time."""
     empty = emptied(connection, group)
     answer = ask(connection, 2, DeleteGroupsRequest(groups_names=[empty, empty]))
     assert [(each.group_id, each.error_code) for each in answer.results] == [(empty, 0)]
@@ -337,7 +337,7 @@ def test_strange_group_ids_are_groups(connection: Connection, name: str) -> None
 def test_group_ids_that_cannot_be_names_of_nodes_are_refused(
     connection: Connection, name: str
 ) -> None:
-    """Apache keeps its groups nowhere but in its log."""
+    """Apache keeps its groups in its log only."""
     bad = ErrorCode.INVALID_GROUP_ID
     assert join(connection, name).error_code == bad
     assert ask(connection, 3, SyncGroupRequest(group_id=name)).error_code == bad
@@ -384,7 +384,7 @@ def test_limits_of_a_join(
 
 @pytest.mark.ours
 def test_long_client_ids_give_ids_of_bounded_length(connection: Connection, group: str) -> None:
-    """Those of Apache hold all of it."""
+    """Apache's member ids contain the whole client id."""
     answer = join(connection, group, instance="i" * 32_000)
     assert answer.error_code == 0
     assert len(answer.member_id) == 200 + 1 + 36

@@ -68,7 +68,7 @@ def test_every_producer_gets_an_id_of_its_own_whatever_its_timeout(
 def test_a_transactional_id_gets_error_15_and_an_empty_one_42(
     connection: Connection, transactional_id: str, code: ErrorCode
 ) -> None:
-    """Apache has transactions."""
+    """Apache supports transactions."""
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1000)
     for version in range(5):
         answer = connection.ask(version, request, InitProducerIdResponse)

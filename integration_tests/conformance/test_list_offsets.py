@@ -45,7 +45,7 @@ def list_offsets(
     isolation_level: int = 0,
     **fields: int,
 ) -> ListOffsetsPartitionResponse:
-    """`fields` are further ones of what is asked of the partition."""
+    """`fields` are further fields of the requested partition."""
     request = list_offsets_request(
         topic, timestamp, partition=partition, isolation_level=isolation_level
     )
@@ -124,7 +124,7 @@ def test_an_empty_log_has_its_ends_and_no_times(connection: Connection, topic: s
 def test_special_times_belong_to_versions(
     connection: Connection, topic: str, timestamp: int
 ) -> None:
-    """Apache knows more of them, in each version."""
+    """Apache accepts more special times, in each version."""
     create_topic(connection, topic)
     for version in range(8):
         found = list_offsets(connection, topic, timestamp, version=version)
@@ -176,7 +176,7 @@ def test_a_leader_epoch_from_the_future_gets_error_75(connection: Connection, to
 def test_a_partition_named_twice_gets_error_42(
     connection: Connection, topic: str, version: int
 ) -> None:
-    """Apache answers version 0 as if nothing were wrong."""
+    """Apache answers version 0 without an error."""
     create_topic(connection, topic, partitions=2)
     request = list_offsets_request(topic, LATEST)
     for partition in (0, 1):
@@ -253,7 +253,7 @@ def test_an_older_leader_epoch_gets_error_74(
 def let_another_leader_have_been(
     zookeeper: ApacheZooKeeper, topic: str, *, leader_epoch: int
 ) -> None:
-    """Raises the epoch in the partition's state, as elections in a larger cluster would."""
+    """Raise the epoch in the partition's state, as elections in a larger cluster would."""
     with zookeeper.client() as client:
         path = f"/brokers/topics/{topic}/partitions/0/state"
         state = json.loads(client.get(path)[0])

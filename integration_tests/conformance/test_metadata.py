@@ -18,7 +18,7 @@ from unit_tests.patience import wait_until
 NOT_ASKED: Final = -(2**31)
 ALL_OF_A_TOPIC: Final = 3576
 ALL_OF_A_CLUSTER: Final = 8096
-"""Of the operations that an authorizer could forbid."""
+"""The bits of the operations that an authorizer could forbid."""
 EVERY_VERSION: Final = range(13)
 
 
@@ -95,7 +95,7 @@ def test_a_topic_is_created_by_asking_where_that_is_allowed(
 def test_the_answer_of_the_request_that_creates_a_topic_names_its_leader(
     connection: Connection, topic: str
 ) -> None:
-    """Apache answers before the topic is there."""
+    """Apache answers before the topic exists."""
     for version in EVERY_VERSION:
         name = f"{topic}-{version}"
         (made,) = metadata(connection, name, version=version, auto_create=True).topics

@@ -118,7 +118,7 @@ def test_an_unsupported_version_closes_the_connection(broker: Broker) -> None:
 
 @pytest.mark.ours
 def test_the_versions_next_to_those_we_speak_close_the_connection(broker: Broker) -> None:
-    """Apache speaks some of them."""
+    """Apache supports some of them."""
     for key in set(ApiKey) - {ApiKey.API_VERSIONS}:
         for version in (APIS[key].min_version - 1, APIS[key].max_version + 1):
             with Connection(broker.bootstrap) as connection:
@@ -160,7 +160,9 @@ def test_a_body_that_ends_early_closes_the_connection(broker: Broker) -> None:
         ),
     ],
 )
-def test_what_is_no_request_closes_the_connection(connection: Connection, data: bytes) -> None:
+def test_a_frame_that_is_not_a_request_closes_the_connection(
+    connection: Connection, data: bytes
+) -> None:
     connection.send_bytes(data)
     assert connection.is_closed_by_broker()
 

@@ -44,7 +44,7 @@ OLD_FORMAT_1: Final = struct.pack(">qiIbbqii", 0, 22, 0, 1, 0, 1, -1, 0)
 
 
 def patched(batch: bytes, position: int, layout: str, value: int) -> bytes:
-    """The batch with one field changed and its CRC made right again."""
+    """The batch with one field changed and its CRC recomputed."""
     changed = bytearray(batch)
     struct.pack_into(layout, changed, position, value)
     struct.pack_into(">I", changed, 17, crc32c.crc32c(bytes(changed[21:])))
@@ -57,7 +57,7 @@ GOOD: Final = batch_of(b"one", b"two")
 def results(
     connection: Connection, *wanted: tuple[str, int, bytes], version: int = 9
 ) -> list[tuple[str, int, int, int, str | None]]:
-    """(topic, partition, code, first offset, words) of all that one request asked for."""
+    """(topic, partition, code, first offset, message) of all results of one request."""
     topic_data = [
         TopicProduceData(
             name=topic, partition_data=[PartitionProduceData(index=partition, records=records)]
@@ -127,7 +127,7 @@ def assert_refused(
     acks: int = -1,
     version: int = 9,
 ) -> None:
-    """The records get that error and nothing is appended."""
+    """Check that the records get that error and nothing is appended."""
     result = produce(connection, topic, records, acks=acks, version=version)
     assert (result.error_code, result.base_offset) == (code, -1), result
     assert log_end(connection, topic) == 0
@@ -168,7 +168,7 @@ def test_one_bad_partition_does_not_hurt_the_others(connection: Connection, topi
 def test_results_come_in_the_order_of_the_request_and_errors_with_words(
     connection: Connection, topic: str, version: int
 ) -> None:
-    """Apache answers in the order of its maps, and has words for some errors only."""
+    """Apache answers in the order of its maps, and has messages for some errors only."""
     create_topic(connection, topic, partitions=2)
     wanted = [(topic, 1, GOOD), (topic, 9, GOOD), (topic, 0, b"garbage"), ("missing", 0, GOOD)]
     answered = results(connection, *wanted, version=version)
@@ -278,8 +278,8 @@ def test_a_batch_that_contradicts_itself_is_refused(
 def test_a_batch_that_makes_no_sense_is_refused(
     connection: Connection, topic: str, records: bytes, code: ErrorCode
 ) -> None:
-    """Apache calls the first an invalid record and the second an unknown error of the server, and
-    takes the third."""
+    """Apache answers INVALID_RECORD to the first and UNKNOWN_SERVER_ERROR to the second, and
+    accepts the third."""
     create_topic(connection, topic)
     assert_refused(connection, topic, records, code)
 
@@ -321,7 +321,8 @@ def mixed(*records: tuple[bytes | None, int], codec: Codec = Codec.NONE) -> byte
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_records_without_key_are_named(connection: Connection, topic: str, codec: Codec) -> None:
-    """KIP-467: each with its place in the batch; three of them in the error for all."""
+    """KIP-467: each record error has its index in the batch; the error message names three of
+    them."""
     create_topic(connection, topic, configs={"cleanup.policy": "compact"})
     now_ms = int(time.time() * 1000)
     keys = [b"a", None, b"b", None, None, None]
@@ -371,7 +372,7 @@ def test_a_time_out_of_bounds_is_named_before_a_missing_key(
 
 
 def named(result: PartitionProduceResponse) -> dict[int, str | None]:
-    """The records at fault, and what is said of them."""
+    """The invalid records and their messages."""
     return {each.batch_index: each.batch_index_error_message for each in result.record_errors}
 
 
@@ -379,7 +380,7 @@ def named(result: PartitionProduceResponse) -> dict[int, str | None]:
 def test_compressed_batches_and_others_have_their_own_results(
     connection: Connection, topic: str, policy: str
 ) -> None:
-    """Compressed ones of a compacted topic are looked into, which takes longer."""
+    """Compressed batches for a compacted topic are decompressed, which takes longer."""
     create_topic(connection, topic, partitions=2, configs={"cleanup.policy": policy})
     wanted = {0: batch_of(b"a", codec=Codec.GZIP), 1: batch_of(b"b", b"c"), 7: GOOD}
     answered = results(connection, *((topic, index, data) for index, data in wanted.items()))
@@ -392,7 +393,7 @@ def test_compressed_batches_and_others_have_their_own_results(
 def test_a_partition_named_twice_is_appended_in_the_order_of_the_request(
     connection: Connection, topic: str
 ) -> None:
-    """Apache keeps the last of them."""
+    """Apache appends only the last of them."""
     create_topic(connection, topic, configs={"cleanup.policy": "compact"})
     first, second = batch_of(b"first", codec=Codec.LZ4), batch_of(b"second")
     answered = results(connection, (topic, 0, first), (topic, 0, second))
@@ -406,7 +407,7 @@ def test_a_partition_named_twice_is_appended_in_the_order_of_the_request(
 def test_a_batch_of_a_transaction_that_nobody_began_gets_error_48(
     connection: Connection, topic: str, policy: str
 ) -> None:
-    """Apache asks for the authorization of its transactional id first."""
+    """Apache checks the authorization of the transactional id first."""
     create_topic(connection, topic, configs={"cleanup.policy": policy})
     plain = batch_of(b"a", producer=(7, 0), sequence=0, codec=Codec.GZIP)
     transactional = patched(plain, 21, ">h", 0x10 | Codec.GZIP)

@@ -131,7 +131,7 @@ UNASSIGNED: Final = {"num_partitions": -1, "replication_factor": -1}
     [
         ({"num_partitions": 0}, ErrorCode.INVALID_PARTITIONS),
         ({"num_partitions": -2}, ErrorCode.INVALID_PARTITIONS),
-        # Apache sets out to create them
+        # Apache tries to create them
         pytest.param(
             {"num_partitions": 2**31 - 1}, ErrorCode.INVALID_PARTITIONS, marks=pytest.mark.ours
         ),
@@ -155,7 +155,7 @@ UNASSIGNED: Final = {"num_partitions": -1, "replication_factor": -1}
             {"assignments": [assignment(0, OURS, OURS)], **UNASSIGNED},
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ),
-        # Apache takes these two, and then has a topic that nobody can lead
+        # Apache accepts these two, and then has a topic without a possible leader
         pytest.param(
             {"assignments": [assignment(0)], **UNASSIGNED},
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -192,8 +192,8 @@ def test_an_impossible_topic_gets_its_error_and_does_not_hold_up_others(
 def test_a_second_topic_of_the_name_gets_error_36_whatever_else_is_wrong(
     connection: Connection, topic: str
 ) -> None:
-    """A client that makes sure that its topic is there goes on after 36 alone; not after 38, for as
-    long as there are fewer brokers than the topic has replicas."""
+    """A client that ensures that its topic exists continues only after error 36, not after 38.
+    With fewer brokers than replicas, 38 would stop it although the topic exists."""
     create_topic(connection, topic)
     for again in (
         wanted(topic),
@@ -283,7 +283,7 @@ def test_a_deleted_topic_is_gone(
 
 @pytest.mark.ours
 def test_the_answer_to_a_deletion_by_name_tells_the_id(connection: Connection, topic: str) -> None:
-    """Apache tells ids to clients that named them."""
+    """Apache returns ids only to clients that sent ids."""
     topic_id = create_topic(connection, topic).topic_id
     (result,) = connection.ask(6, delete_request(6, topic), DeleteTopicsResponse).responses
     assert result.topic_id == topic_id

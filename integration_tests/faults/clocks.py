@@ -1,5 +1,5 @@
-"""Brokers whose wall clocks a test sets: a library of ours, compiled with gcc, is preloaded into
-each and shifts what the kernel says by an offset that the test writes into a file."""
+"""Brokers whose wall clocks a test sets: a library compiled with gcc is preloaded into each and
+shifts the kernel's time by an offset that the test writes to a file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def reason_to_skip() -> str | None:
 
 
 class WallClocks:
-    """A clock for each of these brokers, right at first. Made in `folder`, which stays in use."""
+    """A clock for each of these brokers, initially right. The files are in `folder`, which must
+    stay."""
 
     def __init__(self, folder: Path, brokers: tuple[int, ...]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ class WallClocks:
             self.places[broker] = Place(prefix=words)
 
     def set(self, broker: int, seconds: float) -> None:
-        """From now on the broker's clock is that far ahead of the right time (or behind it)."""
+        """Set the broker's clock that far ahead of the right time (negative: behind it)."""
         with self._files[broker].open("r+b", buffering=0) as file:
             os.pwrite(file.fileno(), _OFFSET.pack(round(seconds * _NANOSECONDS)), 0)
 

@@ -1,5 +1,5 @@
-"""Those of a workload who read: consumers of all partitions from their beginning, and one who asks
-again and again where each partition ends."""
+"""The readers of a workload: consumers of all partitions from their beginning, and a client that
+asks repeatedly for the end of each partition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ASK_TIMEOUT_S: Final = 2.0
 POSITION_LOST: Final = frozenset(
     {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION, KafkaError._AUTO_OFFSET_RESET}
 )
-"""Errors of librdkafka that say: the log no longer has what you had read."""
+"""Errors of librdkafka for a position that the log does not have any more."""
 
 
 class ReaderClient(Protocol):
@@ -38,7 +38,7 @@ class ReaderClient(Protocol):
 
 
 class _Thread:
-    """A client that does the same thing until it is stopped."""
+    """A client that repeats one step until it is stopped."""
 
     def __init__(self, name: str, settings: Settings, log: OpsLog) -> None:
         self.name = name
@@ -72,7 +72,7 @@ class _Thread:
 
 
 def confluent_consumer(bootstrap: str, client: str) -> confluent_kafka.Consumer:
-    """librdkafka's consumer, which finds out about new leaders quickly."""
+    """librdkafka's consumer, with settings that find new leaders quickly."""
     return confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -94,7 +94,7 @@ def confluent_consumer(bootstrap: str, client: str) -> confluent_kafka.Consumer:
 
 
 class ConfluentReader(_Thread):
-    """Assigned all partitions from offset 0."""
+    """librdkafka's consumer, assigned all partitions from offset 0."""
 
     def run(self) -> None:
         consumer = confluent_consumer(self.settings.bootstrap, self.name)
@@ -169,7 +169,7 @@ class OurReader(_Thread):
 
 
 class Asker(_Thread):
-    """Asks where each partition ends (ListOffsets), again and again."""
+    """Asks for the end of each partition (ListOffsets) repeatedly."""
 
     def run(self) -> None:
         consumer = confluent_consumer(self.settings.bootstrap, self.name)

@@ -1,5 +1,5 @@
-"""Disks that fail a sync, or are slow: a library that stands before the C library in a broker's
-process (LD_PRELOAD), and is told by a file what to do with segments."""
+"""Disks that fail a sync, or are slow: a library preloaded into a broker's process (LD_PRELOAD)
+that reads from a file how to treat writes and syncs of segments."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _ORDER: Final = (
 
 
 def reason_to_skip() -> str | None:
-    """Why there is no such library here; None if it can be made."""
+    """Why the library cannot be built here; None if it can."""
     if shutil.which("cc") is None:
         return "no C compiler for the library that makes disks fail"
     return None
 
 
 def compiled(folder: Path) -> Path:
-    """The library."""
+    """Compile the library; its path."""
     library = folder / "disk_shim.so"
     command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(_SOURCE), "-ldl"]
     subprocess.run(command, check=True)
@@ -56,28 +56,28 @@ class Disk:
         self._set("fail_syncs", 1)
 
     def slow(self, *, sync_ms: int = 0, write_ms: int = 0) -> None:
-        """From now on a sync, or a write, of a segment takes so much longer."""
+        """Delay each sync and each write of a segment by these times."""
         self._set("sync_delay_ms", sync_ms)
         self._set("write_delay_ms", write_ms)
 
     @property
     def syncs(self) -> int:
-        """Syncs of segments that were begun."""
+        """The number of syncs of segments that have begun."""
         return self._get("syncs")
 
     @property
     def writes(self) -> int:
-        """Writes of segments."""
+        """The number of writes of segments."""
         return self._get("writes")
 
     @property
     def failed(self) -> int:
-        """Syncs that gave EIO."""
+        """The number of syncs that failed with EIO."""
         return self._get("failed")
 
     @property
     def retried(self) -> int:
-        """Syncs, in the same run, of files of which one has failed before."""
+        """The number of syncs of a file after a failed sync of it in the same run."""
         return self._get("retried")
 
     def _get(self, name: str) -> int:

@@ -24,12 +24,12 @@ Rows = list[list[object]]
 
 
 def read_all(bootstrap: str, topic: str, partitions: int, log: OpsLog) -> dict[int, int]:
-    """Writes two `final` operations a partition; gives where each partition ends. Raises WaitFailed
-    for a partition that cannot be read to its end."""
+    """Write two `final` operations per partition; return the end of each partition. Raises
+    WaitFailed for a partition that cannot be read to its end."""
     ends = {}
     for partition in range(partitions):
         start, rows, end = _by_librdkafka(bootstrap, topic, partition)
-        # What was acknowledged by its leader alone may not have been committed when it was asked.
+        # A record acknowledged only by its leader may not be committed yet when the end is read.
         ends[partition] = max([end, *(int(str(row[0])) + 1 for row in rows)])
         log.write(
             "final", "final", "ok",
@@ -104,8 +104,8 @@ def read_files(
     *,
     stopped: bool = False,
 ) -> None:
-    """Writes a `files` operation for each replica, and what its records are as a `final` one. While
-    the brokers run, followers get a moment to come to the end."""
+    """Write a `files` operation for each replica, and its records as a `final` operation. While
+    the brokers run, followers get time to reach the end."""
     for partition, end in ends.items():
         deadline = time.monotonic() + PATIENCE_S
         while True:

@@ -1,4 +1,4 @@
-"""Files of a broker that are not what was written: bits that flipped, tails that were torn."""
+"""Damaged files of a broker: flipped bits and torn tails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Batches = list[tuple[int, BatchHeader]]
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:
-    """Flip one bit, in place: a broker that has the file open sees it, too."""
+    """Flip one bit in place: a broker that has the file open sees it, too."""
     with path.open("r+b", buffering=0) as file:
         file.seek(position)
         (byte,) = file.read(1)
@@ -20,7 +20,8 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
 
 
 def flip_in_text(path: Path, after: str) -> None:
-    """Flip the lowest bit of the last digit of the first number behind `after`: it stays one."""
+    """Flip the lowest bit of the last digit of the first number after `after`: it stays a
+    number."""
     text = path.read_text()
     start = text.index(after) + len(after)
     end = start
@@ -53,7 +54,7 @@ def in_length(position: int, header: BatchHeader) -> int:
 def flip_in_batch(
     path: Path, place: Callable[[int, BatchHeader], int], number: int = 0
 ) -> BatchHeader:
-    """Flip a bit in a batch of a segment that is followed by another; gives its header."""
+    """Flip a bit in a batch that another batch follows; return its header."""
     found = batches(path)
     assert len(found) > number + 1, f"{path} has {len(found)} batches only"
     position, header = found[number]

@@ -1,5 +1,5 @@
-"""Jobs that can be made to stand still (`job_gate`), their runs, and the processes below those: the
-words of the tests that kill them."""
+"""Jobs that can be held at gates (`job_gate`), their runs, and the processes below them: the
+vocabulary of the tests that kill them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def transform(frame):
 
 
 class Work:
-    """A job, what it reads and what has come of it."""
+    """A job, its input and its output."""
 
     decode = ""
 
@@ -79,7 +79,7 @@ class Work:
         cluster.wait_until_in_sync(topic)
 
     def write(self) -> None:
-        """COUNT more numbers."""
+        """Write COUNT more numbers."""
         numbers = range(self._written, self._written + COUNT)
         for start in range(0, COUNT, 60):  # several batches in each partition
             part = self.samples(numbers[start : start + 60])
@@ -94,18 +94,18 @@ class Work:
         return Job.from_file(self.file)
 
     def run(self) -> None:
-        """To the end of the topic, in the tests' own session."""
+        """Run the job to the end of the topic, in the tests' own session."""
         for result in self.job.run(self.spark):
             assert result.state in ("committed", "committed-elsewhere", "nothing-new"), result
 
     def committed(self) -> int:
-        """Rows that a reader of the output sees."""
+        """The number of rows that a reader of the output sees."""
         if not self.output.exists() or not output_commits(self.output):
             return 0
         return read_output(self.spark, self.output).count()
 
     def assert_nothing_is_left_and_the_next_run_reads_all(self) -> None:
-        """After a first run that has failed."""
+        """Check this after a first run that has failed."""
         assert self.committed() == 0
         assert self.job.store.attempts() == []
         self.gate.release()
@@ -113,7 +113,7 @@ class Work:
         self.assert_complete()
 
     def assert_complete(self) -> None:
-        """All that was written is there, once."""
+        """Check that every written number is in the output once."""
         frame = read_output(self.spark, self.output)
         rows = frame.selectExpr("partition", "offset", "int(string(value))").collect()
         self._assert_all_once(rows)
@@ -127,7 +127,7 @@ class Work:
 
 
 class LetteredWork(Work):
-    """Every fifth record is a dead letter, and all that is read goes through a gate."""
+    """A job whose every fifth record is a dead letter, and whose reads pass a gate."""
 
     decode = DECODE
 
@@ -144,7 +144,7 @@ class LetteredWork(Work):
         return replace(super().job, read=read, progress=progress)
 
     def assert_complete(self) -> None:
-        """Rows and dead letters are there once, and together they are all that was written."""
+        """Check that rows and dead letters occur once, and together are all written numbers."""
         table = read_output(self.spark, self.output).selectExpr("partition", "offset", "value.n")
         letters = read_dead_letters(self.spark, self.output).selectExpr(
             "partition", "offset", "int(string(value))"
@@ -154,8 +154,8 @@ class LetteredWork(Work):
         self._assert_all_once(rows + bad)
 
     def read_again_for_letters(self, run: Running) -> str:
-        """As soon as a run that is held there begins to write dead letters, what it has decoded is
-        gone, as after the loss of an executor. Gives the moment to which it comes next."""
+        """Remove the decoded records of a run once it begins to write dead letters, as the loss of
+        an executor does. Return the moment that the run reaches next."""
         self.gate.reached(job_gate.STAGE_LETTERS, run)
         self.gate.hold(job_gate.READ)
         self._forget_decoded()
@@ -192,14 +192,14 @@ class Running:
         return "" if self._error is None else "".join(traceback.format_exception(self._error))
 
     def join(self) -> BaseException | None:
-        """What it failed of."""
+        """Wait for the end of the run; the error that it failed with."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the run does not end"
         return self._error
 
 
 def driver_of(work: Work, environment: Mapping[str, str] | None = None) -> ChildProcess:
-    """A run in a process and a Spark of its own."""
+    """Start a run in a process of its own, with its own Spark."""
     program = [sys.executable, "-m", "integration_tests.faults.job_gate"]
     return ChildProcess([*program, str(work.gate.folder), str(work.file)], environment=environment)
 
@@ -207,12 +207,12 @@ def driver_of(work: Work, environment: Mapping[str, str] | None = None) -> Child
 def is_alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # gone between the two
+    except psutil.NoSuchProcess:  # it ended between the two calls
         return False
 
 
 def python_at(gate: Gate, moment: str, run: job_gate.Run, driver: int) -> psutil.Process:
-    """Who has come to a moment: one of Spark's Python processes, below the driver."""
+    """The Python process of Spark, below the driver, that has reached a moment."""
     process = psutil.Process(gate.reached(moment, run))
     _, workers = python_below(driver)
     assert process in workers, (process, workers)
@@ -227,7 +227,7 @@ def python_below(driver: int) -> tuple[list[psutil.Process], list[psutil.Process
 
 
 def _parent(process: psutil.Process) -> psutil.Process | None:
-    """None where the process is gone meanwhile."""
+    """The parent of a process; None if the process has ended meanwhile."""
     try:
         return process.parent()
     except psutil.NoSuchProcess:

@@ -1,14 +1,13 @@
-"""Moments of a job's run at which it can be made to stand still, so that something is killed just
-then.
+"""Moments of a job's run at which it can be held, so that a test kills a process just then.
 
     python -m integration_tests.faults.job_gate FOLDER JOB.yaml [words of job.py...]
 
-runs the job like `pybroker etl run`. A file FOLDER/MOMENT.hold makes whoever comes to that moment
-leave a file FOLDER/MOMENT.reached.PID, and wait until the first file is gone.
-Moments of the driver are the links by which plans and commits come into being, and the beginnings
-of a run's stages (see `GatedStages`). Those of Spark's Python processes are the search for data
-sources (see `search_gate`), the making of the source, its division into tasks and the end of the
-first batch that a task reads (see `gated_read`), and that of a transform (see `gated`).
+runs the job like `pybroker etl run`. If a file FOLDER/MOMENT.hold exists, a process that reaches
+the moment creates FOLDER/MOMENT.reached.PID and waits until the first file is removed. Moments of
+the driver are the creation of plans and commits by hard links, and the beginnings of a run's
+stages (see `GatedStages`). Those of Spark's Python processes are the search for data sources (see
+`search_gate`), the making of the source, its division into tasks and the end of the first batch
+that a task reads (see `gated_read`), and that of a transform (see `gated`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 if __name__ == "__main__" and Path(sys.path[0]).resolve() == Path(__file__).parent:
-    # Run as a script: the modules beside this one are no modules of their own.
+    # Run as a script: the modules beside this one must not be importable by their bare names.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import pyarrow as pa
@@ -54,12 +53,12 @@ STAGE_DECODE: Final = "stage read and decode"
 STAGE_LETTERS: Final = "stage write dead letters"
 STAGE_TABLE: Final = "stage transform and write"
 PYTHON_MOMENTS: Final = (MAKE, DIVIDE, READ, STAGE_LETTERS, WORKER)
-"""When a Python process of Spark's works for a run. Dead letters come from what was decoded: there
-is one only if that was lost."""
+"""Moments at which a Python process of Spark works for a run. Dead letters are made from the
+decoded records: there is such a moment only if those were lost."""
 BETWEEN: Final = (BEFORE_PLAN, STAGE_DECODE, STAGE_LETTERS, STAGE_TABLE, BEFORE_COMMIT)
-"""When only the driver works."""
+"""Moments at which only the driver works."""
 BETWEEN_PYTHON: Final = (STAGE_DECODE, STAGE_LETTERS, BEFORE_COMMIT)
-"""Those of BETWEEN that come after work of Python's, whose processes then wait for more."""
+"""The moments of BETWEEN after work in Python, whose processes then wait for more."""
 _LOOK_AGAIN_S: Final = 0.02
 _SEARCH: Final = """
 from pathlib import Path
@@ -70,7 +69,7 @@ stand_still(Path({folder!r}), SEARCH)
 
 
 class Run(Protocol):
-    """What is to come to a moment."""
+    """The run that is expected to reach a moment."""
 
     @property
     def running(self) -> bool: ...
@@ -80,19 +79,18 @@ class Run(Protocol):
 
 
 class Gate:
-    """The side of the test."""
+    """The test's side of the gates."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def hold(self, moment: str) -> None:
-        """From now on whoever comes there stands still."""
+        """Hold every process that reaches the moment."""
         _hold(self.folder, moment).touch()
 
     def reached(self, moment: str, run: Run) -> int:
-        """The process that stands there, as soon as it does; each arrival is told once.
-
-        Raises WaitFailed if the run ends without it.
+        """Wait for a process held at the moment and return it; each arrival is returned once.
+        Raises WaitFailed if the run ends before.
         """
         there: list[Path] = []
 
@@ -108,13 +106,13 @@ class Gate:
         return int(there[0].suffix[1:])
 
     def release(self, moment: str = "*") -> None:
-        """Nobody stands still any more, there or anywhere."""
+        """Release the processes at the moment, and do not hold any more there."""
         for hold in self.folder.glob(f"{moment}.hold"):
             hold.unlink()
 
 
 class GatedFiles(RealFiles):
-    """Stands still around links."""
+    """A file system that is held before and after creating links."""
 
     folder: Path
 
@@ -125,7 +123,7 @@ class GatedFiles(RealFiles):
 
 
 def gated(frame: DataFrame, folder: str) -> DataFrame:
-    """The same rows through Python workers, which stand still after their first batch."""
+    """The same rows, passed through Python workers that are held after their first batch."""
 
     def passed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -136,7 +134,7 @@ def gated(frame: DataFrame, folder: str) -> DataFrame:
 
 
 class GatedStages(Silent):
-    """Stands still where the driver begins a stage."""
+    """The progress of a run that is held where the driver begins a stage."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -146,7 +144,8 @@ class GatedStages(Silent):
 
 
 class GatedSource(PybrokerDataSource):
-    """Stands still where Spark makes it; and its reader, where it is divided and where it reads."""
+    """A source that is held where Spark creates it, and whose reader is held where it is divided
+    and where it reads."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._folder = Path(options.pop("gate"))
@@ -177,7 +176,7 @@ class _GatedReader(FrozenReader):
 
 
 def gated_read(folder: Path) -> Read:
-    """How a job in this process reads by a `GatedSource`."""
+    """The read function of a job in this process that uses a `GatedSource`."""
 
     def read(spark: SparkSession, job: JobFile, snapshot: Snapshot) -> DataFrame:
         spark.dataSource.register(GatedSource)
@@ -188,7 +187,7 @@ def gated_read(folder: Path) -> Read:
 
 
 def search_gate(folder: Path) -> None:
-    """Makes a module in `folder` for PYTHONPATH, at which Spark stands still when it looks for data
+    """Create a module in `folder` for PYTHONPATH that holds Spark when it searches for data
     sources."""
     (folder / "pyspark_gate.py").write_text(_SEARCH.format(folder=str(folder)))
 
@@ -198,7 +197,7 @@ def _hold(folder: Path, moment: str) -> Path:
 
 
 def stand_still(folder: Path, moment: str) -> None:
-    """Whoever comes to a moment says so, and waits if that is held."""
+    """Called at a moment: if it is held, report the arrival and wait."""
     hold = _hold(folder, moment)
     if not hold.exists():
         return

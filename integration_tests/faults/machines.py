@@ -1,7 +1,7 @@
-"""Machines that lose power: a broker that is told another boot id of its kernel, and whose files
-have lost what was never synced.
+"""Machines that lose power: a broker with a new boot id of its kernel, whose files have lost their
+unsynced parts.
 
-The boot id is faked by a mount that only the broker's process sees; it needs root.
+A mount that only the broker's process sees fakes the boot id; it needs root.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def reason_to_skip() -> str | None:
 
 
 class Machine:
-    """Where a broker runs: its own kernel, as far as the boot id tells."""
+    """The machine of a broker: a kernel with its own boot id."""
 
     def __init__(self, folder: Path, broker: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,13 +44,13 @@ class Machine:
         self.place = Place(prefix=words)
 
     def boot(self) -> None:
-        """From now on another run of the kernel."""
+        """Boot again: a new boot id."""
         self._file.write_text(f"{uuid.uuid4()}\n")
 
 
 def forget_unsynced(log_dir: Path, topic: str) -> int:
-    """Cut every log of a topic to where it was certainly synced, as a power loss may; the number of
-    batches lost. The broker must not run."""
+    """Truncate every log of a topic to its certainly synced part, as a power loss may; return the
+    number of lost batches. The broker must not run."""
     file = log_dir / RECOVERY_POINTS
     synced = checkpoints.decode_offsets(file.read_bytes(), str(file)) if file.exists() else {}
     lost = 0
@@ -62,8 +62,8 @@ def forget_unsynced(log_dir: Path, topic: str) -> int:
 
 
 def _cut(path: Path, end_offset: int) -> int:
-    """Remove the batches from `end_offset` on; how many there were. A segment without a batch left
-    goes as a whole, unless it is the first one."""
+    """Remove the batches from `end_offset` on; return their number. A segment without a remaining
+    batch is removed, unless it is the first one."""
     data = path.read_bytes()
     headers = list(iter_headers(data))
     kept = [position + h.size for position, h in headers if h.last_offset < end_offset]

@@ -1,8 +1,8 @@
-"""File systems of a test's own: small ones in memory, that fill up, and images, of which a copy is
-what a machine finds that lost power at that moment.
+"""File systems for tests: small ones in memory that fill up, and images; a copy of an image has
+the data that a machine finds after a power loss at that moment.
 
-Needs root. A run that is killed leaves its mounts behind; the next one removes them, as their
-places bear the number of its process.
+Needs root. A killed run leaves its mounts behind. The next run removes them, because their paths
+contain the pid of their run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import psutil
 from unit_tests.patience import PATIENCE_S, wait_until
 
 FOLDER: Final = f"pybroker-disks-of-{os.getpid()}-"
-"""How the name of a folder begins in which something is mounted."""
+"""The prefix of the names of folders with mounts."""
 _OURS: Final = re.compile(r"/pybroker-disks-of-(\d+)-")
 
 
@@ -52,13 +52,13 @@ def made_image(path: Path, size_bytes: int) -> Path:
 
 
 def copied_image(image: Path, copy: Path) -> Path:
-    """What is on the disk of a mounted image now; what its system only has in memory is not."""
+    """Copy the on-disk content of a mounted image, without data that is only in the page cache."""
     _run("cp", "--sparse=always", str(image), str(copy))
     return copy
 
 
 class Mounts:
-    """Use in a `with` statement; at its end nothing is mounted any more."""
+    """The mounts of a test. Use in a `with` statement, which unmounts everything at its end."""
 
     def __init__(self) -> None:
         self._places: list[Path] = []
@@ -77,15 +77,16 @@ class Mounts:
             self.unmount(place)
 
     def memory(self, place: Path, size_bytes: int) -> None:
-        """A file system in memory at `place`, a folder inside of one named FOLDER..."""
+        """Mount a file system in memory at `place`, a folder inside a folder named FOLDER..."""
         self._mount(place, "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs")
 
     def image(self, place: Path, image: Path) -> None:
-        """The file system of an image at `place`, likewise."""
+        """Mount the file system of an image at `place`, as `memory` does."""
         self._mount(place, "-o", "loop", str(image))
 
     def unmount(self, place: Path) -> None:
-        """Nobody may use it any more; who has just stopped to may need a moment to close files."""
+        """Unmount a file system that is not in use any more. A process that has just ended may
+        need a moment to close its files."""
         wait_until(lambda: _is_unmounted(place), what=f"nobody uses {place}")
         self._places.remove(place)
 

@@ -1,10 +1,11 @@
 """The producers of a workload: each sends its own numbered values, to all partitions in turn, at a
-limited rate, and writes down what became of each. All wait for all replicas, except for `hasty`,
-which makes tails that only a leader has.
+limited rate, and records the outcome of each. All use acks=all, except `hasty`, which makes tails
+that only a leader has.
 
-What an outcome proves depends on the client. librdkafka tells of the last attempt only, so after a
-retry a refusal proves nothing; the producer that never retries (`prober`) can be believed when it
-says that there were not enough replicas. Ours says itself whether a failure is definite.
+The meaning of a failure depends on the client. librdkafka reports the last attempt only, so after
+a retry a refusal proves nothing. The producer that never retries (`prober`) proves that
+NOT_ENOUGH_REPLICAS records were not appended. Our client says itself whether a failure is
+definite.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from unit_tests.patience import PATIENCE_MS, PATIENCE_S
 
 TICK_S: Final = 0.04
 UNANSWERED_MAX: Final = 400
-"""A producer that has so many values without an outcome sends no more until some have one."""
+"""The most values of a producer without an outcome; it waits before it sends more."""
 GIVES_UP_MS: Final = {"five-in-flight": 4_000, "prober": 3_000, "hasty": 4_000}
-"""After so long a value has no more chances; the others are patient."""
+"""The delivery timeouts of these producers. The others keep trying."""
 LIBRDKAFKA: Final[Mapping[str, Mapping[str, str | int | bool]]] = {
     "idempotent": {"enable.idempotence": True, "debug": "eos", "log_level": 7},
     "one-in-flight": {"max.in.flight": 1},
@@ -39,7 +40,7 @@ LIBRDKAFKA: Final[Mapping[str, Mapping[str, str | int | bool]]] = {
     "hasty": {"max.in.flight": 5, "acks": 1},
 }
 PROBER_RATE_PARTS: Final = 5
-"""The prober sends this many times less: it shows refusals, not throughput."""
+"""The prober's rate is divided by this: it shows refusals, not throughput."""
 
 
 class ProducerClient(Protocol):
@@ -48,10 +49,10 @@ class ProducerClient(Protocol):
     acked: Counter[int]
     """Acknowledged values by partition."""
     failed: Counter[str]
-    """Values that were given up, by what was said of them."""
+    """Error message -> number of failed values."""
 
     def stop(self) -> None:
-        """Sends no more; returns when everything sent has an outcome, or `PATIENCE_S` are over."""
+        """Stop sending, and wait until every value has an outcome, at most `PATIENCE_S`."""
 
 
 class _Values:
@@ -75,7 +76,7 @@ class _Values:
         )  # fmt: skip
 
     def next(self) -> tuple[int, str]:
-        """The partition and the value to be sent now; it is written down as begun."""
+        """The partition and the value to send next; the value is recorded as begun."""
         partition = self._counter % self._settings.partitions
         place = (self._settings.topic, partition)
         identity = Identity(self._name, self._settings.incarnation, self._counter)
@@ -108,7 +109,7 @@ class ConfluentProducer:
         rate = settings.rate // PROBER_RATE_PARTS if name == "prober" else settings.rate
         self._per_tick = max(1, round(rate * TICK_S))
         self._believes_refusals = name == "prober"
-        # Not "one-in-flight": that is one a connection, and while a leader moves there are two.
+        # Not "one-in-flight": that is one per connection, and while a leader moves there are two.
         self._values = _Values(name, settings, log, keeps_order=name == "idempotent")
         self.acked, self.failed = self._values.acked, self._values.failed
         self._stopping = threading.Event()
@@ -168,7 +169,8 @@ class ConfluentProducer:
 
 
 def _logger(settings: Settings, name: str) -> logging.Logger:
-    """What librdkafka says goes into a file beside the operations, not between our answers."""
+    """A logger that writes librdkafka's lines to a file beside the operations, not between our
+    answers."""
     logger = logging.getLogger(f"faults.{settings.topic}.{name}")
     logger.propagate = False
     logger.setLevel(logging.DEBUG)

@@ -1,7 +1,7 @@
-"""What a broker's files hold of a partition, for the comparison of replicas.
+"""The content of a partition's files on a broker, for the comparison of replicas.
 
-Read while nothing is written: from running brokers once the clients are quiet, or from stopped
-ones, which have also left snapshots of their producers.
+The files are read while no client writes: from running brokers after the clients have stopped, or
+from stopped brokers, which have also written producer snapshots.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BATCH_BYTES_MAX: Final = 1 << 24
 
 
 class DamagedFile(AssertionError):
-    """A file of a broker that has to be whole is not."""
+    """A file of a broker is damaged."""
 
 
 def files_of(log_dir: Path, partition: tuple[str, int], *, stopped: bool) -> dict[str, Any]:
@@ -53,7 +53,8 @@ def files_of(log_dir: Path, partition: tuple[str, int], *, stopped: bool) -> dic
 
 
 def records_of(log_dir: Path, partition: tuple[str, int], end: int) -> tuple[int, list[list[Any]]]:
-    """Where the files begin, and [offset, value, leader epoch] of each record below `end`."""
+    """The first offset in the files, and [offset, value, leader epoch] of each record below
+    `end`."""
     topic, number = partition
     paths = sorted((log_dir / f"{topic}-{number}").glob("*.log"))
     rows: list[list[Any]] = []
@@ -98,14 +99,14 @@ def _told(entry: ProducerEntry) -> str:
 
 
 def log_end(log_dir: Path, partition: tuple[str, int]) -> int:
-    """The offset behind the last record in a broker's files."""
+    """The offset after the last record in a broker's files."""
     batches = files_in_use(log_dir, partition)["batches"]
     return batches[-1][1] + 1 if batches else 0
 
 
 def files_in_use(log_dir: Path, partition: tuple[str, int]) -> dict[str, Any]:
-    """As `files_of` of a broker that writes: as soon as no batch is half written, or gone with its
-    segment while it was looked for."""
+    """As `files_of` for a broker that writes: tries again while a batch is half written, or while
+    its segment vanishes."""
     found: list[dict[str, Any]] = []
 
     def read() -> bool:

@@ -1,5 +1,5 @@
-"""A cluster under torment: a run gives it a topic and a workload, breaks things, and has the judge
-look at what everybody saw.
+"""A cluster with faults: a run creates a topic and a workload, injects faults, and has the judge
+check the recorded operations.
 
     with rig.run("kill9-leader-loop") as run:
         run.wait_for_progress(50)
@@ -47,15 +47,15 @@ PARTITIONS: Final = 4
 REPLICAS: Final = 3
 _EVIDENCE: Final = "pybroker-faults-"
 _STOOD_STILL: Final = "reason=event loop is stuck"
-"""A broker says it of a machine that stands still, which is no fault of the broker."""
+"""Error lines that a broker logs if the machine stalls; they are not the broker's fault."""
 _ERROR: Final = re.compile(r"^\[[^]]*\] (ERROR|CRITICAL|FATAL)\b|^Traceback |^Task exception was")
 _ELECTED: Final = re.compile(r"controller_elected broker=(\d+) epoch=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Acknowledged values by producer and partition, delivered ones by reader, and those that were
-    given up by producer and what it was told."""
+    """Acknowledged values by producer and partition, delivered ones by reader, and failed ones by
+    producer and error."""
 
     acked: Mapping[str, Mapping[str, int]]
     delivered: Mapping[str, int]
@@ -85,13 +85,13 @@ class Rig:
         return Run(self, name, tuple(clients), dict(configs or {}), leader_only, rate)
 
     def ready(self) -> None:
-        """All brokers run, connected with everybody."""
+        """Make sure that all brokers run and all links are open."""
         self.cluster.heal()
         if set(self.cluster.running()) != set(self.cluster.brokers):
             self.cluster.start_all()
 
     def new_lines(self, broker: int) -> list[str]:
-        """What the broker has printed since the run began."""
+        """The lines that the broker has printed since the run began."""
         return self._lines(broker)[self._log_lines_seen.get(broker, 0) :]
 
     def _lines(self, broker: int) -> list[str]:
@@ -162,31 +162,31 @@ class Run:
         finally:
             self._close()
 
-    # ---- what happens
+    # ---- events
 
     @contextlib.contextmanager
     def fault(self, what: str, target: object = "") -> Iterator[None]:
-        """Notes when something was done to the cluster: its beginning and its end."""
+        """Record the beginning and the end of a fault."""
         self.log.write("nemesis", "fault", "invoke", what=what, target=str(target))
         yield
         self.log.write("nemesis", "fault", "ok", what=what, target=str(target))
 
     def silence(self, broker: int, others: Iterable[int]) -> None:
-        """Notes that the broker and these others may not hear of each other from now on: a leader
-        among them that is replaced cannot know it, and the judge does not expect that it does."""
+        """Record that the broker and these others may not hear each other from now on: a leader
+        among them may be replaced without knowing it, and the judge allows for that."""
         for other in others:
             if other != broker and (pair := frozenset({broker, other})) not in self._silent:
                 self._silent.add(pair)
                 self.log.write("nemesis", "silence", "invoke", between=sorted(pair))
 
     def heard(self) -> None:
-        """Notes that all hear of each other again."""
+        """Record that all brokers hear each other again."""
         for pair in self._silent:
             self.log.write("nemesis", "silence", "ok", between=sorted(pair))
         self._silent.clear()
 
     def wait(self, seconds: float) -> None:
-        """Let the workload go on."""
+        """Let the workload go on for some seconds."""
         time.sleep(seconds)
 
     def progress(self) -> Progress:
@@ -201,8 +201,8 @@ class Run:
         clients: Collection[str] | None = None,
         partitions: Collection[int] = range(PARTITIONS),
     ) -> None:
-        """Until every producer (or these) has `count` more acknowledgements in each partition (or
-        in these)."""
+        """Wait until every producer (or each of `clients`) has `count` more acknowledgements in
+        each partition (or in each of `partitions`)."""
         before = self.progress().acked
         names = [name for name in before if clients is None or name in clients]
 
@@ -217,8 +217,7 @@ class Run:
         wait_until(enough, what=f"{names} go on in {[*partitions]}")
 
     def wait_for_refusals(self, producer: str, errors: Collection[str], count: int = 10) -> None:
-        """Until the producer was told so many more times that a value was refused, in these
-        words."""
+        """Wait until the producer has got `count` more refusals with one of these errors."""
 
         def refused() -> int:
             told = self.progress().failed[producer]
@@ -227,10 +226,10 @@ class Run:
         enough = refused() + count
         wait_until(lambda: refused() >= enough, what=f"{producer} is told {[*errors]}")
 
-    # ---- who leads
+    # ---- leaders and ISRs
 
     def leader(self, partition: int = 0, *, other_than: int = -1) -> int:
-        """The broker that leads, as soon as there is one, and not that one."""
+        """Wait for a leader other than `other_than`, and return it."""
 
         def led(state: PartitionNow) -> bool:
             return state.leader not in (-1, other_than)
@@ -238,7 +237,7 @@ class Run:
         return self.wait_for_state(partition, led, "a leader").leader
 
     def controller(self, *, other_than: int = NOBODY) -> int:
-        """The broker that holds the office, as soon as it is not that one."""
+        """Wait for a controller other than `other_than`, and return it."""
         found: list[int] = []
 
         def held() -> bool:
@@ -254,7 +253,7 @@ class Run:
         condition: Callable[[PartitionNow], bool],
         what: str,
     ) -> PartitionNow:
-        """The first state seen that meets the condition."""
+        """Wait for a state of the partition that meets the condition, and return it."""
         found: list[PartitionNow] = []
 
         def met() -> bool:
@@ -268,7 +267,7 @@ class Run:
         return found[-1]
 
     def wait_for_isr(self, brokers: Collection[int]) -> None:
-        """Until these, and no others, are in sync in every partition."""
+        """Wait until exactly these brokers are in sync in every partition."""
 
         def are_these() -> bool:
             states = self.watch.all()
@@ -279,7 +278,7 @@ class Run:
         wait_until(are_these, what=f"{brokers} are in sync")
 
     def wait_for_full_isr(self) -> None:
-        """Until every partition has a leader and all its replicas in sync."""
+        """Wait until every partition has a leader and all its replicas are in sync."""
 
         def full() -> bool:
             states = self.watch.all()
@@ -299,13 +298,13 @@ class Run:
         stop: bool = False,
         allowed_errors: Collection[str] = (),
     ) -> History:
-        """Heal everything, go on for a moment, read everything, and judge.
+        """Heal all faults, go on for a moment, read everything, and judge.
 
-        `lossy`: records may have been given up, so only the rules of `checker.LOSSY` hold, and
-        readers may have lost their position. `excused` are further rules that do not hold. `stop`:
-        the brokers are stopped in order before their files are read, so that what they know of
-        producers is compared too. `allowed_errors` are patterns of error lines in brokers' logs
-        that this fault explains.
+        `lossy`: records may have been lost, so only the rules of `checker.LOSSY` hold, and readers
+        may have lost their position. `excused` are further rules that do not hold. `stop`: the
+        brokers are stopped cleanly before their files are read, so that their producer snapshots
+        are compared, too. `allowed_errors` are patterns of error lines in brokers' logs that this
+        fault explains.
         """
         self.rig.ready()
         self.wait_for_full_isr()
@@ -335,7 +334,7 @@ class Run:
         return history
 
     def _late_readers(self, records: int) -> list[str]:
-        """The readers that were not given everything in good time."""
+        """The readers that did not get every record in time."""
 
         def late() -> list[str]:
             delivered = self.progress().delivered
@@ -346,7 +345,7 @@ class Run:
         return late()
 
     def keep_evidence(self) -> Path:
-        """Copies all that is known into a folder that stays."""
+        """Copy all evidence to a folder that stays."""
         folder = Path(tempfile.mkdtemp(prefix=f"{_EVIDENCE}{self.topic}-"))
         shutil.copytree(self.ops_folder, folder / "ops", dirs_exist_ok=True)
         if self._process is not None:
@@ -406,7 +405,8 @@ class Run:
         try:
             asyncio.run(ask())
         except ResponseError as error:
-            return error.code == ErrorCode.TOPIC_ALREADY_EXISTS  # of an attempt without an answer
+            # an earlier attempt without an answer may have created it
+            return error.code == ErrorCode.TOPIC_ALREADY_EXISTS
         except ClientError:
             return False
         return True

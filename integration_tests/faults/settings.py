@@ -1,4 +1,4 @@
-"""What a workload is told when it is started, as JSON on its command line."""
+"""The settings of a workload, as JSON on its command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Settings:
     rate: int = 150
     incarnation: int = 1
     leader_only: bool = False
-    """The mistake to be found out: producers wait for the leader alone, and call it all."""
+    """The planted mistake: producers use acks=1 and claim acks=all."""
 
     @property
     def ops_folder(self) -> Path:

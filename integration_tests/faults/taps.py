@@ -1,5 +1,5 @@
-"""Taps for links (`Cluster.tap`) that know the protocol: the link breaks when a certain request was
-sent, or when it was carried out and its answer is on the way back.
+"""Taps for links (`Cluster.tap`) that parse the protocol: the link breaks when a certain request
+is sent, or when its answer is sent back.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _REQUEST_HEAD: Final = struct.Struct(">hhi")
 _ZOOKEEPER_HEAD: Final = struct.Struct(">ii")
 """ZooKeeper: xid, type."""
 _WRITES: Final = {1: "create", 2: "delete", 5: "set", 14: "multi", 15: "create"}
-"""ZooKeeper's types of requests that change something."""
+"""ZooKeeper's types of requests that write."""
 
 
 class _Frames:
-    """Cuts a stream into its frames, each behind its length."""
+    """Splits a stream into its length-prefixed frames."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -42,7 +42,7 @@ class _Frames:
 
 
 class LostAnswers:
-    """Breaks connections instead of passing answers of Produce on: one in `one_in`."""
+    """Breaks one of `one_in` connections instead of forwarding a Produce response."""
 
     def __init__(self, one_in: int, seed: int) -> None:
         self._one_in = one_in
@@ -74,9 +74,9 @@ class LostAnswers:
 
 
 class LostWrites:
-    """Breaks connections with ZooKeeper around writes: in turn before the request arrives, and
-    after it was carried out; of those whose bytes hold one of `paths` the first two, then one in
-    `one_in`. `besides` is called each time before."""
+    """Breaks connections to ZooKeeper around writes, alternately before the request arrives and
+    after it was carried out: at the first two requests that contain one of `paths`, then at one of
+    `one_in`. `besides` is called before each break."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class LostWrites:
         self._met = 0
         self._turns: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
-        """How often, by what was lost: "set /path: request" or "set /path: answer"."""
+        """Lost message ("set /path: request" or "set /path: answer") -> count."""
 
     def make(self) -> Tap:
         """A tap for one connection of a broker."""
@@ -104,7 +104,7 @@ class LostWrites:
             found = (requests if direction is Direction.TO_TARGET else answers).feed(data)
             is_first = seen[direction] == 0 and bool(found)
             seen[direction] += len(found)
-            return found[1:] if is_first else found  # the first one opens the session
+            return found[1:] if is_first else found  # the first frame opens the session
 
         def passes(direction: Direction, data: bytes) -> bool:
             for frame in frames(direction, data):

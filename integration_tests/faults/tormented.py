@@ -1,4 +1,4 @@
-"""The cluster that the runs torment: three brokers of `pybroker.testing.Cluster` over a ZooKeeper
+"""The cluster of the fault runs: three brokers of `pybroker.testing.Cluster` over a ZooKeeper
 ensemble of three, with a session and a lag time of a few seconds and small segments."""
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
 class Tormented:
     """Brokers 1, 2 and 3 in `folder`. Runs from `start_all` (or `with`) to `close`.
 
-    `places` puts brokers elsewhere than on 127.0.0.1; `clocks` are set by `set_clock`, then.
-    `ensemble` is ended with the rest."""
+    `places` runs brokers on other addresses than 127.0.0.1. `clocks` make `set_clock` possible.
+    `ensemble` is ended with the cluster."""
 
     brokers = (1, 2, 3)
 
@@ -61,7 +61,7 @@ class Tormented:
         self._cluster: Cluster | None = None
         self._paused: set[int] = set()
         self.is_spoiled = False
-        """A run failed: what is left says nothing about the next one."""
+        """A run failed: the state of the cluster must not influence the next run."""
 
     def __enter__(self) -> Tormented:
         try:
@@ -90,7 +90,7 @@ class Tormented:
 
     @property
     def config(self) -> Mapping[str, object]:
-        """What all brokers were given."""
+        """The configuration of all brokers."""
         return self._config
 
     @property
@@ -100,7 +100,7 @@ class Tormented:
     # life
 
     def fit(self) -> Tormented:
-        """Itself, begun anew with empty disks if it was spoiled."""
+        """Return this cluster, started anew with empty disks if it was spoiled."""
         if self.is_spoiled:
             self.close()
             self._cluster = None
@@ -112,7 +112,7 @@ class Tormented:
         return self
 
     def start_all(self) -> None:
-        """Those that do not run, at a time; returns when all serve."""
+        """Start the brokers that do not run, concurrently; returns when all serve."""
         if self._cluster is None:
             self.ensemble.start()
             self._cluster = self._new_cluster()
@@ -132,7 +132,7 @@ class Tormented:
         return self.cluster.running
 
     def start(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
-        """With these options besides those that it had."""
+        """Start the broker with these options in addition to its own."""
         self.cluster.restart(broker, config=config)
 
     def stop(self, broker: int) -> int:
@@ -143,7 +143,7 @@ class Tormented:
         self.cluster.kill(broker)
 
     def kill9_all(self) -> None:
-        """All that run, at once."""
+        """Kill all running brokers at once."""
         with ThreadPoolExecutor() as threads:
             list(threads.map(self.kill9, self.running()))
 
@@ -156,7 +156,7 @@ class Tormented:
         self.cluster.resume(broker)
 
     def close(self) -> None:
-        """Ends everything at once. Idempotent."""
+        """End everything at once. Idempotent."""
         if self._cluster is not None:
             self._cluster.close(keep=True)
         self.ensemble.close()
@@ -164,13 +164,13 @@ class Tormented:
     # links, sessions and clocks
 
     def set_clock(self, broker: int, seconds: float) -> None:
-        """Put the broker's wall clock so far ahead of the right time, or behind it."""
+        """Set the broker's wall clock `seconds` ahead of the right time (negative: behind it)."""
         assert self._clocks is not None, "the brokers' clocks are those of the machine"
         self._clocks.set(broker, seconds)
 
     def cut(self, broker: int, *others: int | str, direction: str = "both") -> None:
-        """From these brokers, "zookeeper" or "clients"; from nobody named, from all brokers and
-        ZooKeeper."""
+        """Cut the broker off from these peers: brokers, "zookeeper" or "clients"; by default from
+        all brokers and ZooKeeper."""
         self.cluster.cut(broker, others or None, direction=direction)
 
     def heal(self) -> None:
@@ -183,8 +183,8 @@ class Tormented:
         self.cluster.heal()
 
     def expire_session(self, broker: int, *, of_offsets: bool = False) -> int:
-        """End the broker's session, or the one for offsets, at once, as ZooKeeper does with one
-        that it has not heard of. Gives its id."""
+        """Expire the broker's session, or the one for offsets, at once, as ZooKeeper does after
+        the session timeout. Return its id."""
         name = _OFFSETS_SESSION_FILE if of_offsets else _SESSION_FILE
         told = json.loads(self._session_file(broker, name).read_text())
         return end_session(self.zookeeper, told["sessions"][-1])
@@ -198,7 +198,7 @@ class Tormented:
         return self.cluster.log_text(broker)
 
     def wipe(self, broker: int) -> None:
-        """Put an empty disk in place of the broker's; it must not run."""
+        """Replace the broker's disk by an empty one; the broker must not run."""
         shutil.rmtree(self.log_dir(broker))
 
     def _session_file(self, broker: int, name: str) -> Path:

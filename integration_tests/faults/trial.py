@@ -1,5 +1,5 @@
-"""A group of consumers that reads the topic of a run, as a trial of its coordinators: members join
-and leave, its coordinator is found, and all of it is judged at the end."""
+"""A group of consumers that reads the topic of a run, to test its coordinators: members join and
+leave, the coordinator is found, and the history is judged at the end."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LIBRARIES: Final = {
     "d": "kafka-python",
     "e": "confluent-kafka",
 }
-"""kafka-python's does not look for a coordinator while the one that it knows stands still, or is
-dead: it connects to this one for long."""
+"""The libraries of the members. kafka-python is left out: it does not look for a new coordinator
+while its known one is paused or dead, but tries to connect to that for a long time."""
 OUTLASTING_MS: Final = 30_000
-"""A session that no client takes for over while another broker takes its coordinator's place."""
+"""A session timeout long enough for another broker to take over as coordinator."""
 
 
 class Trial:
@@ -40,7 +40,7 @@ class Trial:
         self.present: dict[str, Member] = {}
 
     def join(self, *names: str, session_ms: int = 6_000, by: int | None = None) -> None:
-        """`by` is the only broker whose address they are given, instead of all."""
+        """`by` is the only broker whose address the members get, instead of all."""
         bootstrap = None if by is None else self.run.cluster.cluster.address(by)
         for name in names:
             self.present[name] = self.members.join(
@@ -51,7 +51,7 @@ class Trial:
         self.present.pop(name).leave()
 
     def wait_until_shared(self) -> int:
-        """Until who is present shares everything; gives the generation."""
+        """Wait until the present members share all partitions; return the generation."""
         return self.members.wait_until_shared(*self.present.values())
 
     def wait_for_commits(self) -> None:
@@ -63,11 +63,12 @@ class Trial:
 
     @property
     def held(self) -> Mapping[str, object]:
-        """The generation, and the partitions that it holds, of each member."""
+        """Member -> its generation and its partitions."""
         return {name: member.held for name, member in self.present.items()}
 
     def finish(self, *, allowed_errors: Collection[str] = ()) -> None:
-        """The cluster and the group are well, everything is processed and judged."""
+        """Wait until the cluster and the group are healthy and everything is processed, then
+        judge."""
         found = self.run.finish(allowed_errors=allowed_errors).final()
         ends = {place: len(read.records) for place, read in found.items()}
         assert len(ends) == PARTITIONS

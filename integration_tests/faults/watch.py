@@ -1,7 +1,7 @@
-"""What ZooKeeper says of a topic, followed from outside: leaders, in-sync replicas, the controller.
+"""Follow a topic's state in ZooKeeper from outside: leaders, in-sync replicas, the controller.
 
-The follower is a thread that reads again and again and writes down each new version, with the time
-at which that was stored; in between anybody may ask for what it is now.
+A thread reads repeatedly and records each new version with the time at which it was stored.
+Callers may ask for the current state at any time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class PartitionNow:
     version: int
     controller_epoch: int
     written: int = field(compare=False)
-    """When, in ns of the monotonic clock, as ZooKeeper says: who looks may be late."""
+    """The time of the write in ns of the monotonic clock, from ZooKeeper's stat: the reader may be
+    late."""
 
 
 class Watch:
@@ -84,7 +85,7 @@ class Watch:
         )
 
     def all(self) -> dict[int, PartitionNow]:
-        """Those partitions that have a state; without what cannot be read at the moment."""
+        """The states of all partitions, without those that cannot be read at the moment."""
         found = {}
         for partition in range(self._partitions):
             try:
@@ -96,7 +97,7 @@ class Watch:
         return found
 
     def loss(self, partition: int) -> dict[str, Any] | None:
-        """What is written down about records that the partition gave up."""
+        """The receipt of the records that the partition lost."""
         try:
             data, _ = self._client.get(f"/pybroker/losses/{self._topic}/{partition}")
         except kazoo.exceptions.NoNodeError:
@@ -105,7 +106,7 @@ class Watch:
         return told
 
     def controller(self) -> int:
-        """The broker that holds the office, or NOBODY."""
+        """The broker that is the controller, or NOBODY."""
         try:
             data, _ = self._client.get("/controller")
         except _FAILURES:
@@ -120,7 +121,7 @@ class Watch:
             return set()
 
     def nodes(self, path: str = "/") -> Iterator[str]:
-        """Everything below `path` in lines, for people who look into a failure."""
+        """Everything below `path` as lines, to analyse a failure."""
         try:
             data, stat = self._client.get(path)
             yield f"{path} version={stat.version} {data!r}"
@@ -153,7 +154,8 @@ class Watch:
         )  # fmt: skip
 
     def _note_controller(self) -> None:
-        """Epoch and holder belong together only where one write made both nodes."""
+        """Record the controller. Epoch and broker id belong together only if one write made both
+        nodes."""
         try:
             data, epoch_stat = self._client.get("/controller_epoch")
             holder, stat = self._client.get("/controller")

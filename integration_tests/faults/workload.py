@@ -2,9 +2,9 @@
 
     python -m integration_tests.faults.workload SETTINGS
 
-Lines on its standard input ask it: `progress` (the acknowledged values of each producer by
-partition, what each reader was given, and what each producer was told of values that it gave up, as
-JSON), `stop-producers`, `stop`. It ends with `stop`, or when its input ends.
+Lines on its standard input are commands: `progress` (print as JSON the acknowledged values of each
+producer by partition, the values of each reader, and the errors of each producer's failed values),
+`stop-producers`, `stop`. It ends with `stop`, or when its input ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pybroker.testing.history.ops import OpsLog
 
 def main() -> int:
     settings = decode(sys.argv[1])
-    # What our client says must not stand between our answers, nor within one.
+    # Log lines of our client must not mix with our answers.
     said = settings.ops_folder / f"clients-{settings.incarnation}.log"
     logging.basicConfig(filename=said, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     log = OpsLog(settings.ops_folder, f"workload-{settings.topic}-{settings.incarnation}")
@@ -61,7 +61,7 @@ class Client(Protocol):
 
 
 def _stop(clients: Iterable[Client]) -> None:
-    """All at once: each may have to wait for its last outcomes."""
+    """Stop all clients concurrently: each may have to wait for its last outcomes."""
     threads = [threading.Thread(target=client.stop) for client in clients]
     for thread in threads:
         thread.start()

@@ -1,1 +1,1 @@
-"""Hostile frames against a running broker, and the recorded requests that they are made from."""
+"""Hostile frames against a running broker, and the recorded requests from which they are made."""

@@ -2,8 +2,8 @@
 
     python -m integration_tests.fuzzing [--frames N] [--seed TEXT] [--rss-mib N]
 
-prints what was sent and seen in one line. Exit code 1 says that something is wrong, in words and
-with the last lines of the broker's log; the same seed sends the same frames again.
+prints the result in one line. With exit code 1 it prints the faults and the last lines of the
+broker's log. The same seed sends the same frames again.
 """
 
 from __future__ import annotations

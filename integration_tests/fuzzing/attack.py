@@ -1,6 +1,5 @@
-"""Attackers against one broker, a well-behaved client beside them, and what must hold afterwards.
-
-Nothing here knows what a test is: `attack` returns what it saw, and the one who calls it judges.
+"""Attackers against one broker, a well-behaved client beside them, and the checks afterwards.
+`attack` returns its observations; the caller judges.
 """
 
 from __future__ import annotations
@@ -35,15 +34,16 @@ from unit_tests.patience import wait_until
 
 ATTACKERS: Final = 4
 SILENCE_S: Final = 0.02
-"""A connection that says nothing for so long is given up, and the next frame goes over another."""
+"""The time without an answer after which a connection is abandoned; the next frame goes over a new
+one."""
 PROBE_TOPIC: Final = "probe"
 OVERRIDES: Final = {"auto.create.topics.enable": "false"}
 _DECOMPRESSED_BYTES_MAX: Final = 1 << 20
 
 
 class Probe:
-    """A well-behaved client that produces and reads while others misbehave; it knows how large the
-    broker's memory became."""
+    """A well-behaved client that produces and reads while others misbehave. It also measures the
+    broker's largest memory."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -63,7 +63,7 @@ class Probe:
                     self._round(connection)
                     self.computed_s.append(_processor_s(self._broker) - begin)
                     self.rss_bytes_max = max(self.rss_bytes_max, self._broker.process.rss_bytes())
-        except BaseException as error:  # told to the test, in whose thread it can fail
+        except BaseException as error:  # reported to the test's thread, which can fail the test
             self.error = error
 
     def _round(self, connection: Connection) -> None:
@@ -85,7 +85,7 @@ class Probe:
 
 @dataclass
 class Outcome:
-    """What an attack was met with."""
+    """The result of an attack."""
 
     seed: str
     frames: int = 0
@@ -95,10 +95,10 @@ class Outcome:
     probe_computed_s: list[float] = field(default_factory=list)
     rss_bytes_max: int = 0
     faults: list[str] = field(default_factory=list)
-    """What must not be, in words; empty if all is well."""
+    """The violations, in words; empty if there are none."""
 
     def computed_s(self, share: float) -> float:
-        """The processor time of the broker that this share of the probe's rounds stayed below."""
+        """The quantile `share` of the broker's processor time per round of the probe."""
         return sorted(self.probe_computed_s)[int(share * (len(self.probe_computed_s) - 1))]
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class Outcome:
 def attack(
     broker: Broker, *, seed: str, frames: int, rss_bytes_max: int, probe_computed_s_max: float
 ) -> Outcome:
-    """Send that many frames, and look at everything that must hold."""
+    """Send `frames` frames, and check everything that must hold."""
     with Connection(broker.bootstrap) as connection:
         create_topic(connection, NAME, partitions=4)
         create_topic(connection, PROBE_TOPIC)
@@ -141,8 +141,9 @@ def attack(
 
 
 def _attacker(broker: Broker, moves: Moves, frames: int) -> tuple[int, int]:
-    """One attacker's share. Each move is given the time to be handled; a connection is used until
-    the broker closes it or says nothing. Returns how many frames were sent and answers came."""
+    """One attacker's share. Each move gets time to be handled. A connection is used until the
+    broker closes it or stops answering. Returns the numbers of sent frames and received
+    answers."""
     sent = answers = 0
     stream = iter(moves)
     move: Move | None = None
@@ -205,8 +206,8 @@ def unhandled(broker: Broker) -> set[str]:
 
 
 def unhandled_in(log_text: str) -> set[str]:
-    """The last lines of the stack traces that a broker printed: an input may be refused, but it
-    must not surprise."""
+    """The last lines of the stack traces that a broker printed: an input may be refused, but must
+    not cause an unexpected exception."""
     traces = log_text.split("Traceback (most recent call last):\n")[1:]
     ends = (
         next((line for line in trace.splitlines() if not line.startswith(" ")), "")
@@ -224,8 +225,8 @@ def _connections(broker: Broker) -> int:
 
 
 def _damage(data: Path) -> Iterator[str]:
-    """Reading is the check: batches whole, checksums right, no hole. The frames may have asked for
-    the deletion of a topic, so logs may go meanwhile."""
+    """Check the logs by reading them: complete batches, right checksums, no gap. The frames may
+    have deleted a topic, so logs may vanish meanwhile."""
     for folder in _logs_below(data):
         try:
             for _ in batches_of(sorted(folder.glob("*.log"))):
@@ -241,14 +242,14 @@ def _logs_below(data: Path) -> list[Path]:
     """The folder of every log."""
     return [
         Path(folder)
-        for folder, _, names in os.walk(data)  # which passes over what has gone
+        for folder, _, names in os.walk(data)  # which skips files that have vanished
         if Path(folder).name.rpartition("-")[2].isdigit()
         and any(Path(name).stem.isdigit() for name in names)
     ]
 
 
 def _lost(broker: Broker, rounds: int) -> Iterator[str]:
-    """What the probe wrote must be there, and nothing else."""
+    """Check that the log has exactly the records of the probe."""
     found: list[bytes | None] = []
     with Connection(broker.bootstrap) as connection:
         while len(found) < rounds:

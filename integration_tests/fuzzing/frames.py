@@ -1,8 +1,8 @@
-"""What is put on the wire against a broker: a stream of moves that is a function of its seed.
+"""The attackers' traffic: a stream of moves that is a function of its seed.
 
-Frames come from three places: requests written from the declarations (`structured`), valid ones of
-our own and those that real clients sent, both with bytes changed, and plain noise. A move may also
-play with the connection: frames in pieces, several at once, half of one and then silence.
+Frames come from three places: requests written from the declarations (`structured`), valid
+requests of our own and of real clients, both with changed bytes, and plain noise. A move may also
+vary the transport: frames in pieces, several at once, half of one and then silence.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ HTTP: Final = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What one connection does next: send these pieces one after the other, then perhaps close its
-    direction or the whole connection. `frames` is how many frames were begun."""
+    """The next step of a connection: send these pieces one after the other, then perhaps close our
+    direction or the whole connection. `frames` is the number of frames that were begun."""
 
     pieces: tuple[bytes, ...]
     frames: int = 1
@@ -104,7 +104,7 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 
 def hostile_batch(rng: random.Random) -> bytes:
-    """A record batch with mistakes inside, and the right CRC."""
+    """A record batch with errors inside, and a right CRC."""
     values = [rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(1, 5))]
     times = [1_700_000_000_000] * len(values)
     batch = bytearray(batch_of(*values, timestamps=times, codec=rng.choice(list(Codec))))

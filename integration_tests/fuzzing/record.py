@@ -1,10 +1,10 @@
-"""Records what real clients send, through a proxy that the broker advertises as itself.
+"""Record the requests of real clients, through a proxy that the broker advertises as itself.
 
     python -m integration_tests.fuzzing.record
 
 writes `recorded_requests.txt` anew: kafka-python, aiokafka, confluent-kafka, kcat, kafkajs, the
-Java client and Apache's tools, each against our broker, and against Apache's for what ours does not
-offer. A client that is missing on this machine leaves what was recorded of it before.
+Java client and Apache's tools, each against our broker, and against Apache's for APIs that ours
+does not offer. For a client that is missing on this machine the earlier recordings are kept.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ INTERNAL_TOPICS: Final = {
 
 
 class Proxy:
-    """Hands on every byte between clients and a broker, in its own thread, and keeps the requests
-    of whoever `client` names."""
+    """Forwards all bytes between clients and a broker, in its own thread, and keeps the requests
+    of the client that `client` names."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -94,24 +94,24 @@ class Proxy:
         writer.close()
 
     def _keep(self, frame: bytes) -> None:
-        """Of requests of one kind the longest that is short enough: it says the most."""
+        """Keep the longest request of each kind below the size limit: it has the most content."""
         key, version = struct.unpack_from(">hh", frame)
         if not self.client:
             return
         if key not in APIS or not APIS[key].supports(version) or len(frame) > FRAME_BYTES_MAX:
             return
-        # Apache's broker sends markers of transactions to itself, whoever asked for them.
+        # Apache's broker sends transaction markers to itself, not the client.
         client = "java" if key == ApiKey.WRITE_TXN_MARKERS else self.client
         kind = (client, key, version)
         if len(frame) > len(self.kept.get(kind, b"")):
             self.kept[kind] = frame
 
 
-# What the clients do
+# the clients' operations
 
 
 def by_vocabulary(make: Callable[[str], Any], bootstrap: str) -> Iterator[Callable[[], object]]:
-    """What every client for tests can."""
+    """The operations that every client for tests has."""
     client = make(bootstrap)
     topic = f"recorded-{client.name}"
     samples = client.samples[:3]
@@ -220,8 +220,8 @@ org.apache.kafka.tools.consumer.group.ConsumerGroupCommand --delete-offsets --gr
 org.apache.kafka.tools.consumer.group.ConsumerGroupCommand --delete --group g-java
 org.apache.kafka.tools.TopicCommand --delete --topic recorded-tools
 """  # noqa: E501  (one command a line)
-"""Apache's programs, which use the Java admin client and group consumer. WHERE stands at the end
-where it is left out."""
+"""Apache's programs, which use the Java admin client and group consumer. Without WHERE the
+server's address is appended."""
 
 
 def apache_tools(bootstrap: str) -> Iterator[Callable[[], object]]:
@@ -260,7 +260,7 @@ SESSIONS: Final[dict[str, Callable[[str], Iterator[Callable[[], object]]]]] = {
 
 
 def record(proxy: Proxy, *, groups: bool) -> None:
-    """Let every client do what it can; what the broker refuses is of no interest here."""
+    """Run all operations of every client; errors of the broker do not matter here."""
     bootstrap = f"127.0.0.1:{proxy.port}"
     for name, session in SESSIONS.items():
         if name.endswith("-groups") and not groups:
@@ -290,7 +290,7 @@ def main() -> int:
             overrides = {**advertised, **INTERNAL_TOPICS}
             brokers.append((ApacheKafka(Path(folder, "apache"), overrides=overrides), True))
         for broker, groups in brokers:
-            # Brokers, too, speak to themselves by what they advertise.
+            # Brokers, too, connect to themselves by their advertised address.
             proxy.client, proxy.target_port = "", broker.port
             try:
                 broker.start()

@@ -1,5 +1,5 @@
-"""Requests written field by field from the declarations of the messages, with lies: lengths and
-counts that are not those of what follows, null where there may be none, long varints, tags twice.
+"""Requests written field by field from the declarations of the messages, with lies: wrong lengths
+and counts, null in fields that are not nullable, overlong varints, repeated tags.
 
 Without lies they are valid, whatever the API and version. Everything is a function of the given
 random numbers.
@@ -50,7 +50,7 @@ _BITS: Final = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
 
 class StructuredWriter:
     """Writes one version of a message. `lie` is the probability that a length, count, tag or value
-    is not what it should be."""
+    is wrong."""
 
     def __init__(self, rng: random.Random, version: int, flexible: bool, lie: float) -> None:
         self._rng = rng
@@ -86,7 +86,7 @@ class StructuredWriter:
         return self._length(count, wire) + b"".join(self._value(wire) for _ in range(count))
 
     def _length(self, length: int, wire: Wire) -> bytes:
-        """As the version says it; of a value of fixed size, nothing."""
+        """Write a length in the encoding of the version; nothing for a value of fixed size."""
         if self._lies():
             length = self._rng.choice(LENGTHS)
         if wire.kind.is_fixed and not wire.is_array:
@@ -133,7 +133,7 @@ class StructuredWriter:
         return batch_of(*values, timestamps=[1_700_000_000_000] * 3, codec=codec)
 
     def _tags(self, known: list[Wire]) -> bytes:
-        """The section of tagged fields: mostly empty, else known and unknown ones."""
+        """Write the section of tagged fields: mostly empty, else with known and unknown fields."""
         if self._rng.random() < 0.9 and not self._lies():
             return b"\0"
         fields: list[tuple[int, bytes]] = []

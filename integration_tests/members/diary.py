@@ -1,7 +1,7 @@
-"""What a member writes down: what it holds, has processed and commits.
+"""The log of a member: its assignment, processed records and commits.
 
-A commit that fails is "info", whatever the error: an earlier try of the library may have been
-carried out.
+A failed commit has the outcome "info", whatever the error: an earlier attempt of the library may
+have succeeded.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pybroker.testing.history.ops import OpsLog
 from pybroker.testing.history.values import TopicPartition
 
 COMMIT_AFTER: Final = 20
-"""A member commits after so many records, and when there are no more."""
+"""The number of records after which a member commits; it also commits if there are no more
+records."""
 
 
 class Diary:
-    """Of one member, kept by whatever library it is. What it has processed and not committed is
-    `pending`: the offset of the next record, by partition."""
+    """The log of one member, of any library. `pending` is its uncommitted progress: partition ->
+    offset of the next record."""
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
@@ -29,13 +30,13 @@ class Diary:
         self._uncommitted = 0
 
     def assigned(self, member: str, generation: int, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these are held from now on."""
+        """The member holds exactly these partitions from now on."""
         self.held = set(partitions)
         self.pending = {place: at for place, at in self.pending.items() if place in self.held}
         self._write(
             "holds",
             "ok",
-            # A static member that starts again takes its own place within the generation.
+            # A restarted static member takes over its own assignment within the generation.
             member=self._settings.instance or member,
             generation=generation,
             tps=sorted(self.held),
@@ -54,14 +55,15 @@ class Diary:
         return self._uncommitted >= COMMIT_AFTER
 
     def commit_begins(self, generation: int) -> dict[TopicPartition, int]:
-        """What is to be committed now."""
+        """Begin a commit; the offsets to commit."""
         self._uncommitted = 0
         for place, offset in self.pending.items():
             self._write("commit", "invoke", tp=place, off=offset, generation=generation)
         return dict(self.pending)
 
     def commit_ends(self, generation: int, errors: Mapping[TopicPartition, str | None]) -> None:
-        """`generation` is that of now: it may have been sent with this one, or the earlier."""
+        """`generation` is the current one: the commit was sent with this one or with the earlier
+        one."""
         for place, error in errors.items():
             offset = self.pending[place]
             if error is None:

@@ -1,5 +1,5 @@
-"""Members of groups, and who asks what they have committed: joined, left, frozen and killed by a
-test, waited for by what they hold and by how far they come."""
+"""Members of groups, and a client that asks for their committed offsets. A test lets them join,
+leave, freezes and kills them, and waits for their assignments and progress."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HOLDS: Final = "holds "
 
 
 class Member:
-    """One life of a member."""
+    """One life (process) of a member."""
 
     def __init__(self, settings: MemberSettings, command: Sequence[str]) -> None:
         self.settings = settings
@@ -47,7 +47,7 @@ class Member:
 
     @property
     def held(self) -> tuple[int, frozenset[Place]]:
-        """The generation, and the partitions that it holds as it last said; -1 and none before."""
+        """Its last reported generation and partitions; -1 and none before."""
         said = [each for each in self.process.output.splitlines() if each.startswith(_HOLDS)]
         if not said:
             return -1, frozenset()
@@ -56,7 +56,7 @@ class Member:
         return int(generation), frozenset((topic, int(number)) for topic, number in found)
 
     def leave(self) -> None:
-        """In order, with a last commit."""
+        """Leave in order, with a last commit."""
         self.process.ask("stop", "^left$")
         assert self.process.wait() == 0, self.process.output
 
@@ -71,9 +71,9 @@ class Member:
 
 
 class Members:
-    """The members of a run, of one or several groups that read the same topics, and the asker.
-
-    `folder` takes their logs. Everything ends with `close`, or the `with` statement.
+    """The members of a run, of one or several groups that read the same topics, and the client
+    that asks for committed offsets. Their logs are in `folder`. Everything ends with `close`, or
+    the `with` statement.
     """
 
     def __init__(
@@ -120,10 +120,9 @@ class Members:
         session_ms: int = 4_000,
         bootstrap: str | None = None,
     ) -> Member:
-        """A process that joins; it may take its time. `name` may be used again, and is the instance
-        of a static member. `bootstrap` is of this one, instead of that of all.
-
-        Raises what says that the library is not on this machine (see `conftest.or_skip`)."""
+        """Start a process that joins; the join may take some time. `name` may be used again, and
+        is the instance id of a static member. `bootstrap` overrides the address for this member.
+        Raises the error of a library that is missing on this machine (see `conftest.or_skip`)."""
         self._lives[name] += 1
         settings = MemberSettings(
             library=library,
@@ -148,8 +147,8 @@ class Members:
         return member
 
     def wait_until_shared(self, *members: Member, idle: int = 0) -> int:
-        """Until these, and nobody else of their group, hold every partition once, and only `idle`
-        of them nothing; gives the latest generation."""
+        """Wait until exactly these members of their group hold every partition once, and `idle` of
+        them hold none; return the latest generation."""
         found: list[int] = []
 
         def shared() -> bool:
@@ -167,11 +166,11 @@ class Members:
         return max(found)
 
     def committed(self, group: str) -> Mapping[Place, int]:
-        """As the asker was told last; 0 where nothing is committed."""
+        """The last known committed offsets; 0 if nothing is committed."""
         return {place: self._asker.known.get((group, place), 0) for place in self.places}
 
     def wait_for_commits(self, group: str, count: int = 40) -> None:
-        """Until the group has committed so many more records, some of each partition."""
+        """Wait until the group has committed `count` more records, some of each partition."""
         before = self.committed(group)
 
         def further() -> bool:
@@ -191,12 +190,12 @@ class Members:
         return self.committed(group) == ends
 
     def note_calm(self) -> None:
-        """What was acknowledged must have been processed by now. Availability is judged nowhere:
-        its limit lies beyond the run."""
+        """Record that every acknowledged record must have been processed by now. Availability is
+        not judged: its limit is beyond the run."""
         self._log.write("members", "calm", "ok", limit=10**12)
 
     def leave_all(self, members: Collection[Member]) -> None:
-        """At a time, as in a shutdown."""
+        """Let the members leave concurrently, as in a shutdown."""
         threads = [threading.Thread(target=member.leave) for member in members]
         for thread in threads:
             thread.start()
@@ -211,7 +210,7 @@ class Members:
 
 
 class _Asker:
-    """Asks again and again what `groups` have committed, and writes down the answers."""
+    """Asks repeatedly for the committed offsets of `groups`, and records the answers."""
 
     def __init__(self, bootstrap: str, places: Collection[Place], log: OpsLog) -> None:
         self.groups: tuple[str, ...] = ()
@@ -256,7 +255,7 @@ class _Asker:
 
 
 def command(settings: MemberSettings) -> list[str]:
-    """The words that start a member's process.
+    """The command line of a member's process.
 
     Raises MavenUnavailable or NpmUnavailable.
     """

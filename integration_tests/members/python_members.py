@@ -2,9 +2,8 @@
 
     python -m integration_tests.members.python_members SETTINGS
 
-It joins, reads, writes into its log of operations and commits, until a line or the end comes on its
-standard input; then it leaves in order. Nothing is committed by itself: what a record is processed
-by is that it stands in the log.
+It joins, reads, logs its operations and commits, until its standard input has a line or ends; then
+it leaves in order. Automatic commits are off: a record counts as processed once it is in the log.
 """
 
 from __future__ import annotations
@@ -211,8 +210,8 @@ def kafka_python_member(settings: MemberSettings, diary: Diary, stop: threading.
 
 
 class _AioKafka(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
-    """Its rebalances go on beside the reading: records are processed under a lock that a
-    revocation takes as well, and those that were fetched before it are read again."""
+    """Its rebalances run concurrently to the reads: records are processed under a lock that a
+    revocation takes, too, and records that were fetched before are read again."""
 
     STRATEGIES: Final[Mapping[str, type]] = {
         "range": aiokafka.coordinator.assignors.range.RangePartitionAssignor,
@@ -285,7 +284,8 @@ class _AioKafka(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         await self._consumer.stop()
 
     async def _read_again(self, places: Iterable[aiokafka.TopicPartition]) -> None:
-        """From what is committed; `seek_to_committed` stays where it is when nothing is."""
+        """Read again from the committed offsets; `seek_to_committed` does not move without a
+        commit."""
         for place in places:
             if (place.topic, place.partition) in self._diary.held:
                 offset = await self._consumer.committed(place)

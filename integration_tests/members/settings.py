@@ -1,4 +1,4 @@
-"""What a member is told when it is started, as JSON on its command line."""
+"""The settings of a member, as JSON on its command line."""
 
 from __future__ import annotations
 

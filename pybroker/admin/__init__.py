@@ -1,1 +1,1 @@
-"""What a broker shows of itself over HTTP: health, readiness, metrics, configuration."""
+"""The broker's HTTP pages: health, readiness, metrics, configuration, controller journal."""

@@ -1,4 +1,4 @@
-"""The page `/config`: every option with the value in force and where that comes from."""
+"""The page `/config`: every option with its value in force and the source of that value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCES: Final[Mapping[Source, str]] = {
 
 
 def config_page(view: BrokerView) -> dict[str, object]:
-    """The document of the page, passwords hidden."""
+    """Return the page as a JSON document. Passwords are hidden."""
     rooms = view.rooms
     layers = LayeredConfig(view.config) if rooms is None else rooms.layers()
     return {

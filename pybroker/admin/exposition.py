@@ -1,7 +1,7 @@
-"""The page `/metrics`: every family with a row, and what prometheus-client knows of the process.
+"""The page `/metrics`: every family with a row, and prometheus-client's metrics of the process.
 
-The page is made in slices of about a millisecond; between two of them clients are served. What is
-said of one partition belongs to one moment.
+The page is made in slices of about a millisecond; between two slices the broker serves clients.
+All values of one partition are of the same moment.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def meters(rooms: Rooms) -> Iterator[tuple[str, TimeMeter]]:
 
 
 class MetricsPage:
-    """Makes the page, as often as it is asked for."""
+    """Makes the page for each request."""
 
     def __init__(self, view: BrokerView, watch: LoopWatch) -> None:
         self._view = view
@@ -74,7 +74,7 @@ class MetricsPage:
         GCCollector(registry=self._registry)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The page, piece by piece. To be read on the event loop."""
+        """Yield the page piece by piece. Must run on the event loop."""
         yield generate_latest(self._registry)
         yield (await self._of_process()).encode()
         rooms = self._view.rooms
@@ -144,7 +144,7 @@ class MetricsPage:
 
 
 def _of_fetchers(fetchers: Mapping[int, FetcherCounters]) -> str:
-    """How this broker follows others."""
+    """The rows of this broker's fetchers."""
     parts = []
     for attribute, of in families_of(FetcherCounters).items():
         values = {str(leader): getattr(each, attribute) for leader, each in fetchers.items()}
@@ -153,7 +153,8 @@ def _of_fetchers(fetchers: Mapping[int, FetcherCounters]) -> str:
 
 
 _Many = Iterable[tuple[Family, int, Callable[[int, int], list[Line]]]]
-"""Families with many lines: each, how many there are, and what gives those from one to another."""
+"""Families with many lines: the family, the number of its lines, and a function that gives the
+lines from one index to another."""
 
 
 async def _many(shown: _Many) -> AsyncIterator[bytes]:
@@ -216,8 +217,8 @@ def _of_progress(report: ProgressReport | None) -> _Many:
 
 
 def _is_told_here(rooms: Rooms, row: PartitionRow) -> bool:
-    """One broker tells of each partition, so that sums over brokers are right: its leader, or the
-    controller where there is none."""
+    """Whether this broker shows the partition. Exactly one broker does, so that sums over brokers
+    are right: the leader, or the controller if there is no leader."""
     if row.log is not None and row.log.leads:
         return True
     return row.leader == NO_LEADER and rooms.controller.is_active

@@ -1,8 +1,9 @@
-"""The metrics that are looked up when the page is asked for, a row each: name, meaning, and what
-gives the value. What is counted while the broker works has its rows in `pybroker/metrics.py`.
+"""The metrics whose values are looked up when the page is requested, a row each: name, meaning,
+and the function that gives the value. Metrics that are counted while the broker works have their
+rows in `pybroker/metrics.py`.
 
-Names and units are those that the dashboards for Kafka's JMX exporter and for kafka_exporter ask
-for; what neither has begins with `pybroker_`. Nothing is written that has no row.
+Names and units are those of the dashboards for Kafka's JMX exporter and for kafka_exporter.
+Metrics that neither has begin with `pybroker_`. A metric without a row is not shown.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _CONTROLLER: Final = "kafka_controller_kafkacontroller"
 
 @dataclass(frozen=True)
 class Sight:
-    """What the rows look at: one moment of a broker."""
+    """The state of a broker at one moment, from which the rows take their values."""
 
     rooms: Rooms
     picture: Picture
@@ -51,7 +52,7 @@ class Sight:
 
 
 class Row(NamedTuple):
-    """A family, and what gives its lines."""
+    """A family, and the function that gives its lines."""
 
     family: Family
     lines: Callable[[Sight], list[Line]]
@@ -111,56 +112,56 @@ def _known(at: Sight, partitions: Iterable[TopicPartition]) -> int:
 
 
 # fmt: off
-# what the page writes by itself
+# values that `exposition.py` computes
 BUILD_INFO: Final = Family("pybroker_build_info", GAUGE, ("version", "python", "broker_id", "cluster_id"), "Always 1; the labels say what runs.")
 READY: Final = Family("pybroker_ready", GAUGE, ("condition",), "1 for each condition of /readyz that holds, else 0.")
 BROKER_STATE: Final = Family("kafka_server_kafkaserver_brokerstate", GAUGE, (), "Where the broker is in its life: 1 starting, 2 recovering its logs, 3 running, 7 stopping.")
-IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share of the last minute, 0 to 1, in which the event loop's thread used no CPU. There are no handler threads here; below 0.3 the broker is near its limit, as in Kafka.")
-LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "How late the event loop was for a timer, asked five times a second.")
+IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share of the last minute, 0 to 1, in which the event loop's thread used no CPU. It takes the place of Kafka's handler threads: below 0.3 the broker is near its limit.")
+LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "The delay of the event loop, measured by a timer five times a second.")
 REQUESTS: Final = Family("kafka_network_requestmetrics_requests_total", COUNTER, ("request",), "Requests by API.")
 REQUEST_TIMES: Final = Family("kafka_network_requestmetrics_totaltimems", SUMMARY, ("request",), "Time from a request to its answer by API, in ms, including waiting for data or replicas. The quantiles are those of the last minute.")
-TOPIC_PARTITIONS: Final = Family("kafka_topic_partitions", GAUGE, ("topic",), "Partitions of the topic; told by the controller only.")
+TOPIC_PARTITIONS: Final = Family("kafka_topic_partitions", GAUGE, ("topic",), "Partitions of the topic. Only the controller shows this metric.")
 
 ROWS: Final = (
-    # what a broker is and does
+    # the broker
     _gauge("kafka_server_replicamanager_underreplicatedpartitions", "Partitions led here with fewer replicas in sync than they have.", lambda at: sum(row.isr < row.replicas for row, _ in at.led)),
     _gauge("kafka_server_replicamanager_underminisrpartitioncount", "Partitions led here with fewer replicas in sync than min.insync.replicas.", lambda at: sum(row.isr < log.min_isr for row, log in at.led)),
     _gauge("kafka_server_replicamanager_atminisrpartitioncount", "Partitions led here with exactly min.insync.replicas in sync.", lambda at: sum(row.isr == log.min_isr for row, log in at.led)),
     _gauge("kafka_server_replicamanager_leadercount", "Partitions led here.", lambda at: len(at.led)),
     _gauge("kafka_server_replicamanager_partitioncount", "Replicas that are open here.", lambda at: len(at.rooms.replicas.partitions)),
     _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas that belong here and are not served: not opened, or their directory has failed.", lambda at: sum(row.belongs_here and row.log is None for row in at.picture.partitions)),
-    _gauge("kafka_server_replicafetchermanager_maxlag", "How many offsets the replica that is furthest behind lacks of its leader's high watermark.", lambda at: max((copy.lag for copy in at.rooms.replicas.copies.values()), default=0)),
-    _gauge("kafka_server_replicafetchermanager_failedpartitionscount", "Partitions that are to be copied from their leaders and cannot be at the moment.", lambda at: sum(copy.failures > 0 for copy in at.rooms.replicas.copies.values())),
-    _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that were copied from leaders; those are not in the others.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
+    _gauge("kafka_server_replicafetchermanager_maxlag", "The lag in offsets of the follower here that is furthest behind its leader's high watermark.", lambda at: max((copy.lag for copy in at.rooms.replicas.copies.values()), default=0)),
+    _gauge("kafka_server_replicafetchermanager_failedpartitionscount", "Partitions that this broker follows and whose last fetch failed.", lambda at: sum(copy.failures > 0 for copy in at.rooms.replicas.copies.values())),
+    _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that were fetched from leaders. They are not part of the topic metrics.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
     _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed.", lambda at: len(at.rooms.logs.failed_directories)),
-    _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Partitions that waiting requests watch: Fetch for data, Produce for replicas.", _purgatories),
+    _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Partitions that waiting requests watch: Fetch waits for data, Produce for replicas.", _purgatories),
     # the controller
     _of_controller("activecontrollercount", "1 if this broker is the controller, else 0.", lambda at: 1),
-    _of_controller("offlinepartitionscount", "Partitions without a leader; 0 where this broker is not the controller, as in the next four.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),
-    _of_controller("preferredreplicaimbalancecount", "Partitions that another than their first replica leads.", lambda at: sum(row.leader != row.preferred for row in at.picture.partitions)),
+    _of_controller("offlinepartitionscount", "Partitions without a leader. 0 if this broker is not the controller, as in every metric of kafka_controller_kafkacontroller.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),
+    _of_controller("preferredreplicaimbalancecount", "Partitions whose leader is not their preferred (first) replica.", lambda at: sum(row.leader != row.preferred for row in at.picture.partitions)),
     _of_controller("globaltopiccount", "Topics of the cluster.", lambda at: len(at.picture.topics)),
     _of_controller("globalpartitioncount", "Partitions of the cluster.", lambda at: len(at.picture.partitions)),
     _of_controller("activebrokercount", "Brokers that are registered.", lambda at: len(at.rooms.metadata.brokers)),
     _counter("kafka_controller_controllerstats_uncleanleaderelections_total", "Leaders chosen outside the in-sync replicas: records may be lost.", lambda at: at.rooms.controller.unclean_elections),
-    Row(Family("kafka_brokers", GAUGE, (), "Brokers that are registered; told by the controller only."), lambda at: [("", len(at.rooms.metadata.brokers))] if at.rooms.controller.is_active else []),
+    Row(Family("kafka_brokers", GAUGE, (), "Brokers that are registered. Only the controller shows this metric."), lambda at: [("", len(at.rooms.metadata.brokers))] if at.rooms.controller.is_active else []),
     # the groups that this broker coordinates
-    _gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Consumer groups that have members, or had some.", lambda at: sum(at.groups.by_state.values())),
-    _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance", "Those that wait for their members to join.", lambda at: at.groups.by_state.get("preparingrebalance", 0)),
-    _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance", "Those that wait for their leader's assignment.", lambda at: at.groups.by_state.get("completingrebalance", 0)),
-    _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsstable", "Those whose members have their assignments.", lambda at: at.groups.by_state.get("stable", 0)),
-    _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", "Those without members.", lambda at: at.groups.by_state.get("empty", 0)),
-    _gauge("kafka_server_group_coordinator_metrics_partition_load_time_max", "The longest time since the start in which a partition of __consumer_offsets was loaded, in ms.", lambda at: at.groups.longest_load_s * 1000),
-    _gauge("kafka_server_group_coordinator_metrics_partition_load_time_avg", "The mean of those times, in ms.", lambda at: at.groups.mean_load_s * 1000),
+    _gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Consumer groups that this broker coordinates, in any state.", lambda at: sum(at.groups.by_state.values())),
+    _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance", "Consumer groups in state PreparingRebalance: they wait for their members to join.", lambda at: at.groups.by_state.get("preparingrebalance", 0)),
+    _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance", "Consumer groups in state CompletingRebalance: they wait for the assignment of the group's leader.", lambda at: at.groups.by_state.get("completingrebalance", 0)),
+    _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsstable", "Consumer groups in state Stable: their members have their assignments.", lambda at: at.groups.by_state.get("stable", 0)),
+    _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", "Consumer groups in state Empty: they have no members.", lambda at: at.groups.by_state.get("empty", 0)),
+    _gauge("kafka_server_group_coordinator_metrics_partition_load_time_max", "The longest load time of a partition of __consumer_offsets since the start, in ms.", lambda at: at.groups.longest_load_s * 1000),
+    _gauge("kafka_server_group_coordinator_metrics_partition_load_time_avg", "The mean load time of a partition of __consumer_offsets since the start, in ms.", lambda at: at.groups.mean_load_s * 1000),
     _gauge("pybroker_group_coordinator_partitions", "Partitions of __consumer_offsets that are coordinated here.", lambda at: at.groups.partitions),
-    _gauge("pybroker_group_coordinator_partitions_loading", "Those that are being loaded: their groups have no coordinator yet.", lambda at: at.groups.loading),
-    # what only this broker has
-    _gauge("pybroker_damaged_replicas", "Replicas with a hole in their log, including those in use because no other replica has more.", lambda at: _known(at, at.rooms.damaged())),
-    _gauge("pybroker_suspect_replicas", "Replicas that may lack records since the machine went down; each counts until it is in sync again.", lambda at: _known(at, at.rooms.logs.suspects)),
-    _gauge("pybroker_incomplete_replicas", "Replicas that are copied anew; none may lead before its copy is complete.", lambda at: _known(at, at.rooms.logs.incomplete.waiting)),
-    _gauge("pybroker_full_log_directories", "Log directories that refused a write because the disk was full, and take no writes yet.", lambda at: len(at.rooms.full_directories())),
+    _gauge("pybroker_group_coordinator_partitions_loading", "Partitions of __consumer_offsets that are being loaded. Their groups have no coordinator yet.", lambda at: at.groups.loading),
+    # metrics that Kafka does not have
+    _gauge("pybroker_damaged_replicas", "Replicas with a damaged range in their log, including those in use because no other replica has more.", lambda at: _known(at, at.rooms.damaged())),
+    _gauge("pybroker_suspect_replicas", "Replicas that may have lost records in a power loss. Each counts until it is in the ISR again.", lambda at: _known(at, at.rooms.logs.suspects)),
+    _gauge("pybroker_incomplete_replicas", "Replicas that are copied anew. Such a replica may not lead before its copy is complete.", lambda at: _known(at, at.rooms.logs.incomplete.waiting)),
+    _gauge("pybroker_full_log_directories", "Log directories that do not take writes because the disk is full.", lambda at: len(at.rooms.full_directories())),
     _gauges("logDirectory", "pybroker_log_directory_free_bytes", "Free bytes in the file system of each log directory in use.", lambda at: at.free_bytes),
     _gauges("listener", "pybroker_connections", "Open connections.", lambda at: at.rooms.connections()),
-    _gauge("pybroker_unsent_bytes", "Bytes of answers that wait for clients which read slowly.", lambda at: at.rooms.unsent_bytes()),
+    _gauge("pybroker_unsent_bytes", "Bytes of responses that clients have not read yet.", lambda at: at.rooms.unsent_bytes()),
     _gauge("pybroker_zookeeper_connected", "1 while the session with ZooKeeper is alive and connected.", lambda at: int(at.rooms.session.is_alive)),
 )
 
@@ -169,16 +170,16 @@ OF_LOGS: Final = (
     LogFact(_partition("kafka_log_log_logstartoffset", "The first offset that can be read."), lambda log: log.start),
     LogFact(_partition("kafka_log_log_logendoffset", "The offset that the next record gets."), lambda log: log.end),
     # kafka_exporter's names: each partition by its leader, the cluster by the controller
-    LogFact(_partition("kafka_topic_partition_current_offset", "The high watermark; told, as all of these, by the partition's leader only."), lambda log: log.high_watermark, of_leaders=True),
+    LogFact(_partition("kafka_topic_partition_current_offset", "The high watermark. Only the partition's leader shows it, as all metrics of kafka_topic_partition."), lambda log: log.high_watermark, of_leaders=True),
     LogFact(_partition("kafka_topic_partition_oldest_offset", "The first offset that can be read."), lambda log: log.start, of_leaders=True),
 )
 
 OF_PARTITIONS: Final = (
     PartitionFact(_partition("kafka_topic_partition_in_sync_replica", "How many replicas are in sync."), lambda row: row.isr),
-    PartitionFact(_partition("kafka_topic_partition_leader", "The leader's broker id; -1 without one (told by the controller)."), lambda row: row.leader),
-    PartitionFact(_partition("kafka_topic_partition_leader_is_preferred", "1 if the first replica leads."), lambda row: int(row.leader == row.preferred)),
+    PartitionFact(_partition("kafka_topic_partition_leader", "The leader's broker id; -1 without a leader (then the controller shows the partition's metrics)."), lambda row: row.leader),
+    PartitionFact(_partition("kafka_topic_partition_leader_is_preferred", "1 if the preferred (first) replica leads, else 0."), lambda row: int(row.leader == row.preferred)),
     PartitionFact(_partition("kafka_topic_partition_replicas", "How many replicas the partition has."), lambda row: row.replicas),
-    PartitionFact(_partition("kafka_topic_partition_under_replicated_partition", "1 if fewer are in sync."), lambda row: int(row.isr < row.replicas)),
+    PartitionFact(_partition("kafka_topic_partition_under_replicated_partition", "1 if fewer replicas are in sync than the partition has, else 0."), lambda row: int(row.isr < row.replicas)),
 )
 # fmt: on
 

@@ -1,4 +1,4 @@
-"""What the metrics say of single groups: a row each, of kafka_exporter's families and of our own."""
+"""The metrics of single groups, a row each: kafka_exporter's families and pybroker's own."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pybroker.group_lag import GroupProgress, Lag, ProgressReport
 from pybroker.metrics import GAUGE, Family
 
 _Sums = Callable[[GroupProgress], Iterable[tuple[str, int]]]
-"""Topic and number, of each partition."""
+"""The topic and number of each partition."""
 
 
 class GroupRow(NamedTuple):
-    """A family, and what gives its lines."""
+    """A family, and the function that gives its lines."""
 
     family: Family
     lines: Callable[[ProgressReport], list[Line]]
 
 
 def group_lines(report: ProgressReport | None) -> Iterator[tuple[Family, list[Line]]]:
-    """Each family with its lines; none where the groups are not known."""
+    """Each family with its lines; no lines if the groups are unknown."""
     for row in OF_GROUPS:
         yield row.family, [] if report is None else row.lines(report)
 
@@ -82,13 +82,13 @@ def _of(group: GroupProgress, topic: str | None = None, partition: int | None = 
 
 # fmt: off
 OF_GROUPS: Final = (
-    GroupRow(_by("kafka_consumergroup_members", "consumergroup", "Members of the group; told, as all of these, by the group's coordinator only, and at most 10 s old."), lambda report: [(_of(group), group.members) for group in report.groups]),
-    GroupRow(_by("kafka_consumergroup_current_offset", "consumergroup topic partition", "What the group has committed: the offset of the next record that it reads."), _committed),
-    GroupRow(_by("kafka_consumergroup_current_offset_sum", "consumergroup topic", "The sum of these over the partitions of a topic."), _by_topic(_offsets)),
-    GroupRow(_by("kafka_consumergroup_lag", "consumergroup topic partition", "Offsets from what is committed to the high watermark, which is read after it; never negative."), _each_lag(lambda lag: lag.records)),
-    GroupRow(_by("kafka_consumergroup_lag_sum", "consumergroup topic", "The sum of these over the partitions of a topic."), _by_topic(_records)),
-    GroupRow(_by("pybroker_group_lag_bytes", "consumergroup topic partition", "The lag in bytes of the log, estimated as if all its offsets were of the same size. This and the next are left out where groups have committed offsets of more than 1,000 partitions here."), _each_lag(lambda lag: lag.bytes)),
-    GroupRow(_by("pybroker_group_lag_seconds", "consumergroup topic partition", "The age of the oldest record that the group has not consumed, by its timestamp; 0 if it has consumed all."), _each_lag(lambda lag: lag.seconds)),
-    GroupRow(_by("pybroker_group_lag_age_seconds", "", "How long ago the offsets of groups were read."), lambda report: [("", round(report.age_s, 3))]),
+    GroupRow(_by("kafka_consumergroup_members", "consumergroup", "Members of the group. Only the group's coordinator shows the metrics of a group; they are at most 10 s old."), lambda report: [(_of(group), group.members) for group in report.groups]),
+    GroupRow(_by("kafka_consumergroup_current_offset", "consumergroup topic partition", "The group's committed offset: the offset of the next record to read."), _committed),
+    GroupRow(_by("kafka_consumergroup_current_offset_sum", "consumergroup topic", "The sum of the group's committed offsets over the partitions of a topic."), _by_topic(_offsets)),
+    GroupRow(_by("kafka_consumergroup_lag", "consumergroup topic partition", "The lag: offsets from the committed offset to the high watermark; never negative."), _each_lag(lambda lag: lag.records)),
+    GroupRow(_by("kafka_consumergroup_lag_sum", "consumergroup topic", "The sum of the group's lag over the partitions of a topic."), _by_topic(_records)),
+    GroupRow(_by("pybroker_group_lag_bytes", "consumergroup topic partition", "The lag in bytes of the log, estimated as if all offsets were of the same size. Left out, as is the lag in seconds, if the groups here have committed offsets of more than 1,000 partitions."), _each_lag(lambda lag: lag.bytes)),
+    GroupRow(_by("pybroker_group_lag_seconds", "consumergroup topic partition", "The lag in seconds: the age, by its timestamp, of the oldest record that the group has not consumed; 0 if it has consumed all."), _each_lag(lambda lag: lag.seconds)),
+    GroupRow(_by("pybroker_group_lag_age_seconds", "", "The age of the group metrics: the time since the committed offsets were read."), lambda report: [("", round(report.age_s, 3))]),
 )
 # fmt: on

@@ -1,7 +1,7 @@
-"""The HTTP server: which page answers to which path, and the limits of those who ask.
+"""The HTTP server: the page of each path, and the limits of connections.
 
 This module is the only one that imports aiohttp; it is loaded late (see `service.py`). Each
-connection is for one request, as health checks and scrapers need no more.
+connection serves one request, which is all that health checks and scrapers need.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pybroker.metrics import TimeMeter
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 32
-"""A further one is told 503."""
+"""A further connection is answered with 503."""
 CONNECTION_S_MAX: Final = 20.0
-"""From connecting to the end of the answer; who is slower is cut off."""
+"""From connecting to the end of the answer. A slower connection is closed."""
 LINE_BYTES_MAX: Final = 4_096
-"""Of the request line; and of all headers together twice as much."""
+"""The limit of the request line. The limit of all headers together is twice as much."""
 JOURNAL_LIMIT: Final = 100
-"""Entries of the journal that are shown unless more are asked for."""
+"""The number of journal entries that are shown by default."""
 _BACKLOG: Final = 64
 _REAPER_INTERVAL_S: Final = 1.0
 _BUSY: Final = (
@@ -42,16 +42,16 @@ _BUSY: Final = (
 )
 _INDEX: Final = """pybroker
 
-/healthz  the process is up and its event loop turns
-/readyz   the broker does all that a member of its cluster has to do
+/healthz  the process is up and its event loop runs
+/readyz   the broker fulfils all conditions of a member of its cluster
 /metrics  counters and gauges in Prometheus' text format
 /config   the options in force
-/controller/journal  what this broker decided as the controller; ?partition=topic-0&limit=100
+/controller/journal  the decisions of this broker as the controller; ?partition=topic-0&limit=100
 """
 
 
 class HttpServer:
-    """Answers between `open` and `close`."""
+    """Answers requests between `open` and `close`."""
 
     def __init__(self, view: BrokerView, watch: LoopWatch) -> None:
         self._view = view
@@ -84,7 +84,7 @@ class HttpServer:
         )
 
     async def open(self, listening: socket.socket) -> None:
-        """Accept on this bound socket."""
+        """Accept connections on this bound socket."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connection, sock=listening, backlog=_BACKLOG)
@@ -107,7 +107,8 @@ class HttpServer:
         return factory()
 
     def _reap(self) -> None:
-        """Cut off who takes too long, whether to ask or to read the answer."""
+        """Close connections that take too long, either to send the request or to read the
+        answer."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         factory = self._runner.server
@@ -142,7 +143,7 @@ class HttpServer:
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
         await response.prepare(request)
         if request.method != "HEAD":
-            # One page at a time: the second would only make both later.
+            # One page at a time: two at once would only delay both.
             async with self._one_page:
                 async for chunk in self._metrics.chunks():
                     await response.write(chunk)
@@ -173,7 +174,7 @@ def _dumps(value: object) -> str:
 
 
 async def _last_words(_: web.Request, response: web.StreamResponse) -> None:
-    """A connection is for one request; nobody keeps an old answer."""
+    """Close the connection after this response, and forbid caching."""
     response.force_close()
     response.headers["Connection"] = "close"
     response.headers["Cache-Control"] = "no-store"
@@ -181,7 +182,7 @@ async def _last_words(_: web.Request, response: web.StreamResponse) -> None:
 
 
 class _Busy(asyncio.Protocol):
-    """Says that there are too many, and goes."""
+    """Answers a connection above the limit with 503 and closes it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of asyncio.Transport, but are no subclass of it.
@@ -191,8 +192,8 @@ class _Busy(asyncio.Protocol):
 
 
 def _request_log() -> logging.Logger:
-    """Where aiohttp tells of requests that failed. It tells of bad ones, too, with a stack trace
-    each; those are the business of who sent them."""
+    """The logger of aiohttp for failed requests, without malformed ones: aiohttp logs those with a
+    stack trace each, and they are the client's fault."""
     requests = logging.getLogger(f"{__name__}.requests")
     if not requests.filters:
         requests.addFilter(_is_our_fault)

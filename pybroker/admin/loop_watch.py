@@ -1,7 +1,7 @@
-"""How busy the event loop is, and how late it is; and what durations were like lately.
+"""The load and the delay of the event loop, and the recent distribution of durations.
 
-There are no threads for requests to be idle in, so what Kafka says of its handler threads is said
-of the event loop's thread: the share of time in which it had nothing to compute.
+There are no request handler threads. So the idle share that Kafka measures for them is measured
+for the event loop's thread: the share of time in which it used no CPU.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Final
 from pybroker.metrics import TimeMeter
 
 TICK_S: Final = 0.2
-"""How often the loop is asked to be in time. A stall of S seconds is seen with a chance of
-S / TICK_S, one above TICK_S always."""
+"""The interval of the timer that measures the loop's delay. A stall of S seconds is seen with
+probability S / TICK_S, a stall above TICK_S always."""
 _SAMPLE_TICKS: Final = 25
 _SAMPLES: Final = 12
-"""Twelve samples, each 5 s after the other: what is called lately is the last minute."""
+"""Twelve samples, 5 s apart: "recent" means the last minute."""
 
 Meters = Callable[[], Iterable[tuple[str, TimeMeter]]]
 Buckets = Mapping[int, int]
 
 
 class LoopWatch:
-    """Runs between `start` and `stop`, on the loop that it watches."""
+    """Measures the event loop that it runs on, between `start` and `stop`."""
 
     def __init__(self, meters: Meters) -> None:
-        """`meters` gives each meter whose recent durations are wanted, under a name of its own."""
+        """`meters` gives each meter whose recent durations are kept, under a unique name."""
         self.lag = TimeMeter()
         self._meters = meters
         self._timer: asyncio.TimerHandle | None = None
@@ -49,7 +49,7 @@ class LoopWatch:
             self._timer = None
 
     def idle_share(self) -> float:
-        """The share of the last minute, 0 to 1, in which the loop's thread used no CPU. To be
+        """The share of the last minute, 0 to 1, in which the loop's thread used no CPU. Must be
         called on the loop."""
         began, used = self._busy[0]
         elapsed = time.monotonic() - began

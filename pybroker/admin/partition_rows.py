@@ -1,5 +1,5 @@
-"""What the metrics say of single partitions: one row each, looked up in slices, so that a broker
-with thousands of partitions goes on serving meanwhile.
+"""The partitions of the metrics page, one row each, looked up in slices so that a broker with
+thousands of partitions keeps serving meanwhile.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pybroker.model import NO_LEADER, PartitionFacts
 from pybroker.replication.partition import Partition
 
 AT_A_TIME: Final = 250
-"""Partitions looked at, or lines written, before others have their turn: about a millisecond."""
+"""Partitions looked up, or lines written, before the code yields to the event loop: about a
+millisecond of work."""
 
 
 class LogRow(NamedTuple):
-    """The log of a replica that is open here; `min_isr` is what acks=all asks for."""
+    """The log of a replica that is open here. `min_isr` is the effective min.insync.replicas."""
 
     size_bytes: int
     start: int
@@ -31,7 +32,7 @@ class PartitionRow(NamedTuple):
     """A partition as the cluster knows it, and its log if it is here."""
 
     labels: str
-    """As they stand in a line: {topic="...",partition="..."}."""
+    """The labels in Prometheus' text format: {topic="...",partition="..."}."""
     leader: int
     preferred: int
     replicas: int
@@ -47,14 +48,14 @@ class TopicRow(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """All topics and partitions, each as it was when it was looked at."""
+    """All topics and partitions, each at the moment of its lookup."""
 
     topics: list[TopicRow]
     partitions: list[PartitionRow]
 
 
 async def look(rooms: Rooms) -> Picture:
-    """The picture of now."""
+    """Look up all topics and partitions, yielding to the event loop between slices."""
     picture = Picture([], [])
     looked_at = 0
     opened = rooms.replicas.partitions

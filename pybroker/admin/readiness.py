@@ -1,8 +1,8 @@
-"""Whether the broker does what a member of its cluster has to do, and what is missing.
+"""Whether the broker is a working member of its cluster, and if not, the conditions that fail.
 
 Ready means: started and not stopping, session with ZooKeeper alive, registered in it, controller
-known, room in every log directory, every replica that the controller gave to this broker open,
-whole and in sync. Nothing is changed or remembered here.
+known, free space in every log directory, every replica that the controller assigned to this broker
+open, undamaged and in sync. Nothing is changed or remembered here.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pybroker.replication.partition import Partition
 from pybroker.storage.log_parts import Damage
 
 _NAMED_MAX: Final = 5
-"""So many partitions are named; the others are only counted."""
+"""At most this many partitions are named; the others are only counted."""
 _AT_A_TIME: Final = 1_000
-"""Partitions looked at before others have their turn."""
+"""Partitions looked up before the code yields to the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One thing that has to hold. `fault` says what is wrong, empty if nothing is."""
+    """A condition of readiness. `fault` says why it does not hold; empty if it holds."""
 
     name: str
     fault: str
@@ -36,8 +36,8 @@ class Condition:
 
 
 async def conditions(view: BrokerView) -> list[Condition]:
-    """All conditions, in the order in which a start fulfils them; where one cannot be known yet,
-    it does not hold."""
+    """All conditions, in the order in which a start fulfils them. A condition that cannot be
+    evaluated yet does not hold."""
     rooms = view.rooms
     if rooms is None:
         return [Condition("started", f"the broker is {view.phase.name.lower()}")]
@@ -62,7 +62,7 @@ def _registration_fault(rooms: Rooms) -> str:
     if not rooms.is_registered():
         return f"broker {rooms.broker_id} is not registered in ZooKeeper"
     if rooms.broker_id not in rooms.metadata.brokers:
-        return f"the controller has not told of broker {rooms.broker_id} yet"
+        return f"the controller has not announced broker {rooms.broker_id} yet"
     return ""
 
 
@@ -115,8 +115,9 @@ def _replica_fault(
 
 
 def _newest_state(partition: Partition, facts: PartitionFacts) -> PartitionState:
-    """A leader knows its own ISR best. A follower is told its role once a leader epoch; which
-    changes of the ISR followed, the controller tells everybody with the metadata."""
+    """The newest known state of a partition. A leader knows its own ISR. A follower gets a
+    LeaderAndIsr once per leader epoch, so later changes of the ISR are known from
+    UpdateMetadata."""
     state = partition.state
     if state is None:
         return facts.state

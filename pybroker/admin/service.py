@@ -1,7 +1,7 @@
-"""The HTTP listener in the life of a broker: bound with the other ports, loaded when there is time.
+"""The HTTP listener in the life of a broker: bound with the other ports, loaded later.
 
 The HTTP libraries take longer to load than the rest of the broker. So they are loaded in a thread
-once the broker serves, or during a start that takes long; who connects before waits in
+once the broker serves, or during a start that takes long. A client that connects before waits in
 the listener's backlog. This module is loaded with the broker and imports none of them.
 """
 
@@ -23,15 +23,16 @@ log = logging.getLogger(__name__)
 
 OPTION: Final = "pybroker.http.listener"
 PATIENCE_S: Final = 2.0
-"""A start that takes longer is one that somebody may want to look into."""
+"""If the start takes longer, HTTP is served before its end, so that an operator can look into
+it."""
 _BACKLOG: Final = 64
 
 
 def bind_http(config: BrokerConfig) -> socket.socket | None:
     """The listening socket; None if HTTP is switched off.
 
-    Raises StartupError if the address cannot be used. If nobody asked for it and the default port
-    is taken, a second broker on the machine most often, there is a warning and no HTTP.
+    Raises StartupError if the address cannot be used. If the option is not set and the default
+    port is taken (most often by a second broker on the machine), there is a warning and no HTTP.
     """
     address = config.http_address
     if address is None:
@@ -66,8 +67,8 @@ def bind_http(config: BrokerConfig) -> socket.socket | None:
 
 
 class AdminService:
-    """Owns the HTTP server, between `start` and `close`. `view` is kept up to date by whoever
-    starts the broker."""
+    """Owns the HTTP server, between `start` and `close`. The code that starts the broker keeps
+    `view` up to date."""
 
     def __init__(self, view: BrokerView, listening: socket.socket) -> None:
         self.view = view
@@ -76,11 +77,12 @@ class AdminService:
         self._task = BackgroundTask("http")
 
     def start(self) -> None:
-        """Begin to serve when it is time, in the background."""
+        """Start the background task that serves once the broker serves, or once the start takes
+        long."""
         self._task.start(self._serve)
 
     def broker_serves(self) -> None:
-        """The broker accepts connections: now there is time."""
+        """The broker accepts connections: load the HTTP server now."""
         self.view.phase = Phase.RUNNING
         self._serves.set()
 
@@ -95,14 +97,14 @@ class AdminService:
                 await self._serves.wait()
         except TimeoutError:
             pass
-        # By name: an import statement up there would hold up every start. In a thread: clients are
-        # served meanwhile.
+        # By name: an import statement at the top would delay every start. In a thread: the broker
+        # serves clients meanwhile.
         try:
             module = await asyncio.to_thread(importlib.import_module, "pybroker.admin.http")
             host, port = self._listening.getsockname()[:2]
             log.info("http on %s:%d", host, port)
             await module.serve(self.view, self._listening)
         except Exception:
-            # Whatever is wrong with it, clients are served without.
+            # A failure of the HTTP server must not end the broker.
             log.exception("http ended")
             self._listening.close()

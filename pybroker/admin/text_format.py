@@ -1,7 +1,7 @@
 """Prometheus' text format (version 0.0.4), as far as our own families need it.
 
-prometheus-client could write them, too, by way of an object a line; with a line a partition that
-costs ten times as much. Knows no metric.
+prometheus-client could write them, too, but makes an object per line; for metrics with a line per
+partition that costs ten times as much. No metric is defined here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Line = tuple[str, Number]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """One line group of a summary: its labels, what was counted lately, and how often and how long
-    (in seconds) in all."""
+    """The lines of a summary for one set of labels: the recent durations, and the count and the
+    sum (in seconds) since the start."""
 
     labels: Mapping[str, str]
     recent: Mapping[int, int]
@@ -32,12 +32,12 @@ class Times:
 
 
 def escaped(text: str) -> str:
-    """The value of a label as it stands between quotes."""
+    """Escape the value of a label for use between quotes."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def labels(values: Mapping[str, str]) -> str:
-    """The labels of a line, braces included; nothing for none."""
+    """The labels of a line, braces included; empty without labels."""
     if not values:
         return ""
     inner = ",".join(f'{name}="{escaped(value)}"' for name, value in values.items())
@@ -50,7 +50,7 @@ def by_label(label: str, values: Mapping[str, Number]) -> list[Line]:
 
 
 def header(of: Family) -> str:
-    """What stands before the lines of a family."""
+    """The HELP and TYPE lines of a family."""
     return f"# HELP {of.name} {of.meaning}\n# TYPE {of.name} {of.kind}\n"
 
 
@@ -60,12 +60,13 @@ def rows(name: str, lines: Iterable[Line]) -> str:
 
 
 def family(of: Family, lines: Iterable[Line]) -> str:
-    """A whole family."""
+    """The lines of a family after its header."""
     return header(of) + rows(of.name, lines)
 
 
 def summary(of: Family, times: Iterable[Times], unit: float) -> str:
-    """A family of durations in `unit`s a second; without recent ones a quantile is NaN."""
+    """A summary of durations. `unit` is the number of shown units per second (1000 for ms).
+    Without recent durations a quantile is NaN."""
     name, parts = of.name, [header(of)]
     for item in times:
         for share in QUANTILES:

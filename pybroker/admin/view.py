@@ -1,6 +1,8 @@
-"""What the pages are made from: the rooms of a running broker, and how far its start or stop is.
+"""The state that the pages show: the components of a running broker, and the phase of its start or
+stop.
 
-The pages only read. They are there before the broker is, so a view may have no rooms yet.
+The pages only read. They are served before the broker is put together, so a view may have no
+`rooms` yet.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Phase(enum.Enum):
 
 
 class ControllerFacts(Protocol):
-    """What is shown of the controller."""
+    """The controller's state as the pages show it."""
 
     @property
     def controller_id(self) -> int | None: ...
@@ -46,12 +48,12 @@ class ControllerFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupNumbers:
-    """The consumer groups that a broker coordinates. `by_state`: the word for a state, in lower
-    case -> groups; times of loading in seconds."""
+    """The consumer groups that a broker coordinates. `by_state`: name of the state in lower case
+    -> number of groups. Load times are in seconds."""
 
     by_state: Mapping[str, int]
     partitions: int
-    """Of `__consumer_offsets` that are coordinated here, loaded."""
+    """Loaded partitions of `__consumer_offsets` that this broker coordinates."""
     loading: int
     longest_load_s: float
     mean_load_s: float
@@ -59,8 +61,8 @@ class GroupNumbers:
 
 @dataclass(slots=True)
 class SessionWatch:
-    """What became of the session with ZooKeeper. `heard` is its listener; a broker that has one at
-    all begins connected."""
+    """The history of the session with ZooKeeper. `heard` is the session's listener. A broker
+    starts with a connected session."""
 
     state: SessionEvent = SessionEvent.CONNECTED
     expired: int = counter(
@@ -84,7 +86,7 @@ class SessionWatch:
 
 @dataclass(frozen=True, slots=True)
 class Rooms:
-    """What there is to see of a broker that has been put together."""
+    """The components of a broker that the pages look at."""
 
     broker_id: int
     cluster_id: str
@@ -96,25 +98,27 @@ class Rooms:
     session: SessionWatch
     groups: Callable[[], GroupNumbers]
     progress: Callable[[], Awaitable[ProgressReport | None]]
-    """How far the groups that are coordinated here have read; None if that is not known yet."""
+    """The committed offsets and lags of the groups that this broker coordinates; None if unknown
+    yet."""
     is_registered: Callable[[], bool]
     connections: Callable[[], Mapping[str, int]]
     """Listener -> open connections."""
     unsent_bytes: Callable[[], int]
     layers: Callable[[], LayeredConfig]
-    """The options in force and where they come from."""
+    """The options in force and their sources."""
     journal: Callable[[str | None, int], Awaitable[list[dict[str, object]]]]
-    """The newest decisions of this broker's controller, of one partition if that is named."""
+    """The newest decisions of this broker's controller, optionally those of one partition only."""
     damaged: Callable[[], Mapping[TopicPartition, Damage]]
-    """Replicas with a hole in their log, including those in use because no other has more."""
+    """Replicas with a damaged range in their log, including those in use because no other replica
+    has more."""
     full_directories: Callable[[], Collection[str]]
     free_bytes: Callable[[], Awaitable[Mapping[str, int]]]
-    """Path of a log directory in use -> room."""
+    """Path of a log directory in use -> free bytes."""
 
 
 @dataclass(slots=True)
 class BrokerView:
-    """Changed by whoever starts and stops the broker."""
+    """The phase and the components of the broker, updated by the code that starts and stops it."""
 
     config: BrokerConfig
     phase: Phase = Phase.STARTING

@@ -1,1 +1,2 @@
-"""The log of a broker: how lines look, where they go, and how many of them a peer can cause."""
+"""The application log of a broker: the format of lines, their destination, their levels, and a
+rate limit."""

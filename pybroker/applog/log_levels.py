@@ -1,7 +1,7 @@
 """The levels of the process's loggers, under Kafka's names for them, readable and changeable while
 the broker runs (KIP-412: the resource BROKER_LOGGER).
 
-Knows no request and no file; where lines go is `output.py`'s.
+No request and no file is known here; `output.py` decides where lines go.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 ROOT: Final = "root"
 TRACE: Final = 5
-"""Below DEBUG; nothing here logs at it, but Kafka has the word."""
+"""Below DEBUG. No code logs at this level; Kafka has the name."""
 LEVELS: Final[Mapping[str, int]] = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -21,20 +21,20 @@ LEVELS: Final[Mapping[str, int]] = {
     "DEBUG": logging.DEBUG,
     "TRACE": TRACE,
 }
-"""Kafka's word -> Python's number."""
+"""Kafka's name of a level -> Python's number."""
 _OURS: Final = "pybroker"
 _OTHERS: Final = ("aiohttp", "asyncio", "kazoo")
-"""Libraries that log into our files."""
+"""Libraries whose lines go to the broker's log, too."""
 
 
 def level_name(number: int) -> str:
-    """Kafka's word for a level: the nearest one at or below it, TRACE below all."""
+    """Kafka's name of a level: the nearest one at or below `number`, else TRACE."""
     return next((name for name, value in LEVELS.items() if number >= value), "TRACE")
 
 
 def parse_level(text: str) -> int:
-    """The number of a level, in any case; Python's own WARNING and CRITICAL are taken, too. Raises
-    ValueError, which says what is allowed."""
+    """The number of a level, in any case; Python's own WARNING and CRITICAL are accepted, too.
+    Raises ValueError with the allowed names."""
     word = text.strip().upper()
     word = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(word, word)
     if word not in LEVELS:
@@ -43,7 +43,7 @@ def parse_level(text: str) -> int:
 
 
 def loggers() -> list[str]:
-    """The names of all loggers that can be asked for, `root` first, then sorted."""
+    """The names of all known loggers, `root` first, then sorted."""
     known = logging.root.manager.loggerDict
     names = {name for name in known if _is_shown(name)}
     for name in list(names):
@@ -59,17 +59,17 @@ def levels() -> dict[str, str]:
 
 
 def own_level(logger: str) -> str | None:
-    """The level that was set for exactly this logger, None if it follows its parent. Raises
+    """The level that was set for this logger itself, None if it follows its parent. Raises
     ValueError for a name that `loggers` does not give."""
     number = _known(logger).level
     return None if number == logging.NOTSET else level_name(number)
 
 
 def set_level(logger: str, level: str | None) -> None:
-    """Log this logger (and those below it, as far as they have no level of their own) from `level`
-    on; None lets it follow its parent again. Takes effect at once.
+    """Set the level of this logger and of the loggers below it that have no level of their own.
+    None lets it follow its parent again. Takes effect at once.
 
-    Raises ValueError for an unknown logger or level, and where the root would be left without one.
+    Raises ValueError for an unknown logger or level, and for None on the root logger.
     """
     found = _known(logger)
     if level is None and found is logging.root:

@@ -1,9 +1,8 @@
-"""Where log lines go and what they look like: standard output, and on request `server.log`,
-`controller.log` and `state-change.log` as Kafka's operators know them.
+"""The destination and the format of log lines: standard output, and on request the files
+`server.log`, `controller.log` and `state-change.log`, as in Kafka.
 
-A line is one event, whatever is in it: what a peer sent (client ids, topic names) cannot begin a
-second line nor move the cursor of a terminal. Which logger says what, and at which level, is not
-decided here; `log_levels.py` changes levels at run time.
+A line is one event: text that a peer sent (client ids, topic names) cannot begin a second line or
+move the cursor of a terminal. `log_levels.py` changes levels at run time.
 """
 
 from __future__ import annotations
@@ -26,16 +25,18 @@ from pybroker.errors import StartupError
 log = logging.getLogger(__name__)
 
 STATE_CHANGE: Final = "pybroker.state_change"
-"""The logger of leaders, in-sync replicas and states of partitions, with their epochs. Standard
-output gets its warnings only, unless its level is DEBUG."""
+"""The logger of changes of partitions: leaders, ISRs, states and their epochs. Standard output
+gets only its warnings, unless its level is DEBUG."""
 CONTROLLER: Final = "pybroker.coordinator.controller"
 """The parent of the loggers of the controller's decisions."""
 COMPONENTS: Final[Mapping[str, str]] = {STATE_CHANGE: "state-change", CONTROLLER: "controller"}
-"""Logger -> the log that it and those below it belong to; all others belong to `server`."""
+"""Logger -> the file of that logger and of all loggers below it. All other loggers belong to
+`server`."""
 SERVER: Final = "server"
 
 MESSAGE_CHARS_MAX: Final = 8_192
-"""A longer message is cut, so that no peer can fill the disk with one line."""
+"""The longest message in characters. A longer one is cut, so that no peer can fill the disk with
+one line."""
 TRACE_CHARS_MAX: Final = 65_536
 _QUIET_LIBRARIES: Final[Mapping[str, str]] = {"kazoo": "ERROR"}
 _COMPLAINT_INTERVAL_S: Final = 60.0
@@ -43,24 +44,24 @@ _COMPLAINT_INTERVAL_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """How to log; the options `pybroker.log.*`."""
+    """The options `pybroker.log.*`."""
 
     directory: str | None = None
-    """Where the three files are kept; None for standard output only."""
+    """The directory of the three files; None for standard output only."""
     as_json: bool = False
     level: str = "INFO"
     levels: Mapping[str, str] = field(default_factory=dict)
-    """Logger -> level, where it differs."""
+    """Logger -> level, for loggers whose level differs from `level`."""
     file_bytes_max: int = 100 * 1024 * 1024
-    """A file that would get larger is put aside as NAME.1."""
+    """A file that would get larger is rotated to NAME.1."""
     files_kept: int = 10
-    """How many files are put aside for each of the three."""
+    """The number of rotated files that are kept for each of the three."""
     config_file: str | None = None
-    """A file of Python's logging.config, which then says everything."""
+    """A file of Python's logging.config. If it is given, the other options have no effect."""
 
 
 def start_logging(options: LogOptions, stream: IO[str] | None = None) -> None:
-    """Send all log lines of the process where `options` say, and nowhere else.
+    """Send all log lines of the process to the destinations in `options`, and to no other.
 
     `stream` stands for standard output. Raises StartupError if the files cannot be written, or the
     configuration file cannot be understood.
@@ -91,7 +92,8 @@ def _configure(path: str) -> None:
     try:
         if not Path(path).is_file():
             raise FileNotFoundError("no such file")
-        # By name, because few starts need it. The file may name any class, so any error may come.
+        # Imported here, because few starts need it. The file may name any class, so any error may
+        # occur.
         importlib.import_module("logging.config").fileConfig(path, disable_existing_loggers=False)
     except Exception as error:
         log.error("logging not configured file=%s error=%r", path, error)
@@ -102,7 +104,7 @@ def _configure(path: str) -> None:
 
 
 def component_of(logger: str) -> str:
-    """Which of the three logs the lines of a logger belong to."""
+    """The name of the file (of the three) that a logger's lines go to."""
     for parent, component in COMPONENTS.items():
         if logger == parent or logger.startswith(parent + "."):
             return component
@@ -110,7 +112,7 @@ def component_of(logger: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with everything that is no visible character or space written as an escape."""
+    """The text with every character that is neither visible nor a space written as an escape."""
     if text.isprintable():
         return text
     return "".join(
@@ -123,7 +125,7 @@ def visible(text: str) -> str:
 
 class TextFormatter(logging.Formatter):
     """`[time] LEVEL message (logger)`, Kafka's own layout, in local time. The lines of a stack
-    trace follow, each behind a tab."""
+    trace follow, each after a tab."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = (
@@ -140,7 +142,7 @@ class TextFormatter(logging.Formatter):
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: `time` (UTC), `level`, `component`, `logger`, `message`, and
-    `exception` where there is one."""
+    `exception` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
@@ -158,7 +160,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _level(record: logging.LogRecord) -> str:
-    """Kafka's words."""
+    """Kafka's name of the record's level."""
     return {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(record.levelname, record.levelname)
 
 
@@ -179,8 +181,8 @@ def _cut(text: str, chars_max: int) -> str:
 
 
 class _Complaining:
-    """What to do when a line cannot be written: the broker goes on, and standard error is told
-    once a minute."""
+    """A handler for lines that cannot be written: the broker goes on, and standard error gets a
+    message once a minute."""
 
     _complained_at = -_COMPLAINT_INTERVAL_S
 
@@ -193,13 +195,13 @@ class _Complaining:
         try:
             sys.stderr.write(f"pybroker: log lines are lost: {sys.exc_info()[1]!r}\n")
         except OSError:
-            pass  # nobody is left to be told
+            pass  # standard error fails, too: nothing is left to report to
 
 
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Leave out INFO lines of single partitions: state-change.log has them, and standard output
-        has one line for each command. With the logger at DEBUG, standard output has both."""
+        """Drop INFO lines of single partitions: state-change.log has them, and standard output has
+        one line per command. If the logger is at DEBUG, standard output gets them, too."""
         if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
             return True
         return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)

@@ -1,7 +1,7 @@
-"""A limit on log lines that somebody outside can cause at will: a hostile peer may make a line a
-connection, and must not fill the disk with them.
+"""A limit on log lines that a peer can cause at will: a hostile peer that causes a line per
+connection must not fill the disk.
 
-Whoever logs asks for permission first, and says in the next line how many were left out.
+The caller asks for permission before it logs, and its next line says how many lines were left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from pybroker.ports import Clock
 
 KINDS_MAX: Final = 64
-"""Kinds of lines that are told apart; further ones share a limit."""
+"""The number of kinds with a limit of their own. Further kinds share one limit."""
 _OTHERS: Final = "others"
 
 
@@ -34,8 +34,9 @@ class LogLimit:
         self._kinds: dict[str, _Kind] = {}
 
     def allow(self, kind: str = "") -> int | None:
-        """How many lines of this kind were left out since the last one that was allowed; None if
-        this one has to be left out, too. `kind` is one of the caller's own words, never a peer's.
+        """The number of lines of this kind that were left out since the last allowed one; None if
+        this one has to be left out, too. `kind` is a fixed word of the caller, never text of a
+        peer.
         """
         now = self._clock.monotonic()
         state = self._kinds.get(kind)

@@ -1,1 +1,1 @@
-"""Options: how one is declared, the tables of them, and which of several values holds."""
+"""Options: their declaration, their tables, and the precedence of their values."""

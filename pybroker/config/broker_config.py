@@ -1,8 +1,8 @@
 """The broker's options (`server.properties`) as one value: parsed, checked against each other, and
-what several options decide together.
+the values that several options determine together.
 
 The rows are in `broker_options.py`; names that have none in `kafka_options.py`. Nothing here reads
-a file or knows who uses the values.
+a file or knows the users of the values.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _ZOOKEEPER_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/,\[\]]+)(:[0-9]{
 class BrokerConfig(BrokerOptionTable):
     """All options of one broker. `BrokerConfig()` is Kafka's defaults.
 
-    A component that needs options is given all of them, and reads its own by name. What a
-    component asks for with each request or connection is worked out once."""
+    A component that needs options gets all of them, and reads its own by name. Values that are
+    needed for each request or connection are computed once."""
 
     given: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The options that were set explicitly, as text."""
@@ -99,7 +99,7 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def advertised(self) -> tuple[Listener, ...]:
-        """What clients are told; see `listeners.endpoints` for empty hosts and port 0."""
+        """The advertised listeners; see `listeners.endpoints` for empty hosts and port 0."""
         return self.listener_plan.advertised
 
     @property
@@ -109,8 +109,8 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def protected_listener(self) -> str | None:
-        """The listener between brokers, if clients use others. A broker is let in there beyond
-        max.connections."""
+        """The name of the listener between brokers if clients use other listeners, else None.
+        Connections of brokers there are accepted beyond max.connections."""
         return None if len(self.bound_listeners) == 1 else self.inter_broker_listener
 
     @property
@@ -127,7 +127,7 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def embedded_zookeeper_may_move(self) -> bool:
-        """Whether another port may be taken where the one of the embedded ZooKeeper is in use."""
+        """Whether the embedded ZooKeeper may take another port if its own is in use."""
         return "pybroker.embedded.zookeeper.port" not in self.given
 
     @property
@@ -184,9 +184,10 @@ BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
 
 
 def small_cluster_properties(brokers: int) -> dict[str, str]:
-    """What a start without a configuration file sets: Kafka's defaults ask for three brokers and
-    for patience, a developer's machine has neither. Who starts several wants topics to outlive one
-    of them; with two, a write that one took is acknowledged while the other is away."""
+    """The options of a start without a configuration file. Kafka's defaults need three brokers and
+    delay the first rebalance; these suit a developer's machine. With several brokers, topics
+    survive the loss of one; with two brokers, a write is acknowledged while one of them is
+    down."""
     replicas = str(min(3, brokers))
     several = {"default.replication.factor": replicas}
     if brokers > 2:
@@ -201,8 +202,7 @@ def small_cluster_properties(brokers: int) -> dict[str, str]:
 
 
 def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """The names that have no effect, and the faults of names and values that must not be
-    ignored."""
+    """The names without effect, and the faults of names and values that must not be ignored."""
     ignored, faults = [], []
     known = [*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED]
     for name, text in properties.items():
@@ -244,11 +244,12 @@ def connection_overrides(text: str) -> dict[str, int]:
 
 
 def _address(text: str) -> str:
-    """As the server writes it. A name would match nobody, and leave its owner a wrong limit."""
+    """The IP address in the form in which the server sees it. A host name is refused, because it
+    would never match a connection."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        raise ValueError(f"{text} is no address, and names are not looked up") from None
+        raise ValueError(f"{text} is not an IP address; host names are not resolved") from None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 
@@ -330,7 +331,8 @@ def _check_connections(config: BrokerConfig) -> Iterator[str]:
         yield f"max.connections.per.ip.overrides={text}: {error}"
         return
     if config.max_connections_per_ip == 0 and not overrides:
-        yield "max.connections.per.ip=0: nobody could connect; add max.connections.per.ip.overrides"
+        cure = "add max.connections.per.ip.overrides"
+        yield f"max.connections.per.ip=0: no client could connect; {cure}"
 
 
 def _check_http(config: BrokerConfig) -> Iterator[str]:
@@ -365,4 +367,4 @@ _CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[BrokerConfig], Iterator[st
     (("pybroker.http.listener",), _check_http),
     (("pybroker.log.levels",), _check_log_levels),
 )
-"""What several options have to fulfil together: the options that are read, and the check."""
+"""Constraints between several options: the options that are read, and the check."""

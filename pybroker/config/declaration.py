@@ -1,4 +1,5 @@
-"""How an option of a configuration is declared, and how its text becomes a typed value.
+"""The declaration of a configuration option, and the parser that turns its text into a typed
+value.
 
 A table of options is a frozen dataclass whose fields are made by the row functions below, so a row
 is at once the attribute's type, its default and its documentation:
@@ -24,13 +25,15 @@ from typing import Any, Final, TypeVar
 D = TypeVar("D")
 
 SIMILARITY_OF_A_TYPO: Final = 0.85
-"""How alike (0 to 1) an unknown name and a known one must be to be taken for a typing mistake."""
+"""The similarity (0 to 1) of an unknown name to a known one from which it counts as a typing
+mistake."""
 
 VALUE_BYTES_MAX: Final = 32767
-"""A value or name that is longer fits into no message, so nobody could be told of it."""
+"""The longest name or value: a longer one fits into no message of the protocol, so no client could
+read it."""
 SUGGESTIONS_MAX: Final = 20
-"""Looking for the name that was meant takes half a millisecond; requests and nodes may hold
-thousands of unknown names."""
+"""The most suggestions per call: searching the name that was meant takes half a millisecond, and a
+request or node may hold thousands of unknown names."""
 _SHOWN_CHARACTERS_MAX: Final = 200
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -52,7 +55,7 @@ Value = bool | int | float | str | tuple[str, ...] | Password | None
 
 
 class OptionType(enum.Enum):
-    """Kafka's types of options; the value is the name that documentation uses."""
+    """Kafka's types of options; the value is the type's name in the documentation."""
 
     BOOLEAN = "boolean"
     INT = "int"
@@ -65,7 +68,8 @@ class OptionType(enum.Enum):
 
 
 class UpdateMode(enum.Enum):
-    """Whether Kafka lets an option be changed while the broker runs, and for whom."""
+    """Whether Kafka lets an option be changed while the broker runs: not at all, per broker, or
+    for the cluster."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -81,15 +85,15 @@ _RANGES: Final[Mapping[OptionType, tuple[int, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of a table: everything that is known of an option.
+    """One row of a table: the declaration of an option.
 
-    `excluded` are numbers within the bounds that are refused all the same; `choices` the allowed
-    words (of each item, for a list); `pattern` what each item must match, described by `shape`.
-    `inherits` (topics only) are the broker's options that give the default, the strongest first;
-    where there are several, `inherited` is the attribute of the broker's configuration that holds
-    the result. A row that is not `effective` is known, but nothing in this broker goes by it; the
-    same holds of the words of `idle_choices` in a row that is. `instead` (topics only) says what
-    the broker does in their place.
+    `excluded` are numbers within the bounds that are refused nevertheless; `choices` are the
+    allowed words (of each item, for a list); `pattern` is the expression that each item must
+    match, described by `shape`. `inherits` (topics only) are the broker's options that give the
+    default, in order of precedence; if there are several, `inherited` is the attribute of the
+    broker's configuration that holds the result. A row that is not `effective` is accepted and has
+    no effect in this broker; in an effective row the words of `idle_choices` have none. `instead`
+    (topics only) says what the broker does in their place.
     """
 
     name: str
@@ -136,7 +140,7 @@ class Option:
         )
 
     def expected(self) -> str:
-        """What a value of this option has to look like, for a sentence."""
+        """The form of a valid value of this option, as part of a sentence."""
         if self.choices:
             words = ", ".join(self.choices)
             return f"a list of {words}" if self.type is OptionType.LIST else f"one of {words}"
@@ -156,8 +160,8 @@ class Option:
         return f"{kind} from {low} to {high}"
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for. Raises ValueError, without a message, if there is
-        none; `expected` says what was wanted."""
+        """The value that `text` stands for. Raises ValueError without a message if `text` is
+        invalid; `expected` describes the valid form."""
         if self.type is OptionType.PASSWORD:
             return Password(text)
         if self.type is OptionType.STRING:
@@ -173,8 +177,8 @@ class Option:
         return self._checked_number(trimmed)
 
     def asks_in_vain(self, text: str) -> bool:
-        """Whether the broker does not do what this value asks for. False for Kafka's default, which
-        asks for nothing, and for a text that is no value."""
+        """Whether this value has no effect in this broker. False for Kafka's default, and for an
+        invalid text."""
         try:
             value = self.parse(text)
         except ValueError:
@@ -254,7 +258,7 @@ def string(name: str, default: D, meaning: str, **rest: Any) -> D:
 
 
 def listing(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """A row for words separated by commas."""
+    """A row for a list of words, separated by commas."""
     return _row(Option(name, OptionType.LIST, _plain(default), meaning, **rest), default)
 
 
@@ -279,9 +283,8 @@ def options_of(table: type[Any]) -> dict[str, Option]:
 def parse_values(
     options: Mapping[str, Option], properties: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What `properties` says of the options: (attribute -> value, option name -> fault).
-
-    Names without a row are left to the caller.
+    """Parse `properties`: (attribute -> value, option name -> fault). Names without a row are left
+    to the caller.
     """
     values: dict[str, Any] = {}
     faults: dict[str, str] = {}
@@ -297,33 +300,33 @@ def parse_values(
 
 
 def shortened(text: str) -> str:
-    """What a sentence shows of a text that anybody may have written."""
+    """Shorten a text of unknown origin for a message."""
     if len(text) <= _SHOWN_CHARACTERS_MAX:
         return text
     return f"{text[:_SHOWN_CHARACTERS_MAX]}... ({len(text)} characters)"
 
 
 def first_faults(faults: Sequence[str]) -> list[str]:
-    """Those that are logged: what anybody may have written must not fill the log."""
+    """The first faults, for the log: text of unknown origin must not fill it."""
     more = len(faults) - SUGGESTIONS_MAX
     return [*faults[:SUGGESTIONS_MAX], *([f"{more} further ones"] if more > 0 else [])]
 
 
 def can_be_told(text: str) -> bool:
-    """Whether a message has room for it."""
+    """Whether the text fits into a message of the protocol."""
     return 3 * len(text) <= VALUE_BYTES_MAX or len(text.encode()) <= VALUE_BYTES_MAX
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was probably meant to be, or None."""
+    """The known name that `name` is probably a misspelling of, or None."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=SIMILARITY_OF_A_TYPO)
     return by_lower[close[0]] if close else None
 
 
 def first_ms(*candidates: tuple[int | None, int]) -> int | None:
-    """The first of several (amount, milliseconds a unit) that is given, in milliseconds: how Kafka
-    chooses between options of one meaning in several units."""
+    """The first given one of several (amount, milliseconds per unit), in milliseconds: Kafka's
+    rule for options of one meaning in several units."""
     for amount, unit_ms in candidates:
         if amount is not None:
             return amount * unit_ms
@@ -339,7 +342,8 @@ def _plain(default: object) -> Value:
 
 
 def _java_double(number: float) -> str:
-    """As Java writes it: 0.5, 1.0E10; without an exponent between a thousandth and ten millions."""
+    """Format a number as Java's Double.toString: 0.5, 1.0E10; no exponent from 0.001 up to ten
+    million."""
     if number == 0 or 1e-3 <= abs(number) < 1e7 or not math.isfinite(number):
         return str(number)
     sign, all_digits, exponent = Decimal(repr(number)).as_tuple()

@@ -1,8 +1,8 @@
 """Kafka's broker options that have no row in `broker_options.py`: names only, no behaviour.
 
-The list tells a forgotten feature (one warning) from a typing mistake (the start is refused). It
-holds the options of Kafka 3.9 and a few that its ZooKeeper-era predecessors had. A name moves out
-of here when its row comes.
+The list distinguishes an unimplemented option (one warning) from a typing mistake (the start is
+refused). It holds the options of Kafka 3.9 and a few of its ZooKeeper-era predecessors. A name
+leaves the list when it gets a row.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type zookeeper.sync.t
 )
 
 PLUGIN_PREFIXES: Final = ("confluent.", "cruise.control.", "listener.name.", "rlmm.", "rsm.")
-"""Names that begin so belong to plugins or to single listeners, and are never taken for mistakes
-in another name."""
+"""Names with these prefixes belong to plugins or to single listeners, and never count as typing
+mistakes."""
 
 
 def _is_set(text: str) -> bool:
@@ -95,20 +95,24 @@ def _is_true(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-_NO_POLICY: Final = "policies are Java classes; what this one forbids would be done"
+_NO_POLICY: Final = "policies are Java classes, so this policy could not be enforced"
 
 REFUSED: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
-    "authorizer.class.name": (_is_set, "no authorizer is available; everybody could do everything"),
+    "authorizer.class.name": (
+        _is_set,
+        "no authorizer is available, so every client could do everything",
+    ),
     "alter.config.policy.class.name": (_is_set, _NO_POLICY),
     "create.topic.policy.class.name": (_is_set, _NO_POLICY),
     "zookeeper.set.acl": (_is_true, "ACLs on ZooKeeper nodes are not available"),
     "zookeeper.ssl.client.enable": (_is_true, "TLS to ZooKeeper is not available"),
     "process.roles": (_is_set, "this broker keeps its metadata in ZooKeeper; remove the option"),
-    "node.id": (_is_set, "say broker.id instead"),
-    "port": (_is_set, "removed from Kafka; say listeners=PLAINTEXT://HOST:PORT"),
-    "host.name": (_is_set, "removed from Kafka; say listeners=PLAINTEXT://HOST:PORT"),
-    "advertised.port": (_is_set, "removed from Kafka; say advertised.listeners"),
-    "advertised.host.name": (_is_set, "removed from Kafka; say advertised.listeners"),
+    "node.id": (_is_set, "use broker.id instead"),
+    "port": (_is_set, "removed from Kafka; use listeners=PLAINTEXT://HOST:PORT"),
+    "host.name": (_is_set, "removed from Kafka; use listeners=PLAINTEXT://HOST:PORT"),
+    "advertised.port": (_is_set, "removed from Kafka; use advertised.listeners"),
+    "advertised.host.name": (_is_set, "removed from Kafka; use advertised.listeners"),
 }
-"""Options that must not be ignored, because the broker would be open, unreachable or of another
-kind than asked for: when the value says so (first), the start is refused with the reason."""
+"""Options that must not be ignored, because the broker would be unprotected, unreachable or of
+another kind than requested. If the predicate (first) holds for the value, the start is refused
+with the reason (second)."""

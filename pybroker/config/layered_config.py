@@ -1,8 +1,8 @@
-"""The broker's options in the layers from which Kafka takes them: what was set for this broker
-while it runs, what was set so for all brokers, the file, and the defaults.
+"""The broker's options in Kafka's layers: dynamic values of this broker, dynamic values of all
+brokers, the file, and the defaults.
 
-Decides what holds, where it comes from, and which changes may be made. Nothing here reads or writes
-ZooKeeper or applies a value.
+This module decides the value in force, its source, and the changes that are allowed. Nothing here
+reads or writes ZooKeeper or applies a value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pybroker.errors import BrokerError, ConfigError, ErrorCode
 
 
 class Source(enum.IntEnum):
-    """Kafka's ConfigSource, as it is on the wire."""
+    """Kafka's ConfigSource, with its numbers on the wire."""
 
     TOPIC = 1
     BROKER = 2
@@ -42,7 +42,7 @@ class Source(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A place that gives an option a value; None hides a secret."""
+    """A source that gives an option a value. The value of a secret is None."""
 
     name: str
     value: str | None
@@ -54,7 +54,7 @@ _UNITS: Final = (
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
-"""Options of one meaning in several units, the strongest first."""
+"""Options of one meaning in several units, in order of precedence."""
 _THREADS: Final = (
     "background.threads",
     "num.io.threads",
@@ -81,31 +81,31 @@ DYNAMIC_ONLY: Final[Mapping[str, Option]] = {
     )
     for name in _RATES
 }
-"""What can be set only while the broker runs, and has no place in a file."""
+"""Options that can only be set dynamically, not in a file."""
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """The options that mean the same as `name`, it among them, the strongest first."""
+    """The options that mean the same as `name`, including `name`, in order of precedence."""
     if name == "log.flush.interval.ms":
         return (name, "log.flush.scheduler.interval.ms")
     return next((group for group in _UNITS if name in group), (name,))
 
 
 def overlaid(base: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
-    """`base` with the values of `over`; one of these ends all values of the same meaning below,
-    also of stronger names."""
+    """`base` with the values of `over`. A value in `over` hides every value of the same meaning in
+    `base`, also under a name with higher precedence."""
     hidden = {synonym for name in over for synonym in broker_synonyms(name)}
     return {name: text for name, text in base.items() if name not in hidden} | dict(over)
 
 
 def option_of(name: str) -> Option | None:
-    """The row of a broker's option, also of those that have no place in a file."""
+    """The row of a broker's option, including options that can only be set dynamically."""
     return BROKER_OPTIONS.get(name) or DYNAMIC_ONLY.get(name)
 
 
 @dataclass(frozen=True)
 class LayeredConfig:
-    """The layers, as text, and the configuration that comes of them."""
+    """The layers, as text, and the configuration that results from them."""
 
     static: BrokerConfig
     for_all: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class LayeredConfig:
     current: BrokerConfig = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises ConfigError if the values do not go together."""
+        """Raises ConfigError if the values contradict each other."""
         texts = overlaid(overlaid(self.static.given, self.for_all), self.for_this)
         known = {name: text for name, text in texts.items() if name in BROKER_OPTIONS}
         changed = known != dict(self.static.given)
@@ -121,13 +121,14 @@ class LayeredConfig:
         object.__setattr__(self, "current", current)
 
     def synonyms(self, name: str) -> Sequence[Synonym]:
-        """All places that give this option a value, the strongest first."""
+        """All sources that give this option a value, in order of precedence."""
         known = self._synonyms.get(name)
         return self._found_synonyms(name) if known is None else known
 
     @cached_property
     def _synonyms(self) -> Mapping[str, Sequence[Synonym]]:
-        """Of all options with a row: whoever describes a thousand topics asks for the same ones."""
+        """The synonyms of all options with a row, computed once: describing a thousand topics
+        needs the same ones each time."""
         return {name: self._found_synonyms(name) for name in BROKER_OPTIONS}
 
     def _found_synonyms(self, name: str) -> Sequence[Synonym]:
@@ -144,7 +145,7 @@ class LayeredConfig:
             for synonym in names
             if synonym in layer
         ]
-        # As Kafka: what stands before the option's own name first occurs does not count.
+        # As Kafka: names before the first occurrence of the option's own name do not count.
         start = next((i for i, item in enumerate(found) if item.name == name), len(found))
         return found[start:]
 
@@ -157,9 +158,8 @@ class LayeredConfig:
         return [Synonym(name, overrides[name], Source.TOPIC), *inherited]
 
     def checked(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """The layers with `values` in the place of what was set for this broker, or for all.
-
-        Raises BrokerError INVALID_REQUEST, as Kafka does for everything that is wrong with them.
+        """The layers with `values` as the dynamic values of this broker, or of all brokers. Raises
+        BrokerError INVALID_REQUEST for every fault, as Kafka does.
         """
         _refuse(
             [name for name in values if _is_fixed(name)], "Cannot update these configs dynamically"
@@ -181,7 +181,7 @@ class LayeredConfig:
         return changed
 
     def with_values(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """The same without looking at each value. Raises ConfigError."""
+        """As `checked`, without checking each value. Raises ConfigError."""
         if per_broker:
             return LayeredConfig(self.static, self.for_all, dict(values))
         return LayeredConfig(self.static, dict(values), self.for_this)
@@ -190,8 +190,8 @@ class LayeredConfig:
 def usable_values(
     values: Mapping[str, str], *, per_broker: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """What lies in ZooKeeper, without the values that cannot be applied, and why not: anybody may
-    have written there, and it must not stop the broker."""
+    """The values from ZooKeeper without those that cannot be applied, and the reasons. Any program
+    may have written them, and a bad one must not stop the broker."""
     usable, faults = {}, []
     wrong = _value_faults(values)
     for name, text in values.items():
@@ -213,8 +213,8 @@ def merged(
 ) -> dict[str, str]:
     """`current` after incremental changes: (operation as on the wire, option, value).
 
-    Raises BrokerError: INVALID_CONFIG where lists are changed that are none, INVALID_REQUEST for
-    an unknown operation. INVALID_CONFIG also for a value that grows beyond what can be told.
+    Raises BrokerError: INVALID_CONFIG for a list operation on an option that is no list, or for a
+    value longer than VALUE_BYTES_MAX; INVALID_REQUEST for an unknown operation.
     """
     values = dict(current)
     for operation, name, text in operations:
@@ -242,7 +242,7 @@ def merged(
 
 
 def is_secret(row: Option | None) -> bool:
-    """Whether the value must not be shown: of a password, and of what nobody knows."""
+    """Whether the value must not be shown: a password, or an option without a row."""
     return row is None or row.type is OptionType.PASSWORD
 
 
@@ -252,7 +252,7 @@ def _items(
     row_of: Callable[[str], Option | None],
     verb: str,
 ) -> list[str]:
-    """The items of a list before the change; as in Kafka, its own or the default of Kafka."""
+    """The items of a list before the change: its own value, else Kafka's default (as in Kafka)."""
     row = row_of(name)
     if row is None:
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
@@ -265,7 +265,7 @@ def _items(
 
 
 def _value_faults(values: Mapping[str, str]) -> dict[str, str]:
-    """Option -> what is wrong with it, of those that have a fault."""
+    """Option -> fault, for the options that have one."""
     faults: dict[str, str] = {}
     unknown = 0
     for name, text in values.items():
@@ -293,7 +293,7 @@ def _value_fault(row: Option, name: str, text: str) -> str | None:
     except ValueError:
         shown = "[hidden]" if is_secret(row) else shortened(text)
         return f"Invalid value {shown} for configuration {name}: expected {row.expected()}"
-    if name == "max.connections.per.ip.overrides":  # or the options beside it would be lost with it
+    if name == "max.connections.per.ip.overrides":  # else valid options beside it would be lost
         try:
             connection_overrides(text)
         except ValueError as error:
@@ -302,7 +302,7 @@ def _value_fault(row: Option, name: str, text: str) -> str | None:
 
 
 def _is_fixed(name: str) -> bool:
-    """Whether only the file can set the option. Names that nobody knows may be a plugin's."""
+    """Whether only the file can set the option. An unknown name may belong to a plugin."""
     row = option_of(name)
     if row is None:
         return name in NOT_IMPLEMENTED or name in REFUSED or name.startswith(_OF_A_LISTENER)

@@ -1,4 +1,4 @@
-"""Listeners as Kafka's options write them: `NAME://host:port`, the name mapped to a protocol.
+"""Listeners in the syntax of Kafka's options: `NAME://host:port`, the name mapped to a protocol.
 
 Text in, values and faults out; nothing is bound, resolved or connected here.
 """
@@ -49,8 +49,8 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
-    """What all the listener options together say: where to bind, what to tell clients, and the
-    name of the listener that brokers use among themselves."""
+    """The result of all listener options: the addresses to bind, the addresses to advertise, and
+    the name of the listener between brokers."""
 
     bound: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
@@ -66,8 +66,8 @@ def plan_listeners(
     inter_broker_name: str | None,
     inter_broker_protocol: str,
 ) -> ListenerPlan:
-    """Read the texts of the listener options together, as Kafka does: what is not advertised
-    explicitly is advertised as it is bound."""
+    """Parse the listener options together, as Kafka does: a listener without an advertised address
+    is advertised as it is bound."""
     protocols, faults = parse_protocol_map(protocol_map)
     bound, more = parse_listeners("listeners", listeners, protocols, distinct_ports=True)
     faults += more
@@ -115,7 +115,7 @@ def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
 def parse_listeners(
     option: str, text: str, protocols: Mapping[str, str], *, distinct_ports: bool
 ) -> tuple[tuple[Listener, ...], list[str]]:
-    """The listeners that `option=text` names, and what is wrong with it."""
+    """The listeners that `option=text` names, and the faults of the text."""
     found: list[Listener] = []
     problems: list[str] = []
     for item in _items(text):
@@ -134,8 +134,8 @@ def parse_listeners(
 
 
 def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener]) -> list[str]:
-    """The most frequent mistake of new users: other machines may connect, but are then sent to
-    their own loopback address."""
+    """Warn of the most frequent mistake of new users: other machines may connect, but are then
+    sent to their own loopback address."""
     by_name = {listener.name: listener for listener in advertised}
     return [
         f"listener {listener.name} accepts connections from other machines but advertises "
@@ -150,8 +150,8 @@ def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener
 def endpoints(
     advertised: Iterable[Listener], bound_ports: Mapping[str, int], machine_name: str
 ) -> tuple[Endpoint, ...]:
-    """What a broker registers: empty hosts become the machine's name, port 0 the port that was
-    really bound (listener name -> port)."""
+    """The endpoints that a broker registers. An empty host becomes the machine's name, port 0 the
+    port that was actually bound (`bound_ports`: listener name -> port)."""
     filled = (
         replace(
             listener,
@@ -169,7 +169,7 @@ def endpoints(
 def _advertised_faults(
     option: str, text: str, advertised: Sequence[Listener], bound: Sequence[Listener]
 ) -> list[str]:
-    """Why these addresses cannot be told to clients."""
+    """The reasons why these addresses cannot be advertised."""
     names = {listener.name for listener in bound}
     faults = []
     for listener in advertised:
@@ -195,7 +195,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
-    """The listener, or what is wrong with it."""
+    """The listener, or the fault of `item`."""
     match = _LISTENER.fullmatch(item)
     if match is None:
         return f"expected NAME://HOST:PORT, found {item}"

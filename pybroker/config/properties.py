@@ -1,6 +1,7 @@
 """Java's properties syntax, in which Kafka's and ZooKeeper's configuration files are written.
 
-Text in, names and values out (java.util.Properties, `load`). What the names mean is not known here.
+Text in, names and values out (java.util.Properties, `load`). The meaning of the names is not known
+here.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def is_property(name: str, value: object) -> bool:
-    """Whether an option comes from a properties file, or from a mapping that looks like one:
-    Kafka's own spelling of the name, and text. A keyword argument of Python looks otherwise."""
+    """Whether an option comes from a properties file or from a mapping like one: the name in
+    Kafka's spelling, and a text as value. Python keyword arguments look different."""
     return isinstance(value, PropertyText) or ("_" not in name and isinstance(value, str))
 
 

@@ -1,8 +1,8 @@
-"""Child processes that die with us, also when we are killed, the wait for their end, and the words
-by which we start ourselves.
+"""Child processes that end with us, even if we are killed; the wait for their end; and the command
+line of `pybroker` itself.
 
-The kernel's wish is bound to the *thread* that starts the child: start it in one that lives as long
-as the child shall.
+The kernel ends the child when the *thread* that started it ends: start a child in a thread that
+lives as long as the child should.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _POLL_S: Final = 0.02
 
 
 def tied_to_us(command: Sequence[str]) -> list[str]:
-    """The words that run a command (whose first word is a path) so that it dies with us."""
+    """The command line that runs `command` (whose first word is a path) tied to our life."""
     return [sys.executable, "-I", "-S", child_launcher.__file__, str(os.getpid()), *command]
 
 
 def pybroker_command(*words: str) -> list[str]:
-    """How this Python runs the command `pybroker`; to be given `pybroker_environment`."""
+    """The command line of `pybroker` under this Python. Use it with `pybroker_environment`."""
     return [sys.executable, "-P", "-m", "pybroker", *words]
 
 
 def pybroker_environment() -> dict[str, str]:
-    """Our environment, with which a child finds the code that we run, also where that is not
-    installed. (Not the whole of our sys.path: in a test run it may begin with folders whose modules
-    have names of Python's own.)"""
+    """Our environment, extended so that a child finds the code that we run even if it is not
+    installed. (Not the whole of our sys.path: in a test run it may begin with folders whose
+    modules have names of Python's own.)"""
     folder = str(Path(__file__).resolve().parents[1])
     if folder in (*site.getsitepackages(), site.getusersitepackages()):
         return dict(os.environ)
@@ -44,15 +44,15 @@ def pybroker_environment() -> dict[str, str]:
 
 
 def wait_until_stopped(pid: int) -> None:
-    """After a SIGSTOP of a child of ours: its threads may run on for a moment. Returns when all of
-    them stand still, or it has ended."""
+    """Wait after a SIGSTOP of a child: its threads may run on for a moment. Returns once all of
+    them have stopped, or the child has ended."""
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 async def ended(child: subprocess.Popen[bytes]) -> int:
-    """The exit code of a child (negative: the signal that ended it), waited for without a
-    thread."""
+    """Wait for a child's end without a thread; return its exit code (negative: the signal that
+    ended it)."""
     while (code := child.poll()) is None:
         try:
             descriptor = os.pidfd_open(child.pid)

@@ -1,13 +1,13 @@
-"""The real ZooKeeper server as a child process, for brokers to whom no ensemble is given.
+"""The real ZooKeeper server as a child process, for brokers without a configured ensemble.
 
 Two servers on one data directory diverge silently, so two locks guard it. `owner.lock` is held by
 the broker: a second broker on the directory stops with an error. `server.lock` is inherited by the
 server and so held exactly as long as it lives: if it is taken although we own the directory, the
 server of a killed broker is still alive, and it is ended before another is started.
 
-The child dies with us, also when we are killed, stands in a process group of its own so that
-Ctrl-C does not reach it, and is started again if it dies by itself. Nothing here knows what the
-nodes hold.
+The child ends with us, even if we are killed. It has a process group of its own, so that Ctrl-C
+does not reach it, and is started again if it ends by itself. Nothing here knows the content of the
+nodes.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ rootLogger.appenderRef.file.ref=file
 class EmbeddedZooKeeper:
     """Owns the directory and the child from `start` to `stop`.
 
-    The directory holds `data/` (ZooKeeper's), `zookeeper.log`, `zookeeper.out` (what the JVM itself
-    says) and the small files by which the next start finds port and process.
+    The directory holds `data/` (ZooKeeper's), `zookeeper.log`, `zookeeper.out` (output of the JVM
+    itself) and small files from which the next start learns port and process.
     """
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """`port` 0, or with `may_move` a port that is taken: the one of the last start if that is
-        free, else any."""
+        """If `port` is 0, or is taken and `may_move` is set, the server uses the port of the last
+        start if that is free, else any free port."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
@@ -106,27 +106,29 @@ class EmbeddedZooKeeper:
         return self._child.pid if self._child is not None else 0
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Returns when the server answers. Raises StartupError, and then leaves nothing running."""
+        """Start the server and wait until it answers. Raises StartupError, and then leaves no
+        process running."""
         await self.launch()
         await self.wait_until_serving(timeout_s)
 
     async def launch(self) -> None:
         """Start the server without waiting until it answers; `connect` is known from here on.
-        Raises StartupError, and then leaves nothing running."""
+        Raises StartupError, and then leaves no process running."""
         self._command = server_command(self._config_file, self._directory / "log4j2.properties")
         if not self._directory.exists() and not self._may_move:
-            self._check_port()  # with data, a server that outlived its broker may have the port
+            # with data a server that outlived its broker may hold the port
+            self._check_port()
         self._take_directory()
         try:
             await self._start_child()
         except BaseException:
             await self.stop()
             raise
-        self._asked_port, self._may_move = self._port, False  # a restart must not move it
+        self._asked_port, self._may_move = self._port, False  # a restart must keep the port
 
     async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Returns when the launched server answers; from then on it is started again if it ends.
-        Raises StartupError, and then leaves nothing running."""
+        """Wait until the launched server answers. From then on it is started again if it ends.
+        Raises StartupError, and then leaves no process running."""
         assert self._child is not None, "it was not launched"
         try:
             async with asyncio.timeout(timeout_s):
@@ -143,7 +145,7 @@ class EmbeddedZooKeeper:
         self._supervisor.start(self._supervise)
 
     async def stop(self) -> None:
-        """End the child and give the directory free. Idempotent. Takes a few seconds at most."""
+        """End the child and unlock the directory. Idempotent. Takes a few seconds at most."""
         await self._supervisor.stop()
         child, self._child = self._child, None
         if child is not None and child.poll() is None:
@@ -186,7 +188,8 @@ class EmbeddedZooKeeper:
             ) from error
 
     def _record(self) -> dict[str, int]:
-        """Of the last start: pid, start (the kernel's start time of the process) and port."""
+        """The record of the last start: pid, start (the kernel's start time of the process) and
+        port."""
         try:
             content = json.loads(self._record_file.read_bytes())
             return {key: int(content[key]) for key in ("pid", "start", "port")}
@@ -216,13 +219,13 @@ class EmbeddedZooKeeper:
             self._write_config()
             child = self._child = self._spawn(lock)
         finally:
-            os.close(lock)  # the child has its own
+            os.close(lock)  # the child has its own descriptor
         self._write_record(child.pid)
         return child
 
     async def _lock_for_server(self) -> int:
-        """Take `server.lock`, ending the server that still holds it. Raises StartupError if it is
-        not a server that we know."""
+        """Take `server.lock`, ending the server that still holds it. Raises StartupError if the
+        holder is not the recorded server."""
         path = self._directory / "server.lock"
         try:
             return _locked(path)
@@ -241,7 +244,7 @@ class EmbeddedZooKeeper:
             ) from None
 
     def _end_orphan(self) -> None:
-        """Kill the recorded server if the process of that number is still the same one."""
+        """Kill the recorded server if its pid still belongs to the same process."""
         record = self._record()
         pid = record["pid"]
         if pid and record["start"] == _start_time(pid) and self._is_ours(pid):
@@ -333,16 +336,17 @@ class EmbeddedZooKeeper:
                 faults = [line for line in lines if "rror" in line or "xception" in line]
                 if faults or lines:
                     return (faults or lines)[-1]
-        return "it said nothing"
+        return "it printed nothing"
 
     async def _supervise(self) -> None:
-        """Start the child again whenever it ends. Sessions survive if it is back in time."""
+        """Start the child again whenever it ends. Sessions survive if it answers again within
+        their timeout."""
         while True:
             child = self._child
             if child is not None:
                 await ended(child)
                 _log.error(
-                    "zookeeper pid=%d ended exit_code=%s; starting it again",
+                    "zookeeper ended, restarting it pid=%d exit_code=%s",
                     child.pid,
                     child.returncode,
                 )
@@ -355,7 +359,8 @@ class EmbeddedZooKeeper:
 
 
 def _locked(path: Path) -> int:
-    """A descriptor that holds the lock of the file. Raises BlockingIOError if it is taken."""
+    """Return a descriptor that holds the lock of the file. Raises BlockingIOError if it is
+    taken."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -366,7 +371,8 @@ def _locked(path: Path) -> int:
 
 
 def _start_time(pid: int) -> int:
-    """In clock ticks since the boot; 0 if there is no such process or no /proc."""
+    """The start time of a process in clock ticks since the boot; 0 if there is no such process or
+    no /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -375,8 +381,8 @@ def _start_time(pid: int) -> int:
 
 
 def _claimed(port: int) -> socket.socket | None:
-    """A socket that marks the port as chosen until it is closed; None if another has chosen it. Its
-    name is in Linux' abstract namespace, which holds for the same processes as the ports do."""
+    """A socket that marks the port as chosen until it is closed; None if another process has
+    chosen it. Its name is in Linux' abstract namespace, which has the same scope as the ports."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         claim.bind(f"\0pybroker-embedded-zookeeper-{port}")

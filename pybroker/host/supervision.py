@@ -1,9 +1,10 @@
-"""What becomes of the brokers that `pybroker start --brokers N` runs, as plain decisions: events
-in, effects out. Nothing here starts a process, reads a clock or waits; `supervisor.py` does.
+"""The decisions of the supervisor of `pybroker start --brokers N`: events in, effects out. Nothing
+here starts a process, reads a clock or waits; `supervisor.py` does.
 
-A broker that has served once is started again whenever it ends, after a pause that grows; one that
-refuses its very first start ends all, because nobody but the operator can help. The end is one
-broker after the other, so that each can hand its leaderships over, the last one first.
+A broker that has served once is started again whenever it ends, after a growing pause. If a broker
+fails its very first start, all are stopped, because only the operator can repair that. At the end
+the brokers are stopped one after the other, the last one first, so that each can hand over its
+leaderships.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import Final
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MAX_S: Final = 30.0
 STEADY_S: Final = 60.0
-"""Who has served for so long begins with the first pause again."""
+"""A broker that has served for this time begins with the first pause again."""
 STOP_MAX_S: Final = 60.0
-"""How long one broker may take to stop before it is killed."""
+"""The time that a broker may take to stop before it is killed."""
 EXIT_REFUSED: Final = 1
-"""A broker's exit code when it cannot start and has said why."""
+"""A broker's exit code if it cannot start and has printed the reason."""
 
 
 class State(Enum):
-    """Of one broker."""
+    """The state of one broker."""
 
     NEW = auto()
     STARTING = auto()
@@ -32,7 +33,7 @@ class State(Enum):
     PAUSING = auto()
     """It ended, and will be started again."""
     STOPPING = auto()
-    """It was told to stop."""
+    """It got SIGTERM and has not ended yet."""
     ENDED = auto()
 
 
@@ -55,7 +56,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchLater:
-    """Say `due` of the broker after so many seconds."""
+    """Call `due` for the broker after the pause."""
 
     broker: int
     pause_s: float
@@ -63,7 +64,7 @@ class LaunchLater:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Send SIGTERM; say `overdue` if it has not ended after STOP_MAX_S."""
+    """Send SIGTERM; call `overdue` if the broker has not ended after STOP_MAX_S."""
 
     broker: int
 
@@ -77,12 +78,12 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class AllServe:
-    """Every broker has served, for the first time."""
+    """Every broker has served at least once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """No broker runs any more, and none will."""
+    """No broker runs any more, and none will be started."""
 
     exit_code: int
 
@@ -123,10 +124,10 @@ class Supervision:
         return [self._launch(broker) for broker in range(len(self._brokers))]
 
     def served(self, broker: int, now_s: float) -> list[Effect]:
-        """The broker says that it serves."""
+        """The broker has sent its readiness message."""
         found = self._brokers[broker]
         if found.state is not State.STARTING:
-            return []  # it was told to stop meanwhile
+            return []  # it got SIGTERM meanwhile
         found.become(State.SERVING)
         found.has_served = True
         found.serving_since_s = now_s
@@ -159,7 +160,7 @@ class Supervision:
         return [self._launch(broker)]
 
     def stop(self) -> list[Effect]:
-        """End all, one after the other; asked for a second time: all that are left at once."""
+        """Stop all brokers one after the other. A second call stops the remaining ones at once."""
         again, self._stopping = self._stopping, True
         for found in self._brokers:
             if found.state in (State.NEW, State.PAUSING):
@@ -173,7 +174,7 @@ class Supervision:
         return effects
 
     def overdue(self, broker: int) -> list[Effect]:
-        """The broker has not ended although it was told to long ago."""
+        """The broker has not ended within STOP_MAX_S after SIGTERM."""
         if self._brokers[broker].state is not State.STOPPING:
             return []
         self._exit_code = EXIT_REFUSED
@@ -184,7 +185,7 @@ class Supervision:
         return Launch(broker)
 
     def _running(self) -> list[int]:
-        """Those that run and were not told to stop, in the order of their stop."""
+        """The brokers that run and have not got SIGTERM, in the order of their stop."""
         return [
             broker
             for broker, found in reversed(list(enumerate(self._brokers)))

@@ -1,8 +1,8 @@
 """`pybroker start --brokers N`: one process that runs N brokers and the ZooKeeper that they share.
 
-The brokers are processes of their own, in process groups of their own (Ctrl-C reaches us alone),
-and die with us, also when we are killed. What happens to them is decided in `supervision.py`; here
-are the processes, their output, the clock and the signals. ZooKeeper is stopped last.
+The brokers are processes in process groups of their own (Ctrl-C reaches only us), and end with us,
+even if we are killed. `supervision.py` decides about them; this module has the processes, their
+output, the clock and the signals. ZooKeeper is stopped last.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from pybroker.host.supervision import (
 log = logging.getLogger(__name__)
 
 COMPLAINT: Final = b"pybroker start: "
-"""What the line begins with in which a broker says why it cannot start."""
+"""The beginning of the line in which a broker gives the reason why it cannot start."""
 _READ_BYTES: Final = 65_536
 _LINE_BYTES_MAX: Final = 1_048_576
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -58,7 +58,7 @@ _NOT_LAUNCHED: Final = -1
 
 @dataclass(slots=True)
 class _Child:
-    """A broker's process over its runs."""
+    """A broker's process, over all its restarts."""
 
     plan: BrokerPlan
     ready: ReadySocket
@@ -69,8 +69,8 @@ class _Child:
 
 
 def run_brokers(config: BrokerConfig, plans: Sequence[BrokerPlan], words: Sequence[str]) -> None:
-    """Run them until SIGTERM or SIGINT. `words` are what the command line of every broker begins
-    with. Raises StartupError if they cannot start, or could not be stopped in order."""
+    """Run them until SIGTERM or SIGINT. `words` are the beginning of every broker's command line.
+    Raises StartupError if the brokers cannot start, or could not be stopped in order."""
     as_json = config.pybroker_log_format == "json"
     start_logging(
         LogOptions(as_json=as_json, level=config.pybroker_log_level, levels=config.log_levels)
@@ -86,14 +86,14 @@ def run_brokers(config: BrokerConfig, plans: Sequence[BrokerPlan], words: Sequen
 
 
 class BrokerOutput:
-    """Puts lines of several brokers into one stream; each says from whom it is."""
+    """Writes lines of several brokers into one stream, each with the broker's name."""
 
     def __init__(self, stream: IO[bytes], *, as_json: bool) -> None:
         self._stream = stream
         self._as_json = as_json
 
     def write(self, broker: int, lines: Sequence[bytes]) -> None:
-        """Nobody reading any more is no reason for brokers to end."""
+        """Write the lines. A closed output does not end the brokers."""
         try:
             self._stream.write(b"".join(self._marked(broker, line) for line in lines))
             self._stream.flush()
@@ -126,7 +126,8 @@ class Supervisor:
         self._exit_code = 0
 
     async def run(self) -> None:
-        """Returns when all have ended, raises StartupError if not all of it went well."""
+        """Run until all processes have ended. Raises StartupError if one could not start or did
+        not stop in order."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._stop, number)
@@ -163,7 +164,7 @@ class Supervisor:
         return embedded
 
     async def _await_zookeeper(self, embedded: EmbeddedZooKeeper) -> None:
-        """Unless everything is to end before."""
+        """Wait until ZooKeeper serves, or the stop begins."""
         serving = asyncio.create_task(embedded.wait_until_serving())
         finished = asyncio.create_task(self._finished.wait())
         try:
@@ -173,7 +174,7 @@ class Supervisor:
         finally:
             await cancel_and_wait(serving, finished)
 
-    # what is decided, and what is done
+    # carrying out decisions
 
     def _do(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -181,7 +182,7 @@ class Supervisor:
                 case Launch(broker):
                     self._launch(broker)
                 case LaunchLater(broker, pause_s):
-                    log.warning("starting it again broker=%d pause_s=%g", broker, pause_s)
+                    log.warning("restarting broker=%d pause_s=%g", broker, pause_s)
                     self._later(broker, pause_s, partial(self._supervision.due, broker))
                 case Terminate(broker):
                     log.info("stopping broker=%d", broker)
@@ -220,7 +221,7 @@ class Supervisor:
             child.watch = asyncio.create_task(watching, name=f"broker-{broker}")
 
     async def _watch(self, broker: int, process: subprocess.Popen[bytes]) -> None:
-        """Until the last line of this run, and its end."""
+        """Watch one run of the broker until its last line of output and its end."""
         await self._forward(broker, process)
         exit_code = await ended(process)
         if not self._supervision.stopping:
@@ -233,7 +234,7 @@ class Supervisor:
         self._do(self._supervision.ended(broker, exit_code, now_s))
 
     async def _forward(self, broker: int, process: subprocess.Popen[bytes]) -> None:
-        """Pass on what a broker prints, line by line, until its end."""
+        """Forward the broker's output line by line until its end."""
         reader = asyncio.StreamReader()
         assert process.stdout is not None
         await asyncio.get_running_loop().connect_read_pipe(
@@ -277,7 +278,7 @@ class Supervisor:
         self._do(self._supervision.stop())
 
     async def _end_at_once(self) -> None:
-        """What still runs when we cannot go on; nothing after an end in order."""
+        """Kill the processes that still run after a failure; no effect after an orderly stop."""
         for child in self._children:
             if child.timer is not None:
                 child.timer.cancel()

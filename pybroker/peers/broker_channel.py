@@ -1,5 +1,5 @@
-"""How the controller reaches another broker: its commands as requests on one connection, made when
-it is needed and made anew after every failure.
+"""The controller's channel to another broker: commands become requests on one connection, which is
+opened when needed and again after every failure.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T", PartitionFacts, StopReplicaPartition)
 AnswerT = TypeVar("AnswerT", bound=Message)
 
 PARTITIONS_MAX: Final = 1_000
-"""How many partitions one request names: while a broker decodes it, it does nothing else."""
+"""The most partitions in one request: a broker does nothing else while it decodes a request."""
 
 
 class RemoteBrokerChannel:
@@ -69,7 +69,7 @@ class RemoteBrokerChannel:
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.close(flush=False)  # a broker that reads nothing is not waited for
+            await connection.close(flush=False)  # do not wait for a broker that reads nothing
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         answers: dict[TopicPartition, ErrorCode] = {}
@@ -149,7 +149,7 @@ class RemoteBrokerChannel:
 
     async def _ask(self, key: ApiKey, request: Message, answer: type[AnswerT]) -> AnswerT:
         connection = await self._connected()
-        version = APIS[key].max_version  # both ends are of one cluster
+        version = APIS[key].max_version  # both brokers belong to the same cluster
         return await connection.send(
             key, request, answer, timeout_s=self._timeout_s, version=version
         )
@@ -173,7 +173,7 @@ class RemoteBrokerChannel:
 
 
 def new_channel(config: BrokerConfig, controller: int, broker: Broker) -> RemoteBrokerChannel:
-    """From that controller to that broker, as the options say."""
+    """Create the channel of a controller to a broker, with the options' time limits."""
     return RemoteBrokerChannel(
         broker,
         config.inter_broker_listener,
@@ -191,7 +191,8 @@ def _require_none(number: int) -> None:
 def _portions(
     items: Sequence[T], extent: Extent = Extent.SOME, *, at_least_one: bool = False
 ) -> Iterator[tuple[Sequence[T], Extent]]:
-    """In runs that fit into one request, and what each of them says of the others."""
+    """Split `items` into portions that fit into one request, each with the extent that its request
+    has."""
     count = max(-(-len(items) // PARTITIONS_MAX), at_least_one or extent is not Extent.SOME)
     for number in range(count):
         if extent is Extent.SOME or count == 1:

@@ -1,5 +1,5 @@
-"""How a follower of this process reaches a leader in another: Fetch and ListOffsets on one
-connection to the leader's inter-broker endpoint.
+"""A follower's channel to a leader on another broker: Fetch and ListOffsets on one connection to
+the leader's inter-broker endpoint.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _EARLIEST: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """Who asks."""
+    """The identity of the broker that fetches."""
 
     broker_id: int
     incarnation: Callable[[], int]
-    """How often its id has registered (KIP-903), -1 while it does not know its roles: then nothing
-    is fetched."""
+    """The broker's incarnation: how often its id has registered (KIP-903). -1 while the broker
+    does not know its roles; then it fetches nothing."""
 
 
 def new_fetchers(
@@ -66,7 +66,8 @@ def new_fetchers(
     clock: Clock,
     metrics: Metrics,
 ) -> ReplicaFetchers:
-    """What copies from other brokers as the options say; `find` gives what is known of one."""
+    """Create the fetchers that copy from other brokers. `find` gives the registration of a broker,
+    None if unknown."""
 
     def endpoint(leader: int) -> Endpoint | None:
         broker = find(leader)
@@ -84,8 +85,8 @@ def new_fetchers(
 
 
 class FollowerLeaderChannel:
-    """The `LeaderChannel` to a broker. A call that is cancelled ends the connection, as the answer
-    would stand before those to come."""
+    """The `LeaderChannel` to a broker. A cancelled call closes the connection, because its late
+    answer would precede those of later requests."""
 
     def __init__(
         self,
@@ -93,8 +94,8 @@ class FollowerLeaderChannel:
         find: Callable[[], Endpoint | None],
         config: BrokerConfig,
     ) -> None:
-        """`find` gives the leader's inter-broker endpoint as it is known now, None if it is not;
-        asked before every connect."""
+        """`find` gives the leader's current inter-broker endpoint, None if unknown. It is called
+        before every connect."""
         self._follower = follower
         self._find = find
         self._timeout_ms = config.replica_socket_timeout_ms
@@ -126,10 +127,11 @@ class FollowerLeaderChannel:
         connection = await self._connected()
         incarnation = self._follower.incarnation()
         if incarnation < 0:
-            # Of another topic of that name we would count as having what we have of an older one.
+            # Our log may be of a deleted topic: its offsets would count as offsets of the recreated
+            # topic.
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                "this broker has not been told its roles since it registered",
+                "this broker has not received its roles since it registered",
             )
         asked = self._session.next(positions)
         request = FetchRequest(
@@ -206,7 +208,7 @@ class FollowerLeaderChannel:
                     if part.error_code:
                         raise BrokerError(error_code(part.error_code))
                     return part.offset
-        raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the leader says nothing of {key}")
+        raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the leader's answer lacks {key}")
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -214,8 +216,9 @@ class FollowerLeaderChannel:
             await connection.close()
 
     async def _connected(self) -> Connection:
-        """Without a limit on answers of its own: the leader gives a single batch however large it
-        is, and if that could not be received, none of its partitions would be copied any more."""
+        """Connect without a limit on the size of answers: the leader returns a single batch
+        however large it is, and a follower that could not receive it would not copy any of the
+        leader's partitions."""
         connection = self._connection
         if connection is not None and connection.usable:
             return connection
@@ -223,7 +226,7 @@ class FollowerLeaderChannel:
         endpoint = self._find()
         if endpoint is None:
             raise BrokerError(
-                ErrorCode.BROKER_NOT_AVAILABLE, "nobody knows the address of the leader"
+                ErrorCode.BROKER_NOT_AVAILABLE, "the address of the leader is unknown"
             )
         self._connection = await Connection.open(
             endpoint.host,
@@ -258,7 +261,7 @@ _SESSION_LOST: Final = frozenset(
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     }
 )
-"""After these the next fetch begins a session of its own."""
+"""After these errors the next fetch begins a new session."""
 
 
 def _fetched(key: TopicPartition, part: PartitionData) -> FetchedPartition:

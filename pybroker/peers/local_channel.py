@@ -1,6 +1,6 @@
-"""How a broker carries out what a controller tells it. The controller of this process calls it
-directly; what another one sends comes to it through `handlers/control.py`. Both get the same
-refusals.
+"""How a broker carries out the controller's commands. The controller of this process calls it
+directly; commands of another broker's controller arrive through `handlers/control.py`. Both get
+the same errors.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pybroker.replication.manager import ReplicaManager
 log = logging.getLogger(__name__)
 
 _SETTLING_S: Final = 0.5
-"""How long other commands may have to wait for what is on its way to ZooKeeper."""
+"""How long a command may wait for writes in flight to ZooKeeper, in seconds; other commands wait
+behind it."""
 
 
 class ProvenEpochs:
-    """Which controller epochs ZooKeeper knows of: whoever claims another one is no controller.
-
-    Without this any client could depose the controller for this broker, for good, by one command
-    with a high epoch.
+    """Checks controller epochs against ZooKeeper: a command with an epoch that was never given out
+    does not come from a controller. Without this check any client could depose the controller for
+    this broker, for good, by one command with a high epoch.
     """
 
     def __init__(self, coord: Coord) -> None:
@@ -72,18 +72,20 @@ class LocalBrokerChannel:
         settled: Callable[[Collection[TopicPartition]], Awaitable[None]],
         told: Callable[[Iterable[PartitionFacts]], None] = lambda partitions: None,
     ) -> None:
-        """`settled` waits until no change of ISRs that was begun for these partitions can be stored
-        any more, or raises CoordError; `told` hears what the controller says of partitions."""
+        """`settled` waits until no ISR change in flight of these partitions can be stored any
+        more, or raises CoordError. `told` is called with the controller's commands about
+        partitions."""
         self._replicas = replicas
         self._metadata = metadata
         self._settled = settled
         self._told = told
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """No effect: nothing is open."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        # It may have to wait for its turn. What is in it has been stored: others lead already.
+        # The command may wait behind others. Its content is stored already, so other brokers may
+        # lead now.
         me = self._replicas.broker_id
         leads: dict[TopicPartition, bool] = {}
         for facts in command.partitions:
@@ -111,8 +113,9 @@ class LocalBrokerChannel:
         self._told(command.partitions)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        """A partition counts as deleted when nothing more is written for it: not into the state of
-        the next one of that name. Until then the controller asks again."""
+        """Stop partitions and delete those that are marked. A partition counts as deleted once no
+        write for it is in flight, so that none can reach the state node of a recreated topic.
+        Until then the controller asks again."""
         answers = await self._replicas.stop_replica(command)
         deleted = {item.topic_partition for item in command.partitions if item.delete}
         gone = sum(answers[key] is ErrorCode.NONE for key in deleted)

@@ -1,1 +1,1 @@
-"""Tests of what a broker shows of itself."""
+"""Tests of the broker's HTTP pages."""

@@ -1,4 +1,4 @@
-"""The broker whose pages are looked at."""
+"""The broker whose pages the tests request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guide to the metrics is what the code has."""
+"""The page of metrics agrees with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of metrics: whole, readable by Prometheus' own parser, and made without a stall."""
+"""The page of metrics: complete, readable by Prometheus' own parser, and made without a stall."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ async def test_offsets_and_sizes_are_those_of_the_log(shown: Shown) -> None:
     assert found["kafka_topic_partition_leader_is_preferred", where] == 1
 
 
-async def test_what_is_wrong_with_replicas_and_directories_is_counted(shown: Shown) -> None:
+async def test_replicas_in_bad_health_and_full_directories_are_counted(
+    shown: Shown,
+) -> None:
     keys = [TopicPartition("t", number) for number in range(3)]
     await shown.hosts(*(facts(key) for key in keys))
     gone = TopicPartition("gone", 0)
@@ -133,7 +135,7 @@ async def test_what_is_wrong_with_replicas_and_directories_is_counted(shown: Sho
     incomplete = shown.replicas.logs.incomplete
     for key in keys:
         incomplete.mark(key, str(shown.home / str(key)))
-    incomplete.released.add(keys[2])  # it leads, as nobody has more
+    incomplete.released.add(keys[2])  # it leads, because no other replica has more
     shown.full, shown.free = ["/b"], {"/a": 2**40, "/b": 0}
     found = samples(await page(shown.view))
     values = {name: found[f"pybroker_{name}_replicas", frozenset()] for name in HEALTH}
@@ -164,7 +166,7 @@ async def test_replicas_are_counted_by_the_leader(shown: Shown) -> None:
     assert told == {"0", "2"}, "led here, or without a leader"
 
 
-async def test_what_is_copied_from_other_brokers(
+async def test_fetches_from_leaders_are_counted(
     shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await shown.hosts(*(facts(TopicPartition("t", each), leader=2) for each in range(3)))

@@ -1,4 +1,5 @@
-"""The HTTP server: right codes for right and wrong requests, and limits for everybody."""
+"""The HTTP server: the status codes of valid and invalid requests, and the limits of
+connections."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from unit_tests.patience import PATIENCE_S, in_time
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer as it came."""
+    """An HTTP response as received."""
 
     status: int
     head: str
@@ -141,7 +142,7 @@ async def test_bad_requests_leave_no_stack_trace_in_the_log(
     assert not caplog.records
 
 
-async def test_further_connections_are_told_to_wait(site: Site) -> None:
+async def test_connections_above_the_limit_get_503(site: Site) -> None:
     held = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(CONNECTIONS_MAX)]
     async with asyncio.timeout(PATIENCE_S):
         reply = await site.send(b"")
@@ -154,14 +155,14 @@ async def test_further_connections_are_told_to_wait(site: Site) -> None:
             pass
 
 
-async def test_who_is_slow_is_cut_off(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_connection_is_closed(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "CONNECTION_S_MAX", 0.05)
     monkeypatch.setattr(http, "_REAPER_INTERVAL_S", 0.02)
     async with serving(shown.view) as site, asyncio.timeout(PATIENCE_S):
         assert await site.send(b"GET /healthz HTTP/1.1\r\nHos") is None
 
 
-async def test_what_is_missing_is_said_with_503(shown: Shown, site: Site) -> None:
+async def test_readyz_answers_503_with_the_failing_condition(shown: Shown, site: Site) -> None:
     shown.view.phase = Phase.STOPPING
     reply = await site.ask("/readyz")
     assert reply.status == 503
@@ -246,7 +247,7 @@ def test_an_address_of_another_machine_refuses_the_start() -> None:
         bind_http(config("192.0.2.1:8090"))
 
 
-async def test_who_comes_before_the_broker_serves_is_answered() -> None:
+async def test_a_connection_made_before_the_broker_serves_is_answered() -> None:
     bound = bind_http(config(f"127.0.0.1:{free_ports(1)[0]}"))
     assert bound is not None
     assert bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "connections inherit it"
@@ -279,8 +280,8 @@ async def test_a_server_that_cannot_be_loaded_is_told_and_leaves_the_broker_alon
     await service.close()
 
 
-def test_who_is_too_many_is_told_by_any_transport() -> None:
-    """uvloop's are no subclass of asyncio's."""
+def test_503_is_written_by_any_transport() -> None:
+    """uvloop's transports are no subclass of asyncio's."""
     wire = Mock(spec=["write", "close"])
     http._Busy().connection_made(wire)
     assert b"503" in wire.write.call_args.args[0]

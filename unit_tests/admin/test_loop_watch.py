@@ -1,4 +1,4 @@
-"""How late and how busy the event loop is."""
+"""The delay and the load of the event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unit_tests.patience import until
 
 
 def compute(seconds: float) -> None:
-    """Use that much of the processor, and at least as much time."""
+    """Use `seconds` of processor time, and at least as much real time."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass

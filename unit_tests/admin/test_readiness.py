@@ -1,4 +1,4 @@
-"""What `/readyz` asks for, condition by condition."""
+"""The conditions of `/readyz`, one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unit_tests.replication.vocabulary import ME, T0, facts
 
 
 async def faults(view: BrokerView) -> dict[str, str]:
-    """Condition -> fault, of those that do not hold."""
+    """Condition -> fault, for the conditions that do not hold."""
     return {each.name: each.fault for each in await conditions(view) if not each.holds}
 
 
@@ -44,7 +44,7 @@ def _fill(shown: Shown) -> None:
 
 
 def _bend(shown: Shown) -> None:
-    """The hole is found while the log is in use, which has no mark of it."""
+    """Damage that is found while the log is in use, so that the log is not marked yet."""
     shown.holes[T0] = Damage(7, "/d/t-0/00.log", 99, "wrong checksum")
 
 

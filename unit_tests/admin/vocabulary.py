@@ -1,4 +1,4 @@
-"""A broker as the pages see it: real logs, a cluster of our choice, and nothing running."""
+"""A broker as the pages see it: real logs, a cluster made by the test, and no running tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unit_tests.replication.vocabulary import ME, Replicas
 
 @dataclass
 class FakeController:
-    """What is shown of a controller."""
+    """The controller's state as the pages show it."""
 
     controller_id: int | None = ME
     is_active: bool = True
@@ -27,7 +27,7 @@ class FakeController:
 
 @dataclass
 class Shown:
-    """Broker ME with its pages. Everything may be changed before a page is asked for."""
+    """Broker ME with its pages. Every field may be changed before a page is requested."""
 
     home: Path
     metadata: MetadataView = field(default_factory=MetadataView)
@@ -39,7 +39,7 @@ class Shown:
     progress: ProgressReport | None = None
     given: dict[str, str] = field(default_factory=dict)
     holes: dict[TopicPartition, Damage] = field(default_factory=dict)
-    """Found in logs that are in use."""
+    """Damage that was found in logs in use."""
     full: list[str] = field(default_factory=list)
     free: dict[str, int] = field(default_factory=dict)
 
@@ -77,11 +77,11 @@ class Shown:
         return [{"partition": partition, "limit": limit}]
 
     def knows(self, *partitions: PartitionFacts, brokers: tuple[int, ...] = (ME,)) -> None:
-        """The controller has told of these partitions and brokers."""
+        """Apply the controller's metadata of these partitions and brokers."""
         live = tuple(Broker(each, ()) for each in brokers)
         self.metadata.apply(UpdateMetadata(ME, 1, -1, partitions, live))
 
     async def hosts(self, *partitions: PartitionFacts) -> None:
-        """The same, and those of ME are open."""
+        """As `knows`, and open the replicas of ME."""
         self.knows(*partitions)
         await self.replicas.told(*(each for each in partitions if ME in each.replicas))

@@ -1,1 +1,1 @@
-"""Tests of the log of a broker."""
+"""Tests of the application log of a broker."""

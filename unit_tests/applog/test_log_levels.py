@@ -1,4 +1,4 @@
-"""Levels of loggers under Kafka's words, changed while the process runs."""
+"""Levels of loggers under Kafka's names, changed while the process runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_kafkas_words_are_read_and_written(word: str) -> None:
         (log_levels.ROOT, None, "root"),
     ],
 )
-def test_what_cannot_be_set_is_refused(name: str, level: str | None, wrong: str) -> None:
+def test_an_unknown_logger_or_level_is_refused(name: str, level: str | None, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         log_levels.set_level(name, level)
 

@@ -1,4 +1,4 @@
-"""Log lines: one event a line whatever is in it, in text and as JSON, in the right file."""
+"""Log lines: one event per line whatever its text, in text and as JSON, in the right file."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def printed(options: LogOptions) -> io.StringIO:
 
 
 @pytest.mark.parametrize(("sent", "shown"), HOSTILE.values(), ids=HOSTILE)
-def test_what_a_peer_sends_stays_in_its_line(sent: str, shown: str) -> None:
+def test_text_of_a_peer_stays_in_its_line(sent: str, shown: str) -> None:
     hostile = record("connection closed client=%s", sent)
     text = TextFormatter().format(hostile)
     assert re.fullmatch(

@@ -1,4 +1,4 @@
-"""Lines that a peer can cause are limited, and what was left out is counted."""
+"""Lines that a peer can cause are limited, and the left out ones are counted."""
 
 from __future__ import annotations
 

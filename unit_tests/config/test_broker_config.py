@@ -130,7 +130,7 @@ def test_options_of_one_meaning_have_kafkas_precedence(
         ),
         ({"max.connections.per.ip": "0"}, "max.connections.per.ip=0"),
         ({"max.connections.per.ip.overrides": "10.0.0.7"}, "ADDRESS:COUNT"),
-        ({"max.connections.per.ip.overrides": "name:5"}, "no address"),
+        ({"max.connections.per.ip.overrides": "name:5"}, "not an IP address"),
         (
             {
                 "inter.broker.listener.name": "PLAINTEXT",
@@ -140,13 +140,13 @@ def test_options_of_one_meaning_have_kafkas_precedence(
         ),
         ({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}, "no authorizer"),
         ({"process.roles": "broker"}, "process.roles=broker"),
-        ({"port": "9093"}, "say listeners="),
+        ({"port": "9093"}, "use listeners="),
         ({"log.segmnet.bytes": "1"}, "did you mean log.segment.bytes?"),
         ({"pybroker.nonsense": "1"}, "pybroker.nonsense: no such option"),
         ({"listeners": "SSL://:9093"}, "SSL"),
     ],
 )
-def test_what_cannot_work_is_one_clear_fault(given: dict[str, str], fault: str) -> None:
+def test_an_option_that_cannot_work_is_one_fault(given: dict[str, str], fault: str) -> None:
     faults = faults_of(given)
     assert len(faults) == 1
     assert fault in faults[0]

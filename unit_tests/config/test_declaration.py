@@ -1,4 +1,4 @@
-"""Types of options: what each takes, refuses and says."""
+"""Types of options: the values that each accepts, refuses and formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The versions that Kafka 3.9.1 reads, as its own `MetadataVersion.fromVersionString` was asked."""
+"""The versions that Kafka 3.9.1 reads, taken from its `MetadataVersion.fromVersionString`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_topic_and_a_broker_accept_what_kafka_accepts(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " 2.8", "2.8 ", *REFUSED])
-def test_what_kafka_refuses_is_refused(text: str) -> None:
+def test_versions_that_kafka_refuses_are_refused(text: str) -> None:
     assert not re.fullmatch(VERSION, text)
     (fault,) = topic_config_faults(BrokerConfig(), {"message.format.version": text})
     assert "a version of Kafka such as 3.0, 2.8.1 or 3.0-IV1" in fault

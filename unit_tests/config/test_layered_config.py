@@ -1,4 +1,4 @@
-"""The layers of the broker's options: what holds, where it comes from, what may be changed."""
+"""The layers of the broker's options: the value in force, its source, and allowed changes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_weaker_unit_set_later_wins_over_a_stronger_one_in_the_file() -> None:
         ),
     ],
 )
-def test_what_is_laid_over_hides_all_of_its_meaning(
+def test_a_dynamic_value_hides_all_synonyms_below(
     base: dict[str, str], over: dict[str, str], result: dict[str, str]
 ) -> None:
     assert overlaid(base, over) == result
@@ -129,7 +129,7 @@ def test_a_topics_own_value_comes_before_the_brokers() -> None:
     ],
 )
 @pytest.mark.parametrize("per_broker", [True, False])
-def test_what_cannot_be_changed_is_refused_with_kafkas_words(
+def test_a_forbidden_change_is_refused_with_kafkas_message(
     values: dict[str, str], words: str, per_broker: bool
 ) -> None:
     assert words in refusal(layers(), values, per_broker=per_broker)
@@ -148,7 +148,7 @@ def test_what_cannot_be_changed_is_refused_with_kafkas_words(
     ],
 )
 @pytest.mark.parametrize("per_broker", [True, False])
-def test_what_may_be_changed(values: dict[str, str], per_broker: bool) -> None:
+def test_allowed_changes(values: dict[str, str], per_broker: bool) -> None:
     changed = layers().checked(values, per_broker=per_broker)
     assert (changed.for_this if per_broker else changed.for_all) == values
 
@@ -158,7 +158,7 @@ def test_values_that_do_not_go_together_are_refused() -> None:
         layers({}, {"max.connections.per.ip": "0"})
 
 
-def test_what_cannot_be_applied_is_left_out_and_told() -> None:
+def test_values_that_cannot_be_applied_are_left_out_and_reported() -> None:
     values = {
         "message.max.bytes": "5",
         "log.segment.bytes": "x",

@@ -1,4 +1,4 @@
-"""Listener options: what is bound, what is advertised, what is refused."""
+"""Listener options: bound addresses, advertised addresses, and refused values."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_advertising_loopback_to_other_machines_is_warned_of(
     assert bool(advertised_warnings(result.bound, result.advertised)) is warned
 
 
-def test_what_is_registered_has_a_host_and_a_port() -> None:
+def test_registered_endpoints_have_a_host_and_a_port() -> None:
     result = plan("PLAINTEXT://:0,INTERNAL://127.0.0.1:7")
     assert endpoints(result.advertised, {"PLAINTEXT": 5, "INTERNAL": 7}, "machine") == (
         Endpoint("PLAINTEXT", "machine", 5, "PLAINTEXT"),

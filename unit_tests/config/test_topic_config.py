@@ -1,4 +1,4 @@
-"""A topic's options: inherited from the broker, overridden by the topic, refused when wrong."""
+"""A topic's options: inherited from the broker, overridden by the topic, refused if invalid."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_two_compaction_lags_must_fit() -> None:
         TopicConfig.parse(BROKER, overrides)
 
 
-def test_what_lies_in_zookeeper_is_used_as_far_as_it_makes_sense() -> None:
+def test_overrides_in_zookeeper_are_used_without_invalid_ones() -> None:
     usable, faults = usable_overrides(
         BROKER, {"segment.bytes": "x", "retention.ms": "7", "unknown": "1"}
     )

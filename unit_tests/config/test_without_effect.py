@@ -1,4 +1,4 @@
-"""Options that are accepted and not carried out: which they are, and what is said of them."""
+"""Options that are accepted without effect: their detection and the warning."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pybroker.model import INTERNAL_TOPICS
         ({"compression.zstd.level": "7"}, None),
         ({"message.format.version": "2.8"}, None),
         ({"preallocate": "true"}, None),
-        # What is Kafka's default asks for nothing; what is no value is refused elsewhere.
+        # Kafka's default needs no warning; an invalid value is refused elsewhere.
         ({"preallocate": "false", "leader.replication.throttled.replicas": ""}, []),
         ({"cleanup.policy": "burn", "delete.retention.ms": "soon", "nope": "1"}, []),
     ],

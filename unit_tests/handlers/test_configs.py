@@ -228,7 +228,7 @@ async def test_a_name_among_the_addresses_takes_no_other_option_with_it(
     write_as_a_tool(bench, f"brokers/{ME}", config(message_max_bytes="200", **wrong))
     await until_largest_is(bench, 200)
     assert log_config(bench, "t").retention_ms == -1
-    assert "localhost is no address" in caplog.text
+    assert "localhost is not an IP address" in caplog.text
 
 
 async def test_options_that_cannot_be_read_delete_nothing_that_they_kept(

@@ -1,4 +1,4 @@
-"""A started broker is not searched for cycles again and again."""
+"""The objects of a started broker are not searched for reference cycles again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 from pybroker.host.process import spare_the_collector
 
 
-def test_what_exists_at_the_start_is_not_searched_again() -> None:
+def test_objects_of_the_start_are_not_collected_again() -> None:
     threshold = gc.get_threshold()
     frozen = gc.get_freeze_count()
     kept = [[number] for number in range(1000)]

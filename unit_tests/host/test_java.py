@@ -1,4 +1,4 @@
-"""Where the jars of the ZooKeeper server are looked for, and how it is called."""
+"""The search for the ZooKeeper server's jars, and its command line."""
 
 from __future__ import annotations
 

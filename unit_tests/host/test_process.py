@@ -1,4 +1,4 @@
-"""Threads for work that blocks, and the word that we serve."""
+"""Threads for blocking work, and the readiness message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ async def test_more_threads_work_at_once_and_what_waits_is_still_done(
     assert await waiting == "done"
 
 
-def test_readiness_is_told_to_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_is_sent_to_the_named_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     listener = ReadySocket()
     try:
         assert not listener.heard()
@@ -48,9 +50,9 @@ def test_readiness_is_told_to_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -
         listener.close()
 
 
-def test_nobody_at_the_socket_of_readiness_is_no_reason_to_end(
+def test_a_readiness_socket_without_a_receiver_does_not_end_the_broker(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(READY_VARIABLE, str(tmp_path / "gone"))
     tell_ready()
-    assert "readiness not told" in caplog.text
+    assert "readiness not sent" in caplog.text

@@ -1,4 +1,4 @@
-"""Several brokers of one command do not meet: ids, ports, directories."""
+"""Several brokers of one command do not collide: ids, ports, directories."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pybroker.testing.sockets import free_row
 
 HOST = "a-host"
 OWN_ADDRESS = "127.92.44.7"
-"""Where no other process listens; whoever took the port of 127.0.0.1 does not disturb."""
+"""A loopback address on which no other process listens, also if the port is taken on 127.0.0.1."""
 
 
 def planned(brokers: int = 3, **options: str) -> list[BrokerConfig]:
-    """What the brokers are told, with `_` for the dots of option names."""
+    """The options of the brokers, with `_` for the dots of option names."""
     base = {"log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:9092"}
     base |= {name.replace("_", "."): value for name, value in options.items()}
     plans = plan_brokers(base, brokers, HOST)
@@ -114,10 +114,8 @@ def test_ports_that_would_meet_are_a_fault() -> None:
     with pytest.raises(ConfigError) as caught:
         planned(3, pybroker_http_listener="127.0.0.1:9093")
     assert caught.value.faults == [
-        "port 9093 would be used by brokers 0 and 1; leave 3 ports free behind each one that is"
-        " given",
-        "port 9094 would be used by brokers 1 and 2; leave 3 ports free behind each one that is"
-        " given",
+        "port 9093 would be used by brokers 0 and 1; choose ports that are at least 3 apart",
+        "port 9094 would be used by brokers 1 and 2; choose ports that are at least 3 apart",
     ]
 
 
@@ -126,7 +124,7 @@ def test_a_port_beyond_the_last_one_is_a_fault() -> None:
         planned(2, listeners="PLAINTEXT://127.0.0.1:65535")
 
 
-def test_what_is_wrong_for_one_is_told_once() -> None:
+def test_a_fault_of_one_broker_is_reported_once() -> None:
     with pytest.raises(ConfigError) as caught:
         planned(num_partitions="none")
     assert len(caught.value.faults) == 1

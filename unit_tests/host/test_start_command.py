@@ -1,4 +1,4 @@
-"""What the words behind `pybroker start` mean, and how a start that cannot be ends."""
+"""The arguments of `pybroker start`, and the end of a start that is impossible."""
 
 from __future__ import annotations
 
@@ -151,7 +151,8 @@ def test_a_port_that_is_none_is_refused(ran: list[BrokerConfig], port: str) -> N
 
 @pytest.fixture
 def ran_several(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[BrokerConfig], list[str]]]:
-    """What several brokers would have been run with: their own options, and their common words."""
+    """The plans of several brokers and the common beginning of their command lines, without
+    running them."""
     runs: list[tuple[list[BrokerConfig], list[str]]] = []
 
     def run(config: BrokerConfig, plans: Sequence[BrokerPlan], words: list[str]) -> None:

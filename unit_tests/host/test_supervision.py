@@ -22,7 +22,7 @@ KILLED = -9
 
 
 def serving(count: int = 3) -> Supervision:
-    """All of them serve since second 0."""
+    """A supervision whose brokers all serve since second 0."""
     supervision = Supervision(count)
     supervision.begin()
     for broker in range(count):
@@ -34,7 +34,7 @@ def test_all_are_started_at_once() -> None:
     assert Supervision(3).begin() == [Launch(0), Launch(1), Launch(2)]
 
 
-def test_it_is_told_once_that_all_serve() -> None:
+def test_all_serve_is_reported_once() -> None:
     supervision = Supervision(2)
     supervision.begin()
     assert supervision.served(1, 0.0) == []
@@ -53,7 +53,7 @@ def test_one_that_dies_is_started_again_and_the_others_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("exit_code", [KILLED, 0, EXIT_REFUSED])
-def test_who_has_served_once_is_started_again_whatever_ended_it(exit_code: int) -> None:
+def test_a_broker_that_has_served_is_restarted_after_any_exit_code(exit_code: int) -> None:
     supervision = serving()
     supervision.ended(1, KILLED, 5.0)
     supervision.due(1)

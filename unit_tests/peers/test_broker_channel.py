@@ -1,5 +1,4 @@
-"""The controller's commands on their way to another broker: what is sent is what is carried out,
-and refusals come back as they were meant."""
+"""The controller's commands to another broker arrive as sent, and errors come back as raised."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ IDS = {"a": uuid.UUID(int=7), "b": uuid.UUID(int=8)}
 
 
 class Noting:
-    """Carries nothing out, but notes it; answers as told."""
+    """Records commands without carrying them out, and answers as configured."""
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
@@ -48,7 +47,7 @@ class Noting:
         self.refusal: ErrorCode | None = None
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """No effect: nothing is open."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         return self._note(command, [facts.topic_partition for facts in command.partitions])
@@ -69,7 +68,7 @@ class Noting:
 
 
 class Receiver:
-    """A broker's dispatcher behind a port, and what it is told."""
+    """A broker's dispatcher behind a port, and the commands that it receives."""
 
     def __init__(self, bench: Bench) -> None:
         self.told = Noting()
@@ -79,7 +78,7 @@ class Receiver:
         self._writers: list[asyncio.StreamWriter] = []
         self.accepted = self.open = 0
         self.answers_max: int | None = None
-        """After so many answers on a connection nothing is read from it any more."""
+        """After this number of answers on a connection, nothing more is read from it."""
 
     async def start(self) -> None:
         self.gate.let_brokers_in()
@@ -247,10 +246,10 @@ async def test_a_refusal_of_the_whole_comes_back(
         assert refused.value.code is code
 
 
-async def test_nobody_becomes_controller_by_claiming_it(
+async def test_a_command_with_an_unknown_controller_epoch_is_refused(
     receiver: Receiver, channel: RemoteBrokerChannel
 ) -> None:
-    """An epoch that ZooKeeper never gave out would depose the true controller for ever."""
+    """An epoch that was never given out would depose the real controller for ever."""
     for claimed in (2, 2**31 - 1):
         with pytest.raises(BrokerError) as refused:
             await channel.leader_and_isr(LeaderAndIsr(9, claimed, -1, (facts("a", 0),)))
@@ -290,7 +289,7 @@ async def test_a_broker_without_the_listener_for_brokers_is_named(receiver: Rece
         await channel.update_metadata(UpdateMetadata(1, 1, 44, (), ()))
 
 
-async def test_nobody_is_let_in_before_the_broker_is_registered() -> None:
+async def test_connections_wait_until_the_broker_is_registered() -> None:
     answered: list[int] = []
 
     def answer(frame: memoryview, _listener: str, _peer: str) -> Answer:

@@ -1,5 +1,5 @@
-"""A controller's connections end with the brokers that they lead to, and none of them keeps a
-controller from stepping down."""
+"""A controller's connections end together with their brokers, and none of them delays the
+controller's resignation."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ async def test_a_broker_that_reads_nothing_is_not_waited_for(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As one that was stopped by a signal: before it has named its versions, or while it is being
-    told more than its kernel and ours take."""
+    """As a broker that was stopped by a signal: before it has answered ApiVersions, or while it is
+    sent more than the socket buffers hold."""
     monkeypatch.setattr("pybroker.coordinator.controller.channel.CLOSE_LIMIT_S", 30.0)
     receiver.answers_max = answers
     channel = channel_to(receiver.broker)
@@ -90,8 +90,8 @@ async def test_a_channel_ends_though_each_turn_of_the_loop_takes_longer_than_the
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on a disk where each write stops the event loop: the time is over, the channel had no
-    turn. A limit of 0 s is over at each turn."""
+    """As on a disk where each write stops the event loop: the limit expires although the channel
+    never ran. A limit of 0 s expires at each turn."""
     monkeypatch.setattr("pybroker.coordinator.controller.channel.CLOSE_LIMIT_S", 0.0)
     work = PendingWork(receiver.broker, controller_id=1, controller_epoch=1)
     work.set_brokers((receiver.broker,))
@@ -108,7 +108,7 @@ async def test_a_channel_ends_though_each_turn_of_the_loop_takes_longer_than_the
 
 
 def huge(number: int) -> PartitionFacts:
-    """About 8 KiB."""
+    """Facts of a partition that take about 8 KiB on the wire."""
     return PartitionFacts(
         TopicPartition("a", number),
         uuid.UUID(int=7),
@@ -119,6 +119,6 @@ def huge(number: int) -> PartitionFacts:
 
 
 def unsent(channel: RemoteBrokerChannel) -> int:
-    """What a channel has written and the system has not taken."""
+    """The bytes that a channel has written and the system has not accepted yet."""
     connection = channel._connection
     return 0 if connection is None else connection._writer.transport.get_write_buffer_size()

@@ -1,5 +1,5 @@
-"""A follower's way to its leader over a real connection: what it asks is what the leader's handlers
-answer, in a session, and the connection comes back after whatever has ended it."""
+"""A follower's channel to its leader over a real connection: the leader's handlers answer its
+requests in a fetch session, and the connection is opened again after any failure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AT_ONCE = FetchLimits(0, 1, 10_485_760, 1_048_576)
 
 
 class LeaderPort:
-    """A broker that leads, behind a port. `requests` are the sizes of the frames that came."""
+    """A leader behind a port. `requests` are the sizes of the received frames."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -131,12 +131,13 @@ async def test_the_leaders_bytes_come_as_they_are(
 async def test_a_batch_of_any_size_that_the_leader_has_taken_arrives(
     leader: LeaderPort, channel: FollowerLeaderChannel
 ) -> None:
-    """Else none of its partitions would be copied any more; nothing bounds max.message.bytes."""
+    """Otherwise none of the leader's partitions would be copied any more: max.message.bytes has no
+    bound."""
     data = leader.append(bytes(80_000_000))
     assert (await one(channel, at(0))).records == data
 
 
-async def test_the_leader_knows_who_asks(
+async def test_a_fetch_names_the_follower_to_the_leader(
     leader: LeaderPort, channel: FollowerLeaderChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted = []
@@ -222,7 +223,7 @@ async def test_the_receive_buffer_is_as_large_as_was_asked_for(leader: LeaderPor
     await channel.close()
 
 
-async def test_a_leader_that_nobody_knows(
+async def test_a_fetch_from_an_unknown_leader_fails(
     leader: LeaderPort, channel: FollowerLeaderChannel
 ) -> None:
     leader.endpoint = None

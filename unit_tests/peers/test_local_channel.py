@@ -1,4 +1,4 @@
-"""What a broker says of the commands that it carries out: one line each, not one a partition."""
+"""The log lines of commands that a broker carries out: one per command, not one per partition."""
 
 from __future__ import annotations
 

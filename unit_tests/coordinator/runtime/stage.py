@@ -38,7 +38,7 @@ class Options:
 
 
 class Stage:
-    """The shards of broker ME, over a log in memory and a ZooKeeper that both brokers see."""
+    """The shards of broker ME, over a log in memory and a ZooKeeper that both brokers use."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(NOW_MS)
@@ -49,7 +49,7 @@ class Stage:
         self.made: list[Words] = []
         self.begun: asyncio.Queue[Words] = asyncio.Queue()
         self.fence_hooks: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """Each is awaited before one more attempt to take the fence."""
+        """Each of these is awaited before one attempt to take the fence."""
         self.is_fenced = False
         self.shards = Shards(
             topic=TOPIC,
@@ -84,17 +84,17 @@ class Stage:
         return await take_fence(self.coord, claim)
 
     async def store(self, leader: int, epoch: int) -> None:
-        """The controller stores a state; nobody is told."""
+        """Store a state as the controller does, without sending it to the brokers."""
         await self.coord.set(STATE, encode_state(PartitionState(leader, epoch, (ME,), 1)))
 
     async def led(self) -> Words:
-        """ME leads, and the shard is loaded; its coordinator."""
+        """Make ME the leader, wait until the shard is loaded, and return its coordinator."""
         self.shards.led(0, self.log.leader_epoch)
         await self.shards.settled()
         return self.shards.shard_for(0)
 
     def refusal(self) -> ErrorCode:
-        """What a request is told."""
+        """The error code that a request gets."""
         try:
             self.shards.shard_for(0)
         except BrokerError as error:

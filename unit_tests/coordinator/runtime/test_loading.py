@@ -18,7 +18,7 @@ from unit_tests.idle_loop import idle
 from unit_tests.patience import PATIENCE_S
 
 
-async def test_who_leads_replays_everything_and_takes_the_fence() -> None:
+async def test_the_leader_replays_the_log_and_takes_the_fence() -> None:
     async with Stage() as stage:
         for number in range(100):
             stage.log.append([KeyValue(b"%d" % number, b"v" * 50)], NOW_MS)
@@ -71,13 +71,13 @@ def damage(log: MemoryPartitionLog, batch: int) -> None:
 
 
 async def suspected(log: MemoryPartitionLog) -> int:
-    """The next offset at which somebody suspects damage."""
+    """Wait for the next offset that is reported as suspect."""
     async with asyncio.timeout(PATIENCE_S):
         return await log.suspects.get()
 
 
 class Refusing(MemoryPartitionLog):
-    """Cannot read what lies at offset 3."""
+    """A log that cannot be read at offset 3."""
 
     async def read(self, offset: int, bytes_max: int) -> Any:
         found = await super().read(offset, 1)
@@ -90,8 +90,8 @@ class Refusing(MemoryPartitionLog):
 async def test_a_damaged_log_is_left_to_another_replica(
     kind: type[MemoryPartitionLog], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was lost here must not be answered as never written: "no offset is committed" sends a
-    consumer to the beginning, or to the end."""
+    """A lost commit must not be answered as if it had never been written: "no offset is committed"
+    sends a consumer to the beginning, or to the end."""
     async with Stage() as stage:
         stage.log = kind()
         stage.log.has_other_copies = True
@@ -133,8 +133,8 @@ async def test_a_damaged_log_that_nobody_can_take_over_is_served_as_far_as_it_is
         assert len(lines) == 1 and "batch at offset 2: its checksum is wrong" in lines[0]
 
 
-async def test_what_is_no_damage_is_left_out_at_once() -> None:
-    """Another replica would not have it either."""
+async def test_a_record_that_cannot_be_replayed_is_left_out_at_once() -> None:
+    """Every replica has the same record."""
     async with Stage() as stage:
         stage.log.has_other_copies = True
         stage.log.append([KeyValue(b"bad", b"poison"), KeyValue(b"7", b"v")], NOW_MS)
@@ -142,7 +142,7 @@ async def test_what_is_no_damage_is_left_out_at_once() -> None:
         assert stage.log.suspects.empty()
 
 
-async def test_what_cannot_be_read_is_stepped_over(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_offsets_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     class Unreadable(MemoryPartitionLog):
         async def read(self, offset: int, bytes_max: int) -> Any:
             if 3 <= offset < 40:
@@ -174,7 +174,7 @@ async def test_a_disk_that_fails_is_asked_again() -> None:
         assert (await stage.led()).values == {b"k": b"v"}
 
 
-async def test_what_the_coordinator_does_at_the_end_of_loading_is_done_again() -> None:
+async def test_loaded_is_called_again_after_an_error() -> None:
     async with Stage() as stage:
 
         async def fail() -> None:

@@ -1,4 +1,4 @@
-"""The stand-ins that the tests of coordinators use keep to what the ports say."""
+"""The test doubles of the coordinators' tests keep the contracts of the ports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_the_next_leader_replays_what_this_one_appended() -> None:
         words.say(b"a", b"2")
 
 
-async def test_what_is_not_committed_waits_until_it_is_or_the_shard_ends() -> None:
+async def test_committed_waits_for_the_commit_or_the_end_of_the_shard() -> None:
     shard = MemoryShard()
     words = shard.host(Words)
     shard.log.holds = True
@@ -68,7 +68,7 @@ async def test_what_is_not_committed_waits_until_it_is_or_the_shard_ends() -> No
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-async def test_what_was_refused_has_not_happened(said: ErrorCode, told: ErrorCode) -> None:
+async def test_a_refused_append_has_no_effect(said: ErrorCode, told: ErrorCode) -> None:
     shard = MemoryShard()
     words = shard.host(Words)
     shard.log.refuse(said)

@@ -1,4 +1,4 @@
-"""Groups lie where Kafka puts them."""
+"""Groups belong to the same partition as in Kafka."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from pybroker.coordinator.runtime.partitioning import partition_of
     ],
 )
 def test_the_hashes_are_javas(name: str, hashed: int) -> None:
-    """That of one name is -2^31, whose sign bit goes; beyond the BMP Java hashes surrogates."""
+    """The hash of one name is -2^31, whose sign bit is dropped. Beyond the BMP Java hashes
+    surrogates."""
     assert partition_of(name, 2**31) == hashed
     assert partition_of(name, 50) == hashed % 50
 

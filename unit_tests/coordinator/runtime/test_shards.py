@@ -1,5 +1,4 @@
-"""The lives of shards: what they do while they serve, how they end, and what an old one may
-still do."""
+"""The life of shards: serving, the end, and an old shard after another broker has taken over."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ async def test_commits_do_not_wait_for_ever() -> None:
 
 
 @pytest.mark.parametrize("how", ["resigned", "resign", "deposed", "stop"])
-async def test_who_waits_hears_of_the_end(how: str) -> None:
+async def test_callers_that_wait_get_not_coordinator_at_the_end(how: str) -> None:
     async with Stage() as stage:
         words = await stage.led()
         stage.log.holds = True
@@ -114,7 +113,7 @@ async def test_the_shard_outlives_new_epochs_of_the_same_leader() -> None:
         await waiting
 
 
-async def test_who_may_have_been_replaced_says_so() -> None:
+async def test_may_be_elsewhere_tells_whether_another_broker_may_coordinate() -> None:
     async with Stage() as stage:
         assert not stage.shards.may_be_elsewhere(0)
         words = await stage.led()
@@ -159,7 +158,7 @@ async def test_a_broker_that_stops_has_no_coordinator() -> None:
         assert stage.refusal() is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_what_was_told_before_the_start_is_loaded_then() -> None:
+async def test_leaderships_from_before_the_start_are_loaded_at_the_start() -> None:
     async with Stage() as stage:
         await stage.shards.stop()
         stage.shards.led(0, 0)
@@ -173,7 +172,8 @@ async def test_what_was_told_before_the_start_is_loaded_then() -> None:
 
 
 async def test_an_old_coordinator_that_wakes_up_writes_nothing() -> None:
-    """It was paused when another broker took over; of that it has not heard yet."""
+    """The old coordinator was paused while another broker took over, and does not know of it
+    yet."""
     async with Stage() as stage:
         words = await stage.led()
         words.say(b"k", b"before")
@@ -192,7 +192,9 @@ async def test_an_old_coordinator_that_wakes_up_writes_nothing() -> None:
             )
 
 
-async def test_who_resigned_for_nothing_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_resigned_shard_of_the_leader_is_loaded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("pybroker.coordinator.runtime.shards._BEGIN_AGAIN_S", 0.001)
     async with Stage() as stage:
         words = await stage.led()
@@ -207,7 +209,7 @@ async def test_who_resigned_for_nothing_is_loaded_again(monkeypatch: pytest.Monk
         assert again.context.fence_version == words.context.fence_version + 1
 
 
-async def test_who_may_answer_nothing_when_it_is_told_to_lead_begins_later(
+async def test_a_fenced_broker_begins_its_shard_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pybroker.coordinator.runtime.shards._BEGIN_AGAIN_S", 0.001)
@@ -221,14 +223,14 @@ async def test_who_may_answer_nothing_when_it_is_told_to_lead_begins_later(
         assert stage.refusal() is ErrorCode.NONE
 
 
-async def test_who_resigned_and_is_told_again_to_lead_does_not_wait() -> None:
+async def test_a_shard_that_resigned_begins_at_once_with_a_new_leadership() -> None:
     async with Stage() as stage:
         words = await stage.led()
         words.context.resign("a test")
         assert await stage.led() is not words
 
 
-async def test_who_resigned_and_does_not_lead_any_more_stays_away(
+async def test_a_shard_that_resigned_is_not_loaded_after_the_leadership_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pybroker.coordinator.runtime.shards._BEGIN_AGAIN_S", 0.001)
@@ -260,7 +262,7 @@ async def test_a_record_that_cannot_be_replayed_ends_the_shard() -> None:
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-async def test_what_the_log_refuses_has_not_happened(said: ErrorCode, told: ErrorCode) -> None:
+async def test_a_record_refused_by_the_log_has_no_effect(said: ErrorCode, told: ErrorCode) -> None:
     async with Stage() as stage:
         words = await stage.led()
         stage.log.refuse(said)

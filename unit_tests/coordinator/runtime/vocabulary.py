@@ -1,4 +1,5 @@
-"""A coordinator without a broker: a log and a shard in memory, in a time that the test makes pass.
+"""A coordinator without a broker: a log and a shard in memory, with a clock that the test
+advances.
 
 shard = MemoryShard()
 coordinator = shard.host(lambda context: GroupCoordinator(context))
@@ -81,8 +82,8 @@ class Words:
 
 
 class MemoryPartitionLog:
-    """The `PartitionLog` of a leader that has no followers, unless `holds` says that they are
-    behind. What the next leader sees is made by `next_leader`."""
+    """The `PartitionLog` of a leader without followers; `holds` makes it one whose followers are
+    behind. `next_leader` makes the log of the next leader."""
 
     def __init__(
         self, partition: int = 0, leader_epoch: int = 0, *, batches: Sequence[bytes] = ()
@@ -90,7 +91,7 @@ class MemoryPartitionLog:
         self._key = TopicPartition(TOPIC, partition)
         self._leader_epoch = leader_epoch
         self.batches: list[bytes] = list(batches)
-        """As they would lie in the file; a test may put damaged ones here."""
+        """The batches as in the file. A test may add damaged ones."""
         self.start_offset = 0
         self.end_offset = max(
             (header.next_offset for data in self.batches for _, header in iter_headers(data)),
@@ -99,16 +100,16 @@ class MemoryPartitionLog:
         self.committed_end = self.end_offset
         """The high watermark."""
         self.holds = False
-        """Whether what is appended stays uncommitted until `commit`."""
+        """Whether appended records stay uncommitted until `commit`."""
         self.is_heard = True
         """Whether the broker hears from ZooKeeper."""
         self.has_heard_all = False
-        """Whether the followers were heard of in time, so that none of them leads."""
+        """Whether the followers were heard recently, so that none of them leads."""
         self.is_followed = asyncio.Event()
         self.is_followed.set()
         self.has_other_copies = False
         self.suspects: asyncio.Queue[int] = asyncio.Queue()
-        """The offsets that somebody suspected."""
+        """The offsets that were reported as suspect."""
         self.reads = 0
         self._refusals: list[BrokerError] = []
         self._is_deposed = False
@@ -186,30 +187,30 @@ class MemoryPartitionLog:
             finally:
                 self._changed.discard(future)
 
-    # what a test does to it
+    # for tests
 
     def commit(self) -> None:
-        """The followers have everything now."""
+        """Commit everything: the followers have caught up."""
         self.committed_end = self.end_offset
         self._wake()
 
     def refuse(self, code: ErrorCode) -> None:
-        """The next append fails in this way."""
+        """Let the next append fail with this code."""
         self._refusals.append(BrokerError(code, "refused by the test"))
 
     def depose(self) -> None:
-        """Another broker leads from now on."""
+        """Let another broker lead from now on."""
         self._is_deposed = True
         self._wake()
 
     def raise_epoch(self) -> None:
-        """The same broker leads on in the next epoch."""
+        """Let the same broker lead on in the next epoch."""
         self._leader_epoch += 1
 
     def append_transactional(
         self, records: Sequence[KeyValue], *, producer_id: int, producer_epoch: int = 0
     ) -> int:
-        """As TxnOffsetCommit stores them; gives the offset after the last."""
+        """Append records as TxnOffsetCommit does; return the offset after the last."""
         builder = BatchBuilder()
         for record in records:
             builder.append(NOW_MS, record.key, record.value)
@@ -219,7 +220,7 @@ class MemoryPartitionLog:
     def append_marker(
         self, *, producer_id: int, is_commit: bool = True, producer_epoch: int = 0
     ) -> int:
-        """The end of that producer's transaction; gives the offset after it."""
+        """Append the marker that ends the producer's transaction; return the offset after it."""
         marker = EndTransaction(ControlType.COMMIT if is_commit else ControlType.ABORT, 0)
         data = build_end_transaction(
             marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=NOW_MS
@@ -227,7 +228,7 @@ class MemoryPartitionLog:
         return self._store(data, 1)
 
     def next_leader(self, *, keeps_uncommitted: bool = True) -> MemoryPartitionLog:
-        """The log of the leader of the next epoch; of this one it gets nothing more."""
+        """The log of the next epoch's leader. Later appends to this log do not reach it."""
         self.depose()
         kept = [
             data
@@ -237,7 +238,7 @@ class MemoryPartitionLog:
         return MemoryPartitionLog(self._key.partition, self._leader_epoch + 1, batches=kept)
 
     def records(self) -> list[StoredRecord]:
-        """What a replay sees of it, but for markers."""
+        """The records that a replay sees, without markers."""
         stored = (stored_in(data) for data in self.batches)
         return [
             each for each in itertools.chain.from_iterable(stored) if isinstance(each, StoredRecord)
@@ -265,7 +266,7 @@ class MemoryPartitionLog:
 
 
 def stored_in(batch: Buffer) -> list[StoredRecord | StoredMarker]:
-    """What a replay is given of a whole batch."""
+    """The stored records and markers of a whole batch, as a replay gets them."""
     _, header = next(iter_headers(batch))
     assert crc_matches(batch, 0, header.size)
     records = decode_records(batch, decompressed_bytes_max=BYTES_MAX)
@@ -320,7 +321,7 @@ class MemoryShard:
         self.fence_version = fence_version
         self.has_ended = False
         self.reasons: list[str] = []
-        """Why it has resigned."""
+        """The reasons of its resignations."""
         self._seed = seed
         self._coordinator: Coordinator | None = None
         self._calls: list[tuple[float, int, _Call]] = []
@@ -328,13 +329,13 @@ class MemoryShard:
         self._committing: set[asyncio.Future[None]] = set()
 
     def host(self, make: Callable[[MemoryShard], C]) -> C:
-        """Make the coordinator of this shard."""
+        """Create the coordinator of this shard."""
         made = make(self)
         self._coordinator = made
         return made
 
     async def load(self) -> None:
-        """Replay what the log holds, then `loaded`."""
+        """Replay the log, then call `loaded`."""
         assert self._coordinator is not None
         for data in self.log.batches:
             for stored in stored_in(data):
@@ -354,7 +355,7 @@ class MemoryShard:
         )
 
     def end(self) -> None:
-        """Somebody else leads the partition, or nobody. Idempotent."""
+        """End the shard: this broker does not lead the partition any more. Idempotent."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -365,7 +366,7 @@ class MemoryShard:
             self._coordinator.ended()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; what is due is called at its time, in order."""
+        """Let time pass. Due timers are called at their times, in order."""
         until = self.clock.monotonic() + seconds
         while self._calls and self._calls[0][0] <= until:
             due, _, call = heapq.heappop(self._calls)
@@ -377,7 +378,7 @@ class MemoryShard:
 
     @property
     def due_s(self) -> list[float]:
-        """In how many seconds each timer is due."""
+        """The seconds until each timer is due."""
         now = self.clock.monotonic()
         return sorted(due - now for due, _, call in self._calls if not call.is_cancelled)
 

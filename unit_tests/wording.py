@@ -1,0 +1,58 @@
+"""Find docstrings, test names and commit subjects that a reader has to decode, for the rules in
+`test_tidy`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from unit_tests.sources import Source
+
+RIDDLE: Final = re.compile(r"(Who|Whoever|What|Nobody|Somebody)\b")
+"""The beginning of a docstring that does not name its subject."""
+RIDDLE_TEST: Final = re.compile(r"test_(who|what)_")
+SUBJECT_LENGTH_MAX: Final = 72
+"""The longest subject of a commit, in characters."""
+SUBJECTS_SINCE: Final = "c2256e1b1f67aeb36b945bdad8d18b657b18a9f2"
+"""The last commit that the rule of subjects does not cover."""
+_NOT_REWORDED: Final = """
+    pybroker/broker/ pybroker/classic/ pybroker/client/ pybroker/handlers/ pybroker/records/
+    pybroker/replication/ pybroker/server/ pybroker/storage/ pybroker/testing/ pybroker/wire/
+    coordinator/controller/ coordinator/groups/ coordinator/offsets/
+    coordinator/zookeeper/ tools/ spark/
+    unit_tests/broker/ unit_tests/classic/ unit_tests/client/ unit_tests/handlers/
+    unit_tests/records/ unit_tests/replication/ unit_tests/server/ unit_tests/storage/
+    unit_tests/testing/ unit_tests/history/ unit_tests/simulation/ unit_tests/fuzzing/
+    unit_tests/wire/ unit_tests/coordinator/controller/ unit_tests/coordinator/groups/
+    unit_tests/coordinator/offsets/
+    unit_tests/coordinator/zookeeper/ unit_tests/coordinator/coord_contract.py
+    unit_tests/tools/ unit_tests/spark/
+"""
+NOT_REWORDED: Final = tuple(_NOT_REWORDED.split())
+"""Beginnings of the paths of files whose docstrings and test names are not reworded yet."""
+
+
+def is_covered(label: str) -> bool:
+    """Whether the rules of docstrings and test names hold for the file of that path."""
+    return not label.startswith(NOT_REWORDED)
+
+
+def riddles(source: Source) -> list[str]:
+    """The docstrings of a file that begin without naming their subject."""
+    return [
+        f"line {line}: {text.splitlines()[0]}"
+        for line, text in source.outline.docstrings
+        if RIDDLE.match(text)
+    ]
+
+
+def riddle_tests(source: Source) -> list[str]:
+    """The tests of a file whose names do not state a behaviour."""
+    names = source.outline.functions
+    return [f"line {line}: {name}" for name, line, _ in names if RIDDLE_TEST.match(name)]
+
+
+def long_subjects(subjects: Iterable[str]) -> list[str]:
+    """The subjects of commits that are too long."""
+    return [subject for subject in subjects if len(subject) > SUBJECT_LENGTH_MAX]
