@@ -200,8 +200,8 @@ def command(
         sys.stdout.buffer,
         format_json if output_format == "json" else style.format,
     )
-    wish = Wish(topic, include, partition, start, flags["max_messages"], timeout_ms)
-    return run_async(until_signal(printer.run(wish)))
+    args = Args(topic, include, partition, start, flags["max_messages"], timeout_ms)
+    return run_async(until_signal(printer.run(args)))
 
 
 def leaderless_ms(timeout_ms: int | None) -> int:
@@ -265,9 +265,9 @@ def parse_start(partition: int | None, offset: str | None, from_beginning: bool)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to read: a topic or (`include`) all that match, `partition` of it, from `start` on. With
-    `timeout_ms` it ends when no record came for so long."""
+class Args:
+    """The range to read: one topic, or all topics that match `include`; only `partition` if given;
+    from `start` on. With `timeout_ms`, reading ends when no record arrives for that time."""
 
     topic: str | None
     include: str | None = None
@@ -286,25 +286,25 @@ class Printer:
         self._format = formatter
         self.count = 0
 
-    async def run(self, wish: Wish) -> None:
+    async def run(self, args: Args) -> None:
         """Until enough was printed, or nothing came for too long. Tells on standard error how many
         records there were, also when it is interrupted. Raises PybrokerError."""
         try:
             async with self._consumer as consumer:
-                if await self._choose(consumer, wish):
-                    await self._print(consumer, wish.max_messages, wish.timeout_ms)
+                if await self._choose(consumer, args):
+                    await self._print(consumer, args.max_messages, args.timeout_ms)
         finally:
             click.echo(f"Processed a total of {self.count} messages", err=True)
 
-    async def _choose(self, consumer: Consumer, wish: Wish) -> bool:
+    async def _choose(self, consumer: Consumer, args: Args) -> bool:
         """Whether there is something to read."""
-        if wish.topic is None:
-            consumer.subscribe(pattern=wish.include)
+        if args.topic is None:
+            consumer.subscribe(pattern=args.include)
             return True
         if consumer.options.group_id is not None:
-            consumer.subscribe([wish.topic])
+            consumer.subscribe([args.topic])
             return True
-        return await self._assign(consumer, wish.topic, wish.partition, wish.start, wish.timeout_ms)
+        return await self._assign(consumer, args.topic, args.partition, args.start, args.timeout_ms)
 
     async def _assign(
         self,

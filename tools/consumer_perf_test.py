@@ -42,8 +42,8 @@ COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to read, until when, and what to print."""
+class Args:
+    """The topic to read, the conditions that end the run, and the lines to print."""
 
     topic: str
     messages: int
@@ -147,7 +147,7 @@ def command(**flags: Any) -> None:
         )
     if flags["reporting_interval"] <= 0:
         raise Failure("Reporting interval must be greater than 0.")
-    wish = Wish(
+    args = Args(
         topic=flags["topic"],
         messages=flags["messages"],
         timeout_ms=flags["timeout_ms"],
@@ -157,10 +157,10 @@ def command(**flags: Any) -> None:
         print_metrics=flags["print_metrics"],
         as_json=flags["output_format"] == "json",
     )
-    if not (flags["hide_header"] or wish.as_json):
-        first = ("time", "threadId") if wish.detailed else ("start.time", "end.time")
+    if not (flags["hide_header"] or args.as_json):
+        first = ("time", "threadId") if args.detailed else ("start.time", "end.time")
         click.echo(", ".join(first + COLUMNS))
-    run_async(Test(wish, consumer_options(flags)).run())
+    run_async(Test(args, consumer_options(flags)).run())
 
 
 def consumer_options(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,8 +182,8 @@ def consumer_options(flags: Mapping[str, Any]) -> dict[str, Any]:
 class Test:
     """One run."""
 
-    def __init__(self, wish: Wish, options: Mapping[str, Any]) -> None:
-        self._wish = wish
+    def __init__(self, args: Args, options: Mapping[str, Any]) -> None:
+        self._args = args
         self._consumer = Consumer(**options)
         self._assign_ms = 0
         self._assign_ms_untold = 0
@@ -196,23 +196,23 @@ class Test:
             if await self._assign():
                 await self._read(tally)
             tally.moment_ms = _now_ms()
-        if tally.messages < self._wish.messages:
+        if tally.messages < self._args.messages:
             click.echo(
                 "WARNING: Exiting before consuming the expected number of messages: timeout"
-                f" ({self._wish.timeout_ms} ms) exceeded. You can use the --timeout option to"
+                f" ({self._args.timeout_ms} ms) exceeded. You can use the --timeout option to"
                 " increase the timeout.",
-                err=self._wish.as_json,
+                err=self._args.as_json,
             )
-        if not self._wish.detailed:
-            self._print(start, tally, self._assign_ms, self._wish.show_date(start.moment_ms))
-        if self._wish.print_metrics:
+        if not self._args.detailed:
+            self._print(start, tally, self._assign_ms, self._args.show_date(start.moment_ms))
+        if self._args.print_metrics:
             self._print_metrics(start, tally)
 
     async def _assign(self) -> bool:
         """Whether the topic came to be known in time."""
         begun = _now_ms()
         try:
-            partitions = await self._consumer.partitions_for(self._wish.topic)
+            partitions = await self._consumer.partitions_for(self._args.topic)
         except TopicUnavailable as error:
             if not error.retriable:
                 raise
@@ -223,14 +223,14 @@ class Test:
         return True
 
     async def _read(self, tally: Tally) -> None:
-        wish, getmany = self._wish, self._consumer.getmany
+        args, getmany = self._args, self._consumer.getmany
         told = Tally(tally.moment_ms)
         consumed_ms = tally.moment_ms
-        while tally.messages < wish.messages:
+        while tally.messages < args.messages:
             found = await getmany(POLL_MS)
             tally.moment_ms = _now_ms()
             for records in found.values():
-                if tally.moment_ms - told.moment_ms >= wish.report_every_ms:
+                if tally.moment_ms - told.moment_ms >= args.report_every_ms:
                     tally.add(records[:1])
                     self._report(told, tally)
                     told = Tally(tally.moment_ms, tally.messages, tally.bytes)
@@ -238,11 +238,11 @@ class Test:
                 tally.add(records)
             if found:
                 consumed_ms = tally.moment_ms
-            elif tally.moment_ms - consumed_ms > wish.timeout_ms:
+            elif tally.moment_ms - consumed_ms > args.timeout_ms:
                 return
 
     def _report(self, told: Tally, tally: Tally) -> None:
-        if self._wish.detailed:
+        if self._args.detailed:
             self._print(told, tally, self._assign_ms_untold)
         self._assign_ms_untold = 0
 
@@ -255,7 +255,7 @@ class Test:
         fetch_s = fetch_ms / 1000
         quiet = start is None and fetch_ms <= 0
         rates = [0.0, 0.0] if quiet else [ratio(mib, fetch_s), ratio(count, fetch_s)]
-        end = self._wish.show_date(until.moment_ms)
+        end = self._args.show_date(until.moment_ms)
         values: list[float] = [
             until.bytes / MIB,
             ratio(mib, elapsed_ms / 1000),
@@ -265,7 +265,7 @@ class Test:
             fetch_ms,
             *rates,
         ]
-        if self._wish.as_json:
+        if self._args.as_json:
             write_json({"time": end, **dict(zip(COLUMNS, map(finite, values), strict=True))})
             return
         first = [end, "0"] if start is None else [start, end]

@@ -38,9 +38,9 @@ Payloads = Callable[[int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to send, where to and how fast. `throughput` is in records a second, below 0 as fast
-    as it goes."""
+class Args:
+    """The topic, the records and the rate. `throughput` is in records a second; a negative value
+    means no limit."""
 
     topic: str
     record_count: int
@@ -115,7 +115,7 @@ def command(more_properties: tuple[str, ...], **flags: Any) -> int:
         raise Failure("--throughput 0 would never end; give a number above 0, or -1 for no limit")
     check_payload(flags)
     options = producer_options(flags, more_properties)
-    wish = Wish(
+    args = Args(
         topic=flags["topic"],
         record_count=flags["record_count"],
         throughput=flags["throughput"],
@@ -125,7 +125,7 @@ def command(more_properties: tuple[str, ...], **flags: Any) -> int:
     )
     if "bootstrap_servers" not in options:
         raise Failure("bootstrap.servers is missing; say --producer-props bootstrap.servers=...")
-    return run_async(Test(wish, options).run())
+    return run_async(Test(args, options).run())
 
 
 def producer_options(flags: Mapping[str, Any], more: tuple[str, ...]) -> dict[str, Any]:
@@ -296,32 +296,32 @@ def percentiles(samples: Iterable[int], *shares: float) -> list[int]:
 class Test:
     """One run."""
 
-    def __init__(self, wish: Wish, options: Mapping[str, Any]) -> None:
-        self._wish = wish
+    def __init__(self, args: Args, options: Mapping[str, Any]) -> None:
+        self._args = args
         self._producer = Producer(**options)
         self._errors = 0
-        self._stats = Stats(wish.record_count, 0)
+        self._stats = Stats(args.record_count, 0)
 
     async def run(self) -> int:
         """The exit code: 1 if a record was not delivered. Raises PybrokerError."""
         producer = self._producer
         async with producer:
-            self._stats = Stats(self._wish.record_count, _now_ms(), as_json=self._wish.as_json)
+            self._stats = Stats(self._args.record_count, _now_ms(), as_json=self._args.as_json)
             started = time.monotonic()
             await self._send_all(started)
             await producer.flush()
             await asyncio.sleep(0)  # the callbacks of the last records
             self._stats.print_total(_now_ms())
-            if self._wish.print_metrics:
+            if self._args.print_metrics:
                 self._print_metrics(time.monotonic() - started)
         if self._errors:
             click.echo(f"{self._errors} records were not delivered", err=True)
         return EXIT_FAILED if self._errors else 0
 
     async def _send_all(self, started: float) -> None:
-        wish, send, payloads = self._wish, self._producer.send, self._wish.payloads
-        topic, throughput = wish.topic, wish.throughput
-        for number in range(wish.record_count):
+        args, send, payloads = self._args, self._producer.send, self._args.payloads
+        topic, throughput = args.topic, args.throughput
+        for number in range(args.record_count):
             value = payloads(number)
             begun = time.monotonic()
             delivery = await send(topic, value)

@@ -30,8 +30,8 @@ Records = Mapping[TopicPartition, list[ConsumerRecord]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to read: `record_count` records, below 0 without limit."""
+class Args:
+    """The topic and the number of records to read; a negative `record_count` means no limit."""
 
     topic: str
     record_count: int = -1
@@ -96,15 +96,15 @@ def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> int
     options.setdefault("client_id", "verifiable-consumer")
     if flags["group_instance_id"] is not None:
         options["group_instance_id"] = flags["group_instance_id"]
-    wish = Wish(flags["topic"], flags["max_messages"], flags["verbose"], flags["enable_autocommit"])
-    return run_async(VerifiableConsumer(wish, Consumer(**options)).run())
+    args = Args(flags["topic"], flags["max_messages"], flags["verbose"], flags["enable_autocommit"])
+    return run_async(VerifiableConsumer(args, Consumer(**options)).run())
 
 
 class VerifiableConsumer:
     """Reads and commits, and prints what happens."""
 
-    def __init__(self, wish: Wish, consumer: Consumer) -> None:
-        self._wish = wish
+    def __init__(self, args: Args, consumer: Consumer) -> None:
+        self._args = args
         self._consumer = consumer
         self._read = 0
 
@@ -116,7 +116,7 @@ class VerifiableConsumer:
                 async with self._consumer as consumer:
                     print_event("startup_complete")
                     consumer.subscribe(
-                        [self._wish.topic], on_assigned=_assigned, on_revoked=_revoked
+                        [self._args.topic], on_assigned=_assigned, on_revoked=_revoked
                     )
                     await self._read_on(stop)
             finally:
@@ -124,13 +124,13 @@ class VerifiableConsumer:
         return stop.exit_code
 
     async def _read_on(self, stop: Stop) -> None:
-        limit = self._wish.record_count
+        limit = self._args.record_count
         while not stop.is_set and (limit < 0 or self._read < limit):
             found = await self._consumer.getmany(POLL_MS)
             if not found:
                 continue
             offsets = self._take(found)
-            if not self._wish.auto_commit:
+            if not self._args.auto_commit:
                 await self._commit(offsets)
 
     def _take(self, found: Records) -> dict[TopicPartition, int]:
@@ -138,8 +138,8 @@ class VerifiableConsumer:
         offsets: dict[TopicPartition, int] = {}
         summaries = []
         for key, records in found.items():
-            room = self._wish.record_count - self._read
-            chosen = records if self._wish.record_count < 0 else records[: max(room, 0)]
+            room = self._args.record_count - self._read
+            chosen = records if self._args.record_count < 0 else records[: max(room, 0)]
             if not chosen:
                 continue
             first, last = chosen[0].offset, chosen[-1].offset
@@ -153,7 +153,7 @@ class VerifiableConsumer:
                     "maxOffset": last,
                 }
             )
-            if self._wish.verbose:
+            if self._args.verbose:
                 for record in chosen:
                     _print_record(record)
             self._read += len(chosen)

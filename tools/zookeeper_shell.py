@@ -48,12 +48,10 @@ OWN_COMMANDS: Final = {
 _WORD: Final = re.compile(r"\s*([^\"']\S*|\"[^\"]*\"|'[^']*')\s*")
 _TRY_S: Final = 5.0
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """The command line: where to, how long to wait, and the command, if there is one."""
+class Args:
+    """The parsed command line. Without a `command` the shell is interactive."""
 
     server: str
     timeout_ms: int
@@ -78,18 +76,18 @@ def command(words: tuple[str, ...]) -> int:
     \b
     Example: pybroker zookeeper-shell 127.0.0.1:2181 ls /brokers/ids
     """
-    wish = parse_wish(words)
-    click.echo(f"Connecting to {wish.server}")
-    shell = Shell(wish)
+    args = parse_args(words)
+    click.echo(f"Connecting to {args.server}")
+    shell = Shell(args)
     try:
-        if wish.command:
-            return shell.perform(list(wish.command))
+        if args.command:
+            return shell.perform(list(args.command))
         return shell.converse()
     finally:
         shell.close()
 
 
-def parse_wish(words: Sequence[str]) -> Wish:
+def parse_args(words: Sequence[str]) -> Args:
     """Raises click.UsageError."""
     rest = list(words)
     if rest[:1] == ["-server"]:
@@ -109,7 +107,7 @@ def parse_wish(words: Sequence[str]) -> Wish:
             raise click.UsageError("-zk-tls-config-file: TLS to ZooKeeper is not supported")
         else:
             raise click.UsageError(f"No such option: {option}")
-    return Wish(server, timeout_ms, read_only, tuple(rest))
+    return Args(server, timeout_ms, read_only, tuple(rest))
 
 
 class TimedSession:
@@ -128,9 +126,9 @@ class TimedSession:
 class Shell:
     """A session and a history. Owns the session's threads; `close()` ends them."""
 
-    def __init__(self, wish: Wish) -> None:
-        self._wish = wish
-        self._server = wish.server
+    def __init__(self, args: Args) -> None:
+        self._args = args
+        self._server = args.server
         self._session: TimedSession | None = None
         self._history: list[str] = []
         self._print_watches = True
@@ -177,7 +175,7 @@ class Shell:
             click.echo(meaning_of(error, path), err=True)
             return EXIT_FAILED
         except kazoo.handlers.threading.KazooTimeoutError:
-            limit_s = self._wish.timeout_ms / 1_000
+            limit_s = self._args.timeout_ms / 1_000
             click.echo(f"no answer for {path} from {self._server} in {limit_s:g} s", err=True)
             return EXIT_FAILED
 
@@ -237,10 +235,10 @@ class Shell:
         """Raises Failure if no server answers within the time."""
         parsed = parse_connect_string(self._server)
         self._closed = False
-        limit_s = self._wish.timeout_ms / 1_000
+        limit_s = self._args.timeout_ms / 1_000
         self._check_reachable(parsed.hosts, limit_s)
         session = kazoo.client.KazooClient(
-            self._server, timeout=limit_s, read_only=self._wish.read_only, logger=_quiet()
+            self._server, timeout=limit_s, read_only=self._args.read_only, logger=_quiet()
         )
         try:
             with warnings.catch_warnings():

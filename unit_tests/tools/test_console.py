@@ -21,8 +21,8 @@ from pybroker.records.batch import TimestampType
 from pybroker.records.record import decode_records
 from pybroker.tools._cli import Failure
 from pybroker.tools.console_consumer import (
+    Args,
     Printer,
-    Wish,
     format_json,
     group_of,
     leaderless_ms,
@@ -256,7 +256,7 @@ async def run_printer(
     reader = consumer(broker, auto_offset_reset=policy, default_api_timeout_ms=1_000)
     printer = Printer(reader, output, line_style({}).format)
     wanted: dict[str, Any] = {"timeout_ms": 1_000, "partition": 0, "start": start} | limits
-    await printer.run(Wish("t", **wanted))
+    await printer.run(Args("t", **wanted))
     return output.getvalue().splitlines()
 
 
@@ -325,4 +325,4 @@ async def test_a_partition_without_a_leader_is_not_an_empty_one() -> None:
         broker.without_leader = True
         printer = Printer(consumer(broker, leaderless_timeout_ms=20), io.BytesIO(), format_json)
         with pytest.raises(ResponseError, match=r"LEADER_NOT_AVAILABLE: .*\(t-0\)"):
-            await in_time(printer.run(Wish("t", timeout_ms=600_000)))
+            await in_time(printer.run(Args("t", timeout_ms=600_000)))

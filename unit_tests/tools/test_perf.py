@@ -188,8 +188,8 @@ def test_options_that_are_refused(
 
 def reader(**changes: Any) -> consuming.Test:
     flags = {"detailed": False, "as_json": False, "print_metrics": False} | changes
-    wish = consuming.Wish("t", 10, 500, 200, show_date=date_format("HH:mm:ss:SSS"), **flags)
-    return consuming.Test(wish, {})
+    args = consuming.Args("t", 10, 500, 200, show_date=date_format("HH:mm:ss:SSS"), **flags)
+    return consuming.Test(args, {})
 
 
 def test_the_line_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from pybroker.errors import ErrorCode
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.tools._cli import Failure
 from pybroker.tools._topic_lines import Described, Reports
-from pybroker.tools.topics import parse_wish, perform
+from pybroker.tools.topics import parse_args, perform
 
 ID = uuid.UUID(bytes=bytes(range(16)))
 SWITCHES = [
@@ -145,7 +145,7 @@ async def call(admin: FakeAdmin, **flags: Any) -> None:
         "output_format": "text",
         **flags,
     }
-    await perform(admin, parse_wish(given))
+    await perform(admin, parse_args(given))
 
 
 async def printed(capsys: pytest.CaptureFixture[str], admin: FakeAdmin, **flags: Any) -> list[str]:

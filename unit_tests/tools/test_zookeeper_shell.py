@@ -21,7 +21,7 @@ from pybroker.tools._zookeeper_commands import (
     parse,
     parse_acls,
 )
-from pybroker.tools.zookeeper_shell import Wish, parse_wish, split_words, usage
+from pybroker.tools.zookeeper_shell import Args, parse_args, split_words, usage
 
 STAT = SimpleNamespace(
     czxid=4,
@@ -85,15 +85,15 @@ def test_the_words_of_a_line(line: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "wish"),
+    ("words", "args"),
     [
-        (["h:1"], Wish("h:1", 30_000, False, ())),
-        (["-server", "h:1", "ls", "-R", "/"], Wish("h:1", 30_000, False, ("ls", "-R", "/"))),
-        (["h:1/c", "-timeout", "5", "-r", "quit"], Wish("h:1/c", 5, True, ("quit",))),
+        (["h:1"], Args("h:1", 30_000, False, ())),
+        (["-server", "h:1", "ls", "-R", "/"], Args("h:1", 30_000, False, ("ls", "-R", "/"))),
+        (["h:1/c", "-timeout", "5", "-r", "quit"], Args("h:1/c", 5, True, ("quit",))),
     ],
 )
-def test_the_command_line(words: list[str], wish: Wish) -> None:
-    assert parse_wish(words) == wish
+def test_the_command_line(words: list[str], args: Args) -> None:
+    assert parse_args(words) == args
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_command_line(words: list[str], wish: Wish) -> None:
 )
 def test_command_lines_that_are_refused(words: list[str], complaint: str) -> None:
     with pytest.raises(click.UsageError, match=complaint):
-        parse_wish(words)
+        parse_args(words)
 
 
 @pytest.mark.parametrize(

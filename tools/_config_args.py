@@ -1,5 +1,5 @@
-"""The command line of `configs`: whose options, and what to do to them. The checks and their words
-are those of Kafka's ConfigCommand; nothing here asks a cluster."""
+"""The command line of `configs`: the entities, and the change to their options. Checks and messages
+are those of Kafka's ConfigCommand. This module does no I/O on a cluster."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ _FORMAT_VERSION: Final = "message.format.version"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the command line says. `names` stand beside `types`; "" is the default entity, and for
-    types without a name all entities are meant."""
+class Args:
+    """The parsed command line. `names[i]` belongs to `types[i]`; "" is the default entity. A type
+    without a name means all entities of that type."""
 
     alter: bool
     types: tuple[str, ...]
@@ -70,7 +70,7 @@ class Wish:
         return self.names[0] if self.names else None
 
 
-def parse_wish(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Wish:
+def parse_args(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Args:
     """`names_in_order` are the values of --entity-name, "" for each --entity-default. Raises
     click.UsageError, Failure, ConfigError."""
     if flags["alter"] == flags["describe"]:
@@ -94,7 +94,7 @@ def parse_wish(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Wish:
     _check_names(flags, types, names)
     if flags["alter"]:
         _check_changes(flags, types, names)
-    return Wish(
+    return Args(
         alter=flags["alter"],
         types=tuple(types),
         names=tuple(names),
