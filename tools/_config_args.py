@@ -71,8 +71,8 @@ class Args:
 
 
 def parse_args(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Args:
-    """`names_in_order` are the values of --entity-name, "" for each --entity-default. Raises
-    click.UsageError, Failure, ConfigError."""
+    """Check and convert the flags. `names_in_order` are the values of --entity-name, with "" for
+    each --entity-default. Raises click.UsageError, Failure, ConfigError."""
     if flags["alter"] == flags["describe"]:
         raise click.UsageError("Command must include exactly one action: --describe, --alter")
     if flags["describe"]:
@@ -106,7 +106,7 @@ def parse_args(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Args:
 
 
 def _given(table: Mapping[str, str], flags: Mapping[str, Any]) -> list[str]:
-    """The types of those short forms that are on the command line."""
+    """Return the entity types of the short forms on the command line."""
     return [kind for flag, kind in table.items() if flags[flag] not in (None, False)]
 
 

@@ -1,5 +1,7 @@
-"""`configs --zookeeper`: options changed in ZooKeeper itself, as before brokers took them. Topics
-at any time; brokers only while they do not run, since nobody would tell them what does not fit."""
+"""`configs --zookeeper`: options are changed directly in ZooKeeper, without a broker.
+
+A topic's options can change at any time. A broker's options can change only while it does not run,
+since a running broker would have to validate them."""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _WHY_NOT: Final = (
 
 
 async def change_in_zookeeper(connect: str, args: Args) -> None:
-    """Raises Failure, PybrokerError."""
+    """Alter or describe the options of a topic or broker. Raises Failure, PybrokerError."""
     if args.type not in (TOPICS, BROKERS):
         raise Failure(
             f"--zookeeper cannot be used for {args.type}: there are no users with credentials yet"
@@ -101,6 +103,6 @@ async def _describe(coord: KazooCoord, args: Args) -> None:
 
 
 def _shown(kind: str, name: str) -> str:
-    """As Kafka writes an entity in this mode."""
+    """Return the entity's name as Kafka's tool prints it with --zookeeper."""
     word = "topic" if kind == TOPICS else kind
     return f"default {word}" if name == DEFAULT_ENTITY else f"{word} '{name}'"

@@ -41,7 +41,7 @@ _WORDS: Final = "the command line"
 
 
 class ConfigsTool(Tool):
-    """Keeps the words as they were given: Kafka's complaint repeats them."""
+    """Keeps the words of the command line, because Kafka's error message repeats them."""
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
         context.meta[_WORDS] = " ".join(words)
@@ -49,7 +49,8 @@ class ConfigsTool(Tool):
 
 
 def _note_names(context: click.Context, _: click.Parameter, value: Any) -> Any:
-    """click calls this for --entity-name and --entity-default in the order in which they stand."""
+    """Record entity names. click calls this callback for --entity-name and --entity-default in the
+    order of the command line."""
     found = [""] * value if isinstance(value, int) else list(value)
     context.meta.setdefault(_NAMES, []).extend(found)
     return value
@@ -64,27 +65,29 @@ def _note_names(context: click.Context, _: click.Parameter, value: Any) -> Any:
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT[,HOST:PORT]/CHROOT",
-    help="Instead: change the nodes of ZooKeeper. For topics, and for brokers that do not run.",
+    help="Instead: change the nodes in ZooKeeper. Only for topics and for brokers that do not run.",
 )
 @click.option("--describe", is_flag=True, help="Print options.")
 @click.option("--alter", is_flag=True, help="Change options.")
 @click.option(
-    "--all", is_flag=True, help="Print options with their defaults too, not only what was changed."
+    "--all",
+    is_flag=True,
+    help="Print all options with their defaults, not only set options.",
 )
 @click.option(
     "--entity-type",
     multiple=True,
     metavar="TYPE",
-    help="Whose options: topics, brokers, broker-loggers, users, clients or ips.",
+    help="The type of entity: topics, brokers, broker-loggers, users, clients or ips.",
 )
 @click.option(
-    "--entity-name", multiple=True, callback=_note_names, help="Which of them. Default: all."
+    "--entity-name", multiple=True, callback=_note_names, help="The entity's name. Default: all."
 )
 @click.option(
     "--entity-default",
     count=True,
     callback=_note_names,
-    help="What holds for all that have nothing of their own.",
+    help="The default entity: its options apply to all entities without their own.",
 )
 @click.option("--topic", metavar="NAME", help="Short for --entity-type topics --entity-name NAME.")
 @click.option("--broker", metavar="ID", help="The same for brokers.")
@@ -140,7 +143,7 @@ def command(context: click.Context, /, **flags: Any) -> None:
 
 
 async def alter(admin: Admin, args: Args) -> None:
-    """Raises Failure, ClientError."""
+    """Set and delete options of one entity. Raises Failure, ClientError."""
     name = args.name or ""
     resource = ConfigResource(kind_of(args), name)
     await check_broker(admin, resource)
@@ -166,7 +169,7 @@ async def alter(admin: Admin, args: Args) -> None:
 
 
 async def describe(admin: Admin, args: Args) -> None:
-    """Raises Failure, ClientError."""
+    """Print the options of the entities. Raises Failure, ClientError."""
     kind = kind_of(args)
     if args.name is not None:
         names = [args.name]
@@ -188,21 +191,23 @@ async def describe(admin: Admin, args: Args) -> None:
 
 
 def kind_of(args: Args) -> ResourceKind:
-    """Raises Failure for what no broker of ours has."""
+    """Return the kind of resource. Raises Failure for a type that the brokers do not support."""
     if args.type not in KINDS:
         what = "metrics of clients" if args.type == "client-metrics" else "quotas"
-        raise Failure(f"--entity-type {args.type}: there are no {what} yet")
+        raise Failure(f"--entity-type {args.type}: the brokers do not support {what} yet")
     return KINDS[args.type]
 
 
 async def check_broker(admin: Admin, resource: ConfigResource) -> None:
-    """Only the broker itself knows its options; one that is not there is not waited for. Raises
-    Failure, ClientError."""
+    """Check that the broker is running, since only the broker itself knows its options. Raises
+    Failure if it is not, ClientError."""
     if resource.kind is ResourceKind.TOPIC or not resource.name:
         return
     known = [node.id for node in (await admin.describe_cluster()).nodes]
     if int(resource.name) not in known:
-        raise Failure(f"broker {resource.name} is not known; known: {', '.join(map(str, known))}")
+        raise Failure(
+            f"broker {resource.name} is not running; running: {', '.join(map(str, known))}"
+        )
 
 
 def headline(args: Args, name: str) -> str:
@@ -213,7 +218,8 @@ def headline(args: Args, name: str) -> str:
 
 
 async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> list[ConfigEntry]:
-    """The options by name: all, or those that were set for this resource. Raises ClientError."""
+    """Return the options sorted by name: all, or only those set for this resource. Raises
+    ClientError."""
     found = await admin.describe_configs([resource], synonyms=True)
     entries = found[resource].check().entries
     wanted = None if everything else dynamic_source(resource)
@@ -224,8 +230,8 @@ async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> l
 
 
 def dynamic_source(resource: ConfigResource) -> ConfigSource | None:
-    """The source of what was set for this resource itself; None for loggers, which are all
-    shown."""
+    """Return the config source of options set for this resource itself. None for loggers, all of
+    which are shown."""
     if resource.kind is ResourceKind.TOPIC:
         return ConfigSource.DYNAMIC_TOPIC_CONFIG
     if resource.kind is ResourceKind.BROKER:

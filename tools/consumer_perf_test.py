@@ -1,5 +1,5 @@
-"""`pybroker consumer-perf-test`: Kafka's kafka-consumer-perf-test, on our own client, reading by
-assignment."""
+"""`pybroker consumer-perf-test`: Kafka's kafka-consumer-perf-test, on the Python client. It reads
+partitions by assignment."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Args:
 
 @dataclass(slots=True)
 class Tally:
-    """What was read until a moment (ms since 1970)."""
+    """The number of records and bytes read until `moment_ms` (ms since 1970)."""
 
     moment_ms: int
     messages: int = 0
@@ -83,29 +83,29 @@ class Tally:
 )
 @click.option("--topic", required=True, help="The topic to read: all of its partitions.")
 @click.option(
-    "--messages", required=True, type=click.IntRange(0), help="End when so many have been read."
+    "--messages", required=True, type=click.IntRange(0), help="End after this number of records."
 )
 @click.option(
-    "--group", help="Taken for the sake of scripts: partitions are assigned, without a group."
+    "--group", help="Without effect, for compatibility: partitions are assigned, without a group."
 )
 @click.option(
     "--fetch-size",
     type=click.IntRange(1),
     default=FETCH_BYTES,
     metavar="BYTES",
-    help="Of one partition in one request. Default: 1048576.",
+    help="The most bytes of one partition in one response. Default: 1048576.",
 )
-@click.option("--from-latest", is_flag=True, help="Begin at the end, not with the first record.")
+@click.option("--from-latest", is_flag=True, help="Begin at the log end, not at its start.")
 @click.option(
     "--timeout",
     "timeout_ms",
     type=click.IntRange(0),
     default=TIMEOUT_MS,
     metavar="MS",
-    help="End if no record comes for so long. Default: 10000.",
+    help="End if no record comes in this time. Default: 10000.",
 )
 @click.option(
-    "--show-detailed-stats", is_flag=True, help="A line each interval, in place of one at the end."
+    "--show-detailed-stats", is_flag=True, help="Print a line each interval, and none at the end."
 )
 @click.option(
     "--reporting-interval",
@@ -119,22 +119,20 @@ class Tally:
     "--date-format",
     default=DATE_FORMAT,
     metavar="PATTERN",
-    help=f"For the times, as Java's SimpleDateFormat has it. Default: {DATE_FORMAT}.",
+    help=f"The form of times, a pattern of Java's SimpleDateFormat. Default: {DATE_FORMAT}.",
 )
-@click.option(
-    "--print-metrics", is_flag=True, help="Print what the client has counted at the end, too."
-)
+@click.option("--print-metrics", is_flag=True, help="Print the client's metrics at the end.")
 @click.option("--socket-buffer-size", type=int, metavar="BYTES", help="Without effect.")
 @click.option("--threads", type=int, help="Without effect, as in Kafka.")
 @click.option("--num-fetch-threads", type=int, help="Without effect, as in Kafka.")
 @config_file_option("--consumer.config", "--command-config")
 @format_option()
 def command(**flags: Any) -> None:
-    """Read a topic as fast as it goes and print how long it took.
+    """Read a topic at full speed and print the throughput.
 
-    No group is joined: all partitions of the topic are read by assignment, from the
-    first record on, and no offset is committed. rebalance.time.ms is the time until the partitions
-    were known. MB are of 2^20 bytes.
+    The tool joins no group: it reads all partitions of the topic by assignment, from the first
+    record on, and commits no offset. rebalance.time.ms is the time until the partitions are known.
+    An MB is 2^20 bytes.
 
     \b
     Example: pybroker consumer-perf-test --bootstrap-server 127.0.0.1:9092 --topic orders
@@ -164,7 +162,7 @@ def command(**flags: Any) -> None:
 
 
 def consumer_options(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The consumer's options: what the flags say goes over the file. Raises ConfigError."""
+    """Return the consumer's options; the flags win over the file. Raises ConfigError."""
     file = flags["config_file"]
     given = read_properties(file) if file is not None else {}
     return {
@@ -180,7 +178,7 @@ def consumer_options(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Test:
-    """One run."""
+    """One run of the test."""
 
     def __init__(self, args: Args, options: Mapping[str, Any]) -> None:
         self._args = args
@@ -189,7 +187,7 @@ class Test:
         self._assign_ms_untold = 0
 
     async def run(self) -> None:
-        """Raises PybrokerError."""
+        """Read the topic and print the results. Raises PybrokerError."""
         async with self._consumer:
             start = Tally(_now_ms())
             tally = Tally(start.moment_ms)
@@ -209,7 +207,8 @@ class Test:
             self._print_metrics(start, tally)
 
     async def _assign(self) -> bool:
-        """Whether the topic came to be known in time."""
+        """Assign all partitions of the topic. Return False if the topic is unknown until the
+        timeout."""
         begun = _now_ms()
         try:
             partitions = await self._consumer.partitions_for(self._args.topic)
@@ -247,7 +246,8 @@ class Test:
         self._assign_ms_untold = 0
 
     def _print(self, since: Tally, until: Tally, assign_ms: int, start: str | None = None) -> None:
-        """A line about what was read between two moments; with `start` the one at the end."""
+        """Print a line about the records read between two moments. With `start` it is the last
+        line."""
         elapsed_ms = until.moment_ms - since.moment_ms
         fetch_ms = elapsed_ms - assign_ms
         mib = (until.bytes - since.bytes) / MIB

@@ -1,4 +1,4 @@
-"""`pybroker topics`: Kafka's kafka-topics. Texts and checks are those of its release 3.9."""
+"""`pybroker topics`: Kafka's kafka-topics, with the messages and checks of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -91,30 +91,30 @@ class Args:
 @click.option("--delete", is_flag=True, help="Delete topics.")
 @click.option(
     "--topic",
-    help="The topic. A regular expression for all actions but --create; required by --create,"
-    " --alter and --delete.",
+    help="The topic. A regular expression, except with --create. Required by --create, --alter and"
+    " --delete.",
 )
-@click.option("--topic-id", help="Describe the topic with this id, whatever --topic says.")
+@click.option("--topic-id", help="Describe the topic with this id; it wins over --topic.")
 @click.option(
     "--partitions",
     type=int,
-    help="How many partitions a new topic has, or an altered one shall have; default for a new one:"
-    " the cluster's. More partitions give keys another partition.",
+    help="The number of partitions of a new or altered topic. Default for a new topic: the"
+    " cluster's. Adding partitions moves keys to other partitions.",
 )
 @click.option(
-    "--replication-factor", type=int, help="How many replicas of each; default: the cluster's."
+    "--replication-factor", type=int, help="Replicas of each partition. Default: the cluster's."
 )
 @click.option(
     "--replica-assignment",
     metavar="0:1,1:2,...",
-    help="The brokers of each partition, the preferred leader first. With --alter those of the"
-    " partitions that exist are named, too, and left as they are.",
+    help="The brokers of each partition, the preferred leader first. With --alter, list the"
+    " existing partitions too; they are not changed.",
 )
 @click.option(
     "--config",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of a new topic; repeatable. Of existing ones: pybroker configs.",
+    help="An option of a new topic; repeatable. For existing topics use pybroker configs.",
 )
 @click.option("--delete-config", multiple=True, hidden=True)
 @click.option("--if-exists", is_flag=True, help="Do nothing if the topic does not exist.")
@@ -123,7 +123,7 @@ class Args:
 @click.option(
     "--under-replicated-partitions",
     is_flag=True,
-    help="Only partitions with fewer replicas in sync than they have.",
+    help="Only partitions with replicas that are not in sync.",
 )
 @click.option(
     "--unavailable-partitions", is_flag=True, help="Only partitions without a live leader."
@@ -136,12 +136,12 @@ class Args:
 @click.option(
     "--at-min-isr-partitions",
     is_flag=True,
-    help="Only partitions with just as many replicas in sync as min.insync.replicas.",
+    help="Only partitions with exactly min.insync.replicas replicas in sync.",
 )
 @click.option(
     "--topics-with-overrides",
     is_flag=True,
-    help="Only topics with options of their own, without their partitions.",
+    help="Only topics with options of their own; partitions are not printed.",
 )
 @click.option("--partition-size-limit-per-response", type=int, hidden=True)
 @config_file_option("--command-config", "--admin.config")
@@ -264,7 +264,8 @@ async def create(admin: Admin, args: Args) -> None:
 
 
 def new_topic(args: Args) -> NewTopic:
-    """Raises Failure with Kafka's words where a value cannot be right."""
+    """Build the request for a new topic. Raises Failure with Kafka's message for an invalid
+    value."""
     assert args.topic is not None
     if args.partitions is not None and args.partitions < 1:
         raise Failure("The partitions must be greater than 0")
@@ -305,7 +306,7 @@ def parse_assignment(text: str) -> dict[int, list[int]]:
 
 
 def parse_configs(words: Iterable[str]) -> dict[str, str]:
-    """Raises Failure for a word that is not key=value."""
+    """Parse key=value words. Raises Failure for another word."""
     configs: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -370,7 +371,7 @@ async def describe(admin: Admin, args: Args) -> None:
         if args.as_json:
             write_json([])
         return
-    # where an old broker or a missing permission hides them, the partitions are still worth showing
+    # Without configs (an old broker, a missing permission) the partitions are printed all the same.
     configs = await admin.describe_configs([ConfigResource.topic(topic.name) for topic in topics])
     live = {node.id for node in (await admin.describe_cluster()).nodes}
     found = [
@@ -390,7 +391,7 @@ async def existing(admin: Admin) -> list[TopicInfo]:
 
 
 async def matching(admin: Admin, args: Args) -> list[TopicInfo]:
-    """The topics that --topic means, by name; all without it."""
+    """Return the topics that match --topic, or all topics without it."""
     topics = await existing(admin)
     if args.exclude_internal:
         topics = [topic for topic in topics if not topic.internal]
@@ -401,8 +402,7 @@ async def matching(admin: Admin, args: Args) -> list[TopicInfo]:
 
 
 def name_pattern(text: str) -> re.Pattern[str]:
-    """What --topic means: a regular expression, in which a comma stands for "or". Raises
-    Failure."""
+    """Compile the regular expression of --topic, in which a comma means "or". Raises Failure."""
     plain = text.strip().replace(" ", "").replace(",", "|").strip("\"'")
     try:
         return re.compile(plain)
@@ -411,7 +411,7 @@ def name_pattern(text: str) -> re.Pattern[str]:
 
 
 def parse_topic_id(text: str | None) -> uuid.UUID:
-    """Raises Failure."""
+    """Return the topic id, or the zero id for None. Raises Failure."""
     if text is None:
         return NO_TOPIC_ID
     try:

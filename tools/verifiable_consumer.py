@@ -1,5 +1,5 @@
-"""`pybroker verifiable-consumer`: Kafka's kafka-verifiable-consumer (VerifiableConsumer), whose
-events tests count."""
+"""`pybroker verifiable-consumer`: Kafka's kafka-verifiable-consumer (VerifiableConsumer). It prints
+JSON events for system tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pybroker.tools._stop import Stop
 from pybroker.tools._verifiable import print_event
 
 POLL_MS = 500
-"""How long a signal may wait for its effect."""
+"""The most time until a signal takes effect."""
 Records = Mapping[TopicPartition, list[ConsumerRecord]]
 
 
@@ -43,16 +43,16 @@ class Args:
 @bootstrap_option("--broker-list")
 @click.option("--topic", required=True, help="Consume messages of this topic.")
 @click.option("--group-id", required=True, help="The group that the consumer joins.")
-@click.option("--group-instance-id", help="Makes it a static member with this id.")
+@click.option("--group-instance-id", help="Join as a static member with this id.")
 @click.option(
     "--group-protocol",
     default="classic",
     metavar="classic",
-    help="classic is the one of Kafka's ZooKeeper years, and the only one here.",
+    help="Only classic is supported.",
 )
 @click.option("--group-remote-assignor", help="Not used by the classic protocol.")
 @click.option(
-    "--max-messages", type=int, default=-1, help="So many; -1 (the default) until it is ended."
+    "--max-messages", type=int, default=-1, help="Records to read. Default: -1, no limit."
 )
 @click.option(
     "--session-timeout",
@@ -61,32 +61,30 @@ class Args:
     metavar="MS",
     help="The session timeout of the member, in ms. Default: 30000.",
 )
-@click.option("--verbose", is_flag=True, help="Print an event for each record, too.")
+@click.option("--verbose", is_flag=True, help="Print an event for each record.")
 @click.option(
-    "--enable-autocommit", is_flag=True, help="Let the client commit, instead of after each event."
+    "--enable-autocommit", is_flag=True, help="Let the client commit, not the tool after each poll."
 )
 @click.option(
     "--reset-policy",
     type=click.Choice(["earliest", "latest", "none"]),
     default="earliest",
-    help="Where to begin if the group has committed nothing. Default: earliest.",
+    help="The start without a committed offset. Default: earliest.",
 )
 @click.option(
     "--assignment-strategy",
     default="range",
     metavar="NAME,...",
-    help="Assignors, best first: range, roundrobin, sticky, cooperative-sticky, or the names of"
+    help="Assignors by preference: range, roundrobin, sticky, cooperative-sticky, or the names of"
     " Kafka's classes. Default: range.",
 )
 @config_file_option("--consumer.config", "--command-config")
 def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> int:
-    """Read a topic in a group, commit what was read, and print an event for all that happens."""
+    """Read a topic in a group, commit offsets, and print JSON events."""
     if flags["group_protocol"].lower() != "classic":
-        raise Failure(
-            f"group protocol {flags['group_protocol']} is not known here; say classic or leave it"
-        )
+        raise Failure(f"group protocol {flags['group_protocol']} is not supported; only classic is")
     options = client_options(bootstrap_server, config_file, leaderless_timeout_ms=0)
-    options |= {  # flags go over the file, as with Kafka's tool
+    options |= {  # flags win over the file, as with Kafka's tool
         "group_id": flags["group_id"],
         "enable_auto_commit": flags["enable_autocommit"],
         "auto_offset_reset": flags["reset_policy"],
@@ -101,7 +99,7 @@ def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> int
 
 
 class VerifiableConsumer:
-    """Reads and commits, and prints what happens."""
+    """Reads and commits, and prints events."""
 
     def __init__(self, args: Args, consumer: Consumer) -> None:
         self._args = args
@@ -109,8 +107,8 @@ class VerifiableConsumer:
         self._read = 0
 
     async def run(self) -> int:
-        """The exit code. Raises PybrokerError when reading cannot go on; the group was left then as
-        at any other end."""
+        """Run until the limit or a signal. Return the exit code. Raises PybrokerError if reading
+        fails. The consumer leaves the group in every case."""
         with Stop() as stop:
             try:
                 async with self._consumer as consumer:
@@ -134,7 +132,7 @@ class VerifiableConsumer:
                 await self._commit(offsets)
 
     def _take(self, found: Records) -> dict[TopicPartition, int]:
-        """Count and print, up to the limit; the offsets to commit."""
+        """Count and print records, up to the limit. Return the offsets to commit."""
         offsets: dict[TopicPartition, int] = {}
         summaries = []
         for key, records in found.items():
@@ -161,7 +159,7 @@ class VerifiableConsumer:
         return offsets
 
     async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raises FencedInstance."""
+        """Commit offsets and print the result. Raises FencedInstance."""
         problem: dict[str, object] = {}
         try:
             await self._consumer.commit(offsets)

@@ -1,5 +1,5 @@
-"""`pybroker verifiable-producer`: Kafka's kafka-verifiable-producer (VerifiableProducer), whose
-events tests count."""
+"""`pybroker verifiable-producer`: Kafka's kafka-verifiable-producer (VerifiableProducer). It prints
+JSON events for system tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pybroker.tools._stop import Stop
 from pybroker.tools._verifiable import print_event
 
 YIELD_EVERY = 64
-"""After so many records without waiting the client's other tasks get their turn."""
+"""After this number of records without a pause, the tool lets the client's other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Args:
 @click.option("--topic", required=True, help="Produce messages to this topic.")
 @bootstrap_option("--broker-list")
 @click.option(
-    "--max-messages", type=int, default=-1, help="So many; -1 (the default) until it is ended."
+    "--max-messages", type=int, default=-1, help="Records to send. Default: -1, no limit."
 )
 @click.option(
     "--throughput", type=int, default=-1, help="Records a second, approximately; -1 for no limit."
@@ -53,7 +53,7 @@ class Args:
     "--acks",
     type=click.Choice(["0", "1", "-1"]),
     default="-1",
-    help="Who must have a record before it counts. Default: -1, all that are in sync.",
+    help="The replicas that must have a record before it is acknowledged. Default: -1, the ISR.",
 )
 @config_file_option("--producer.config", "--command-config")
 @click.option(
@@ -63,11 +63,11 @@ class Args:
     metavar="MS",
     help="The time of the first record, in ms since 1970.",
 )
-@click.option("--value-prefix", type=int, help="Stands before each value, with a dot.")
+@click.option("--value-prefix", type=int, help="Put this number and a dot before each value.")
 @click.option(
     "--repeating-keys",
     type=click.IntRange(min=1),
-    help="Give the records keys: 0, 1, ... up to this number, and then 0 again.",
+    help="Give the records keys: 0, 1, ... below this number, and then 0 again.",
 )
 def command(
     topic: str,
@@ -80,7 +80,7 @@ def command(
     value_prefix: int | None,
     repeating_keys: int | None,
 ) -> int:
-    """Send the numbers from 0 on, and print an event for each that was acknowledged or failed."""
+    """Send the numbers from 0 on, and print an event for each acknowledged or failed record."""
     options = client_options(
         bootstrap_server, config_file, acks=acks, client_id="verifiable-producer"
     )
@@ -96,7 +96,7 @@ def command(
 
 
 class VerifiableProducer:
-    """Sends, and prints what became of each record."""
+    """Sends records, and prints the result of each."""
 
     def __init__(self, args: Args, options: dict[str, Any]) -> None:
         """Raises ConfigError."""
@@ -106,7 +106,8 @@ class VerifiableProducer:
         self._acked = 0
 
     async def run(self) -> int:
-        """The exit code. Raises PybrokerError if the cluster cannot be reached."""
+        """Run until the limit or a signal. Return the exit code. Raises PybrokerError if the
+        cluster cannot be reached."""
         started = time.monotonic()
         with Stop() as stop:
             async with self._producer:
@@ -129,7 +130,7 @@ class VerifiableProducer:
         number = 0
         while not stop.is_set and (args.record_count < 0 or number < args.record_count):
             await self._send(key_of(args, number), value_of(args, number), create_time)
-            if create_time is not None:  # moves on as Kafka's does
+            if create_time is not None:  # advances as in Kafka's tool
                 create_time += time.time_ns() // 1_000_000 - started_ms
             number += 1
             if args.throughput > 0:

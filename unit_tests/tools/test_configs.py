@@ -1,4 +1,4 @@
-"""`configs`: what the command line means, and the lines that are printed."""
+"""`configs`: the command line and the printed lines."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def parse(*words: str, server: list[str] | None = None) -> Args:
         ),
     ],
 )  # fmt: skip
-def test_whose_options(words: list[str], types: list[str], names: list[str]) -> None:
+def test_flags_name_the_entities(words: list[str], types: list[str], names: list[str]) -> None:
     args = parse("--describe", *words)
     assert (list(args.types), list(args.names)) == (types, names)
 
@@ -97,7 +97,7 @@ def test_whose_options(words: list[str], types: list[str], names: list[str]) -> 
         ),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense(words: list[str], complaint: str) -> None:
+def test_contradictory_flags_are_refused(words: list[str], complaint: str) -> None:
     with pytest.raises((click.UsageError, Failure)) as caught:
         parse(*words)
     assert complaint in str(caught.value)
@@ -112,7 +112,9 @@ def test_what_makes_no_sense(words: list[str], complaint: str) -> None:
         (["--zookeeper", "z"], ["--ip", "1.2.3.4"], "must be one of users, brokers, topics"),
     ],
 )
-def test_where_to_ask(server: list[str], words: list[str], complaint: str) -> None:
+def test_exactly_one_server_flag_is_required(
+    server: list[str], words: list[str], complaint: str
+) -> None:
     with pytest.raises(Failure, match=complaint):
         parse("--describe", *words, server=server)
 
@@ -200,7 +202,7 @@ def test_a_failure_repeats_the_words(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 class Stored(Admin):
-    """Takes every change."""
+    """An admin client that accepts every change and records it."""
 
     def __init__(self) -> None:
         self.changes: dict[ConfigResource, list[ConfigChange]] = {}
@@ -217,7 +219,7 @@ class Stored(Admin):
         return {item: ConfigResult(item) for item in changes}
 
 
-async def test_an_option_without_effect_is_told_and_set(
+async def test_an_option_without_effect_is_set_with_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     admin = Stored()

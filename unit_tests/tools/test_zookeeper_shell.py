@@ -1,5 +1,5 @@
-"""`zookeeper-shell`: what its lines mean; what its commands do is compared with ZooKeeper's own
-shell in the integration tests."""
+"""`zookeeper-shell`: the parsing of its lines. The integration tests compare its commands with
+ZooKeeper's own shell."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_tree_is_walked_and_deleted(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("option", ["-c", "-t 5"])
 def test_nodes_that_cannot_be_made(option: str) -> None:
-    with pytest.raises(ShellError, match="cannot be made by this shell"):
+    with pytest.raises(ShellError, match="this shell cannot create"):
         perform(Session("/"), "create", *option.split(), "/a")
 
 
@@ -210,7 +210,7 @@ def test_the_list_of_commands() -> None:
     assert "\tquit " in lines
 
 
-def test_something_that_is_no_zookeeper(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_is_not_zookeeper(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address: Any = server.getsockname()
         words = [f"127.0.0.1:{address[1]}", "-timeout", "200", "ls", "/"]
