@@ -81,7 +81,7 @@ def run_command(
     commands = _commands()
     commands.run(
         job,
-        commands.RunWishes(
+        commands.RunArgs(
             once=once,
             until=until,
             dry_run=dry_run,
@@ -107,7 +107,7 @@ def replay_command(
     commands = _commands()
     commands.run(
         job,
-        commands.RunWishes(
+        commands.RunArgs(
             replay=seq,
             report=report,
             json=output_format == "json",
