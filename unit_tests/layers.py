@@ -71,7 +71,7 @@ testing: cluster_view history loop_thread place relay sockets | cluster_parts pr
 testing.history: ops values | model | client_rules eras group_rules loader measures untold |
     cluster_rules promises | checker
 testing.simulation: disk_faults inodes kinds memory_tree replica_files world | links loop schedule |
-    broker_log machine plots result shrink zookeeper_wire | disk many swarm tcp workload
+    broker_log fault_sequences machine result shrink zookeeper_wire | disk many swarm tcp workload
     zookeeper_member zookeeper_takeover | cli cluster_record disk_view transport zookeeper_session |
     invariants network zookeeper | broker | cluster watching | simulation view | harm movers upkeep
     | faults | nemesis | run | __main__

@@ -1,8 +1,8 @@
-"""From a seed to a schedule.
+"""Generates the schedule of a seed.
 
-Each seed picks a few kinds of faults and how often they come (swarm testing): what all kinds
-together hide, because one keeps undoing what another needs, some subset shows. Some seeds have a
-plot beside that (`plots.py`).
+Each seed picks a few kinds of faults and their rates (swarm testing). Some bugs never show under all
+kinds together, because one fault undoes what another needs, but show under a subset. Some seeds
+have a fault sequence as well (`fault_sequences.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from pybroker.testing.simulation.fault_sequences import (
+    with_interrupted_moves,
+    with_loss,
+    with_sequence,
+)
 from pybroker.testing.simulation.kinds import KINDS, Kind, Target
-from pybroker.testing.simulation.plots import with_interrupted_moves, with_loss, with_plot
 from pybroker.testing.simulation.schedule import FaultEvent, Options, Schedule, fits
 
 _KINDS_MOST: Final = 6
@@ -62,7 +66,7 @@ _SEGMENT_BYTES_TO_GO: Final = 1_024
 
 def generate(seed: str) -> Schedule:
     """The schedule of that seed: always the same."""
-    options, told = with_plot(seed, _options(seed))
+    options, told = with_sequence(seed, _options(seed))
     options, losing = with_loss(seed, options)
     moving = with_interrupted_moves(seed, options)
     picked = _picked(seed, [kind for kind in KINDS if fits(kind, options)])
