@@ -13,7 +13,7 @@ from pybroker.testing.simulation import ZOOKEEPER, Simulation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.links import Delay
-from pybroker.testing.simulation.upkeep import look_after
+from pybroker.testing.simulation.operator import repair
 from pybroker.testing.simulation.view import is_whole, stored_states
 from unit_tests.simulation.stories import (
     PARTITION,
@@ -168,7 +168,7 @@ def test_a_leader_epoch_that_a_bit_made_large_wins_no_election(seed: int) -> Non
             simulation.lose_power(broker)
         simulation.mend()
         simulation.pass_time(10)
-        look_after(simulation.cluster)
+        repair(simulation.cluster)
         simulation.wait(lambda: is_whole(simulation.cluster))
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % (number % 10) for number in range(20)]
@@ -412,7 +412,7 @@ def test_copies_that_are_all_that_count_leave_one_after_the_other(seed: int) -> 
             simulation.pass_time(3)
         simulation.pass_time(10)
         assert stored_states(simulation.cluster)[PARTITION].leader_epoch < 20
-        look_after(simulation.cluster)
+        repair(simulation.cluster)
         simulation.wait(lambda: is_whole(simulation.cluster))
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]

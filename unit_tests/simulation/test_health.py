@@ -7,7 +7,7 @@ from pybroker.admin.view import BrokerView, Phase, Rooms
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.broker import SimBroker
-from pybroker.testing.simulation.upkeep import look_after
+from pybroker.testing.simulation.operator import repair
 from pybroker.testing.simulation.view import controller_of, is_whole, stored_states
 from unit_tests.simulation.stories import PARTITION, create, produce
 
@@ -45,7 +45,7 @@ def test_a_damaged_replica_that_is_kept_is_told() -> None:
         told = simulation.run(faults, leader)
         assert f"orders-0 is damaged from offset 0 on: {path}" in told["replicas"]
         assert [*rooms(leader).damaged()] == [PARTITION]
-        look_after(cluster)
+        repair(cluster)
         simulation.wait(lambda: is_whole(cluster))
         assert simulation.run(faults, leader) == {}
         assert not rooms(leader).damaged()

@@ -116,8 +116,8 @@ def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEv
 
 
 def _begins_anew(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Restart a follower, perhaps with an empty disk, just after it has caught up, before the leader
-    learns that ZooKeeper has stored the expanded ISR."""
+    """Restart a follower, perhaps with an empty disk, just after it has caught up, before its
+    leader learns that ZooKeeper has stored the expanded ISR."""
     partition = rng.randrange(options.partitions)
     follower = str(rng.randint(1, options.brokers))
     away_s = options.lag_s * rng.uniform(1.5, 3.0)

@@ -22,6 +22,7 @@ from pybroker.testing.simulation.broker_log import BrokerLog, explained_by
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.cluster_record import ClusterRecord
 from pybroker.testing.simulation.nemesis import Nemesis
+from pybroker.testing.simulation.operator import repair
 from pybroker.testing.simulation.replica_files import DamagedFile
 from pybroker.testing.simulation.result import (
     BROKER_ERROR,
@@ -32,7 +33,6 @@ from pybroker.testing.simulation.result import (
     wrong,
 )
 from pybroker.testing.simulation.schedule import Options, Schedule, ScheduleError
-from pybroker.testing.simulation.upkeep import look_after
 from pybroker.testing.simulation.view import is_whole, replica, stored_states
 from pybroker.testing.simulation.watching import LiveWatch, read_files
 from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
@@ -207,7 +207,7 @@ class _Run:
         self._pass(_STEADY_S)
 
     def _supervise(self) -> None:
-        look_after(self.cluster)
+        repair(self.cluster)
         self.world.after(_SUPERVISION_S, self._supervise)
 
     def _recover(self) -> None:

@@ -1,8 +1,8 @@
 """Generates the schedule of a seed.
 
-Each seed picks a few kinds of faults and their rates (swarm testing). Some bugs never show under all
-kinds together, because one fault undoes what another needs, but show under a subset. Some seeds
-have a fault sequence as well (`fault_sequences.py`).
+Each seed picks a few kinds of faults and their rates (swarm testing). Some bugs never show under
+all kinds together, because one fault undoes what another needs, but show under a subset. Some
+seeds have a fault sequence as well (`fault_sequences.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pybroker.testing.simulation import Simulation
-from pybroker.testing.simulation.upkeep import look_after
+from pybroker.testing.simulation.operator import repair
 from pybroker.testing.simulation.view import is_whole, leader_of, stored_states
 from unit_tests.simulation.stories import (
     PARTITION,
@@ -34,8 +34,9 @@ def test_a_partition_waits_for_its_last_disk_until_that_is_given_up() -> None:
         _wait_for_the_operator(simulation)
 
 
-def test_a_partition_waits_for_its_damaged_log_until_that_is_given_up() -> None:
-    """Nobody counts, and what lies behind the hole may be more than the others have."""
+def test_a_partition_waits_for_its_damaged_log_until_the_loss_is_accepted() -> None:
+    """No replica is in sync or eligible, and the log may hold more records after the damaged range
+    than the others."""
     with Simulation(0, config=_EACH_SYNCED) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
@@ -82,7 +83,7 @@ def test_a_leader_with_a_hole_that_nobody_can_do_without_is_used_until_that_is_g
         simulation.mend()
         simulation.pass_time(20)
         assert leader_of(cluster, "orders", 0) is leader
-        look_after(cluster)
+        repair(cluster)
         simulation.wait(lambda: is_whole(cluster))
         assert simulation.run(produce, simulation.bootstrap, 1) == [10]
 
@@ -93,7 +94,7 @@ def _wait_for_the_operator(simulation: Simulation) -> None:
     simulation.mend()
     simulation.pass_time(20)
     assert leader_of(cluster, "orders", 0) is None
-    look_after(cluster)
+    repair(cluster)
     simulation.wait(lambda: is_whole(cluster))
     values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]
