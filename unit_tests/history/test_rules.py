@@ -1,5 +1,6 @@
-"""Each rule: a history that breaks it is reported with its place and its operations, and one that
-keeps it is not."""
+"""Each rule: a history that violates it is reported with its position and operations, and one that
+keeps it is not reported.
+"""
 
 from __future__ import annotations
 
@@ -267,7 +268,7 @@ BAD: dict[Story, tuple[str, int, str]] = {
     has_a_leader_that_is_not_in_sync: ("clean-elections", -1, ""),
     elects_who_was_not_in_sync: ("clean-elections", -1, ""),
 }
-"""The story, and of the violation: the rule, the offset, and a part of the operations shown."""
+"""The story, and of the violation: the rule, the offset, and a part of the displayed operations."""
 
 
 @pytest.mark.parametrize("story", BAD, ids=lambda story: str(story.__name__))

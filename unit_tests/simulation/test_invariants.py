@@ -298,7 +298,7 @@ def test_a_leader_of_a_deposed_controller_is_found(leader: int, epoch: int, bad:
     course.state(leader, epoch, [1, 2, 3])
     found = [each.text for each in check(course.record.history, ["epochs"])]
     assert [text for text in found if "controller" in text] == (
-        ["leader epoch 1 was made by the controller of epoch 1, when 2 had begun"] if bad else []
+        ["leader epoch 1 was made by the controller of epoch 1, after 2 had begun"] if bad else []
     )
 
 
