@@ -84,10 +84,10 @@ def test_what_does_not_come_about_is_said_with_the_reason_and_the_seed() -> None
             simulation.run(fail)
         with pytest.raises(RuntimeError, match="threads"):
             simulation.run(block)
-        with pytest.raises(SimulationError, match="there is no broker 4"):
+        with pytest.raises(SimulationError, match="unknown broker 4"):
             simulation.kill(4)
         waiting = simulation.start(asyncio.sleep, 1000)
-        with pytest.raises(SimulationError, match="has not come to its end"):
+        with pytest.raises(SimulationError, match="has not ended"):
             _ = waiting.result
 
 
