@@ -1,4 +1,4 @@
-"""What brokers say of replicas that are not as they should be, by what really befell them."""
+"""Brokers report unhealthy replicas according to the fault that was injected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _view(broker: SimBroker) -> BrokerView:
 
 
 async def faults(broker: SimBroker) -> dict[str, str]:
-    """Condition of readiness -> what is wrong."""
+    """Return condition of readiness -> problem."""
     return {each.name: each.fault for each in await conditions(_view(broker)) if not each.holds}
 
 

@@ -1,4 +1,4 @@
-"""What a replica's files hold is read as it is there, and damage is not passed over."""
+"""A replica's files are read unchanged, and damage is detected."""
 
 from __future__ import annotations
 
