@@ -126,7 +126,7 @@ class Script:
             eligible=list(eligible), controller_epoch=controller_epoch,
         )  # fmt: skip
 
-    def office(self, epoch: int, broker: int) -> None:
+    def controller_term(self, epoch: int, broker: int) -> None:
         self.add("watch", "controller", "ok", epoch=epoch, broker=broker)
 
     def topic(self, *replicas: Sequence[int], min_isr: int = 2) -> None:

@@ -54,7 +54,7 @@ class GroupScript(Script):
         question = now if asked is None else asked
         self.add("asker", "committed", "ok", group="g", tp=T0, off=offset, asked=question)
 
-    def reign(self, broker: int) -> int:
+    def coordinator_term(self, broker: int) -> int:
         return self.add("zookeeper", "reign", "ok", partition=3, broker=broker)
 
     def steady(self, count: int = 4) -> list[str]:
@@ -139,10 +139,10 @@ def takes_back_what_somebody_was_told(script: GroupScript) -> None:
 
 def carries_an_old_commit_out_under_another_coordinator(script: GroupScript) -> None:
     script.steady()
-    script.reign(1)
+    script.coordinator_term(1)
     script.ask("one", 2)
     script.told("one", 2, "info")
-    script.reign(2)
+    script.coordinator_term(2)
     script.commit("one", 4)
     script.committed(2)
 
@@ -258,7 +258,7 @@ def carries_out_a_commit_that_nobody_heard_of(script: GroupScript) -> None:
 
 def lets_commits_of_one_coordinator_overtake_each_other(script: GroupScript) -> None:
     script.steady()
-    script.reign(1)
+    script.coordinator_term(1)
     script.ask("one", 2)
     script.told("one", 2, "info")
     script.commit("one", 4)
@@ -276,9 +276,9 @@ def lets_commits_that_are_under_way_together_overtake_each_other(script: GroupSc
 
 def repeats_a_commit_to_the_next_coordinator(script: GroupScript) -> None:
     script.steady()
-    script.reign(1)
+    script.coordinator_term(1)
     script.ask("one", 2)
-    script.reign(2)
+    script.coordinator_term(2)
     script.commit("one", 4)
     script.told("one", 2, "info")
     script.committed(2)
@@ -364,13 +364,13 @@ def test_a_coordinator_that_could_not_know_that_its_session_had_been_ended_may_t
 ) -> None:
     script = GroupScript()
     script.steady()
-    script.reign(1)
+    script.coordinator_term(1)
     script.commit("one", 2)
-    script.reign(2)
+    script.coordinator_term(2)
     script.commit("one", 4)
     script.committed(2)
     history = script.history()
-    replaced, asked = history.groups.reigns[-1].at, history.groups.answers[-1].asked
+    replaced, asked = history.groups.coordinator_terms[-1].at, history.groups.answers[-1].asked
     history.early_ends.append(EarlyEnd(broker, replaced + begin_ns, asked + end_ns))
     found = {each.rule for each in check(history)}
     assert found == (set() if is_explained else {"committed-never-falls"})
@@ -379,12 +379,12 @@ def test_a_coordinator_that_could_not_know_that_its_session_had_been_ended_may_t
 def test_but_what_it_was_told_itself_it_knows() -> None:
     script = GroupScript()
     script.steady()
-    script.reign(1)
+    script.coordinator_term(1)
     script.commit("one", 4)
-    script.reign(2)
+    script.coordinator_term(2)
     script.committed(2)
     history = script.history()
-    replaced, asked = history.groups.reigns[-1].at, history.groups.answers[-1].asked
+    replaced, asked = history.groups.coordinator_terms[-1].at, history.groups.answers[-1].asked
     history.early_ends.append(EarlyEnd(1, replaced - 1, asked + 1))
     assert "committed-never-falls" in {each.rule for each in check(history)}
 

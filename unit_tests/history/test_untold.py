@@ -13,7 +13,7 @@ def replaced_in_silence(script: Script, **more: int) -> list[str]:
     """Broker 1 led while two values were stored. The controller, 3, which it cannot hear, makes 2
     the leader, and a third value is sent to that one.
     """
-    script.office(1, 3)
+    script.controller_term(1, 3)
     script.state(version=0, leader=1, epoch=0)
     texts = script.sent(2)
     script.silence(more.get("silent", 1), 3)

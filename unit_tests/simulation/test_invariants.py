@@ -320,7 +320,7 @@ def test_the_record_has_lives_states_offices_and_losses() -> None:
     assert course.record.alive() == [("u", 0), ("u", 1)]
     assert [course.record.required(each) for each in course.record.alive()] == [3, 2]
     assert [(loss.partition, loss.reason) for loss in history.losses] == [(T0, "unclean-election")]
-    assert [(office.epoch, office.broker) for office in history.offices] == [(7, 2)]
+    assert [(term.epoch, term.broker) for term in history.controller_terms] == [(7, 2)]
     assert [(state.version, state.isr) for state in history.states] == [(0, (1, 2, 3))]
 
 

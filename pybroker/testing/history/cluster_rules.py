@@ -125,11 +125,11 @@ def epochs(history: History) -> Iterator[Violation]:
     controller starts a leader epoch. Epochs never fall, neither along a log nor from one version of
     a partition's state to the next."""
     yield from _along_logs(history)
-    offices: dict[int, int] = {}
-    for office in history.offices:
-        holder = offices.setdefault(office.epoch, office.broker)
-        if holder != office.broker:
-            text = f"controller epoch {office.epoch} belongs to {holder} and to {office.broker}"
+    holders: dict[int, int] = {}
+    for term in history.controller_terms:
+        holder = holders.setdefault(term.epoch, term.broker)
+        if holder != term.broker:
+            text = f"controller epoch {term.epoch} belongs to {holder} and to {term.broker}"
             yield Violation("epochs", None, UNTOLD, text)
     leaders: dict[tuple[TopicPartition, int], int] = {}
     by_partition: dict[TopicPartition, dict[int, tuple[int, int]]] = defaultdict(dict)
@@ -161,10 +161,10 @@ def _of_deposed(history: History) -> Iterator[Violation]:
         before = known.get(state.partition, UNTOLD)
         known[state.partition] = state.epoch
         is_chosen = state.epoch > before and state.leader != UNTOLD
-        if is_chosen and UNTOLD != state.office_epoch > state.controller_epoch:
+        if is_chosen and UNTOLD != state.current_controller_epoch > state.controller_epoch:
             text = (
                 f"leader epoch {state.epoch} was made by the controller of epoch"
-                f" {state.controller_epoch}, after {state.office_epoch} had begun"
+                f" {state.controller_epoch}, after {state.current_controller_epoch} had begun"
             )
             yield Violation("epochs", state.partition, UNTOLD, text)
 

@@ -125,9 +125,9 @@ def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
     if commit.outcome == "ok":
         return ended > before.begun
     number = history.groups.coordinated_by[commit.group]
-    reigns = [each.at for each in history.groups.reigns if each.partition == number]
-    place = bisect_right(reigns, before.begun)
-    return not place or ended >= reigns[place - 1]
+    terms = [each.at for each in history.groups.coordinator_terms if each.partition == number]
+    place = bisect_right(terms, before.begun)
+    return not place or ended >= terms[place - 1]
 
 
 def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
@@ -135,12 +135,12 @@ def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
     became known, and that had not learned of the end of its session.
     """
     number = history.groups.coordinated_by[answer.group]
-    reigns = [each for each in history.groups.reigns if each.partition == number]
+    terms = [each for each in history.groups.coordinator_terms if each.partition == number]
     return any(
         old.broker == early.broker != new.broker
         and early.begin <= new.at <= before.since
         and answer.asked <= early.end
-        for old, new in pairwise(reigns)
+        for old, new in pairwise(terms)
         for early in history.early_ends
     )
 

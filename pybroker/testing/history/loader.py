@@ -13,6 +13,8 @@ from pybroker.testing.history.model import (
     Calm,
     Commit,
     Committed,
+    ControllerTerm,
+    CoordinatorTerm,
     Fault,
     FinalRead,
     History,
@@ -20,12 +22,10 @@ from pybroker.testing.history.model import (
     Latest,
     Loss,
     LostPosition,
-    Office,
     Poll,
     Processed,
     ProducerFacts,
     Record,
-    Reign,
     ReplicaFiles,
     Send,
     Silence,
@@ -148,7 +148,7 @@ def _state(history: History, op: Op) -> None:
 
 
 def _controller(history: History, op: Op) -> None:
-    history.offices.append(Office(op["epoch"], op["broker"]))
+    history.controller_terms.append(ControllerTerm(op["epoch"], op["broker"]))
 
 
 def _fault(history: History, op: Op) -> None:
@@ -232,8 +232,8 @@ def _committed(history: History, op: Op) -> None:
         )
 
 
-def _reign(history: History, op: Op) -> None:
-    history.groups.reigns.append(Reign(op["partition"], op["broker"], op["t"]))
+def _coordinator_term(history: History, op: Op) -> None:
+    history.groups.coordinator_terms.append(CoordinatorTerm(op["partition"], op["broker"], op["t"]))
 
 
 _TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
@@ -256,5 +256,5 @@ _TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
     "processed": _processed,
     "commit": _commit,
     "committed": _committed,
-    "reign": _reign,
+    "reign": _coordinator_term,
 }

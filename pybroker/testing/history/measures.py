@@ -73,8 +73,8 @@ def acked_between(history: History, begin: int, end: int) -> Counter[TopicPartit
 
 def elections(history: History) -> int:
     """Return the number of leader epochs after the first one of each partition."""
-    reigns = {(state.partition, state.epoch) for state in history.states if state.leader >= 0}
-    return len(reigns) - len({partition for partition, _ in reigns})
+    leaderships = {(state.partition, state.epoch) for state in history.states if state.leader >= 0}
+    return len(leaderships) - len({partition for partition, _ in leaderships})
 
 
 def summary(history: History) -> str:

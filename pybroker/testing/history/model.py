@@ -158,14 +158,14 @@ class State:
     controller_epoch: int
     at: int
     """The time when it was first seen, a moment after it was written."""
-    office_epoch: int = UNTOLD
+    current_controller_epoch: int = UNTOLD
     """The controller epoch in force when it was written, if known."""
     written: int | None = None
     """The time when it was written, if ZooKeeper gave it. It may be much earlier than `at`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
+class ControllerTerm:
     """A broker was the controller in that epoch."""
 
     epoch: int
@@ -311,7 +311,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Reign:
+class CoordinatorTerm:
     """A broker became the coordinator of the groups of a partition of __consumer_offsets."""
 
     partition: int
@@ -331,7 +331,7 @@ class Groups:
     processed: list[Processed] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     answers: list[Committed] = field(default_factory=list)
-    reigns: list[Reign] = field(default_factory=list)
+    coordinator_terms: list[CoordinatorTerm] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -347,7 +347,7 @@ class History:
     finals: list[FinalRead] = field(default_factory=list)
     files: list[ReplicaFiles] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
-    offices: list[Office] = field(default_factory=list)
+    controller_terms: list[ControllerTerm] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     lives: list[TopicLife] = field(default_factory=list)
     """In the order of time; empty if no topic is deleted, or if it is unknown."""

@@ -28,7 +28,7 @@ class Untold:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._holders = {office.epoch: office.broker for office in history.offices}
+        self._holders = {term.epoch: term.broker for term in history.controller_terms}
         self._replaced = self._replacements()
         self._known = _what_was_known(history)
 

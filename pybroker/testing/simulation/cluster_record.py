@@ -12,10 +12,10 @@ from urllib.parse import unquote
 
 from pybroker.model import TopicPartition
 from pybroker.testing.history.model import (
+    ControllerTerm,
+    CoordinatorTerm,
     History,
     Loss,
-    Office,
-    Reign,
     State,
     TopicLife,
 )
@@ -79,13 +79,15 @@ class ClusterRecord:
                 self._receipts(TopicPartition(unquote(name), int(number)), at, change.data)
             case ["pybroker", "coordinators", number] if change.data is not None:
                 broker = int(json.loads(change.data)["broker"])
-                self.history.groups.reigns.append(Reign(int(number), broker, at))
+                self.history.groups.coordinator_terms.append(
+                    CoordinatorTerm(int(number), broker, at)
+                )
             case ["controller"] if change.data is not None:
                 self._holder = (change.zxid, int(json.loads(change.data)["brokerid"]))
-                self._office()
+                self._controller_term()
             case ["controller_epoch"] if change.data is not None:
                 self._epoch = (change.zxid, int(change.data))
-                self._office()
+                self._controller_term()
 
     def alive(self) -> list[TopicPartition]:
         """Return the partitions of all topics whose deletion was not decided."""
@@ -149,7 +151,7 @@ class ClusterRecord:
             eligible=tuple(told.get("eligible", ())),
             controller_epoch=told["controller_epoch"],
             at=at,
-            office_epoch=self._epoch[1],
+            current_controller_epoch=self._epoch[1],
         )
         self.history.states.append(state)
 
@@ -172,7 +174,7 @@ class ClusterRecord:
                 (int(each["from"]), int(each["to"])) for each in receipt.get("given_up", ())
             )
 
-    def _office(self) -> None:
+    def _controller_term(self) -> None:
         """An epoch and a holder belong together if one transaction wrote both."""
         if self._epoch[0] == self._holder[0]:
-            self.history.offices.append(Office(self._epoch[1], self._holder[1]))
+            self.history.controller_terms.append(ControllerTerm(self._epoch[1], self._holder[1]))
