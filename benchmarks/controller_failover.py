@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 from pybroker.clock import SystemClock
 from pybroker.coordinator.controller.controller import Controller
-from pybroker.coordinator.controller.office import ControllerSettings
+from pybroker.coordinator.controller.services import ControllerSettings
 from pybroker.coordinator.controller.topics import create_topic, random_topic_id
 from pybroker.coordinator.zookeeper.registry import create_parents, register_broker
 from pybroker.coordinator.zookeeper.session import KazooCoord

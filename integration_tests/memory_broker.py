@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from integration_tests.process import ChildProcess, free_port
-from pybroker.broker.startup import Surroundings, start_broker
+from pybroker.broker.startup import StartupInputs, start_broker
 from pybroker.clock import SystemClock
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.host.process import SystemProc, ThreadedBlocking
@@ -86,7 +86,7 @@ class MemoryBroker:
         )
         bound = bind(Bind(LISTENER, "127.0.0.1", self.port))
         self._stack.callback(bound.close)
-        around = Surroundings(
+        around = StartupInputs(
             clock=self._clock,
             rng=random.SystemRandom(),
             disk=SystemDisk(clock=self._clock),

@@ -31,14 +31,14 @@ client.ranges: model | counts cursor standing | fetcher | options
 config: declaration kafka_options kafka_versions listeners properties | broker_options |
     broker_config | topic_config | layered_config without_effect
 coordinator: runtime zookeeper | controller groups transactions | offsets
-coordinator.controller: election events leaders partitions placement turns writes | channel
-    decisions journal reading replicas topics | deletion growth policies retries | context |
-    failover receipts telling | transitions | office | controlled_shutdown deletions log_dirs
-    request_nodes suspects topic_changes | brokers isr_notices preferred reassignments | rebalance |
-    reign | controller
+coordinator.controller: election events leaders partitions placement writes yield_every | channel
+    decisions journal reading replicas topics | deletion partition_expansion policies retries |
+    context | broker_notifier initializer receipts | partition_state_machine | services |
+    controlled_shutdown deletions log_dirs request_nodes suspects topic_changes | brokers
+    isr_notices preferred reassignments | rebalance | term | controller
 coordinator.groups: fence gathering offset_store options room states | calls joint_multis records |
-    fenced_writes member seams | group group_nodes | delete handover heartbeat mirror overview turn
-    | rebalance | expiry join leave sync | coordinator | service
+    fenced_writes member seams | group group_nodes | delete effects handover heartbeat mirror
+    overview | rebalance | expiry join leave sync | coordinator | service
 coordinator.offsets: classic_nodes commit_watches log_records nodes storage_mark | removal
     zookeeper_store | log_store | stores
 coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
@@ -51,9 +51,9 @@ host: child_launcher java process several_brokers standard_output supervision | 
     embedded_zookeeper | run supervisor
 records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
     columns control validate
-replication: follower isr isr_notifications purgatory reluctance | leader_state | partition | copy
-    high_watermarks opening shortening | completion | fetcher | fetchers | manager | * |
-    internal_log
+replication: follower isr isr_notifications leadership_yield purgatory | leader_state | partition |
+    followed_partition high_watermarks opening truncation | completion | fetcher | fetchers |
+    manager | * | internal_log
 replication.health: claims power_loss | unfit | quarantine
 server: acceptor limits receive_buffer refusals request_memory | connection | listener
 spark: cuts examples failures java option_values readability | snapshot_document | snapshot_model |

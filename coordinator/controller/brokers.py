@@ -7,9 +7,9 @@ import logging
 from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.deletions import Deletions
 from pybroker.coordinator.controller.log_dirs import LogDirFailures
-from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.partitions import PartitionStatus
 from pybroker.coordinator.controller.reading import read_brokers
+from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.model import TopicPartition
 from pybroker.ports import Watch
 
@@ -17,25 +17,29 @@ logger = logging.getLogger(__name__)
 
 
 class BrokerChanges:
-    """Of one reign; changes the context's brokers."""
+    """Of one term; changes the context's brokers."""
 
     def __init__(
-        self, office: Office, watch: Watch, log_dirs: LogDirFailures, deletions: Deletions
+        self,
+        services: ControllerServices,
+        watch: Watch,
+        log_dirs: LogDirFailures,
+        deletions: Deletions,
     ) -> None:
-        self._office = office
+        self._services = services
         self._watch = watch
         self._log_dirs = log_dirs
         self._deletions = deletions
 
     @property
     def _context(self) -> ClusterContext:
-        return self._office.context
+        return self._services.context
 
     async def look(self) -> None:
         """See who is registered, and where. A broker that is registered anew was lost and has
         started (KIP-380); one with other endpoints is the same."""
-        office, teller = self._office, self._office.teller
-        current = await read_brokers(office.coord, self._watch)
+        services, notifier = self._services, self._services.notifier
+        current = await read_brokers(services.coord, self._watch)
         before = self._context.brokers
         lost = {
             broker_id
@@ -54,11 +58,11 @@ class BrokerChanges:
             logger.info("brokers_moved brokers=%s", sorted(moved))
         if lost:
             logger.info("brokers_lost brokers=%s", sorted(lost))
-        office.journal.brokers_changed(lost, started)
+        services.journal.brokers_changed(lost, started)
         came_back = lost & current.keys()
         # A leader may have let one of them into the ISR since, and would wait for it.
         left_out = self._left_out(lost)
-        await office.machine.refresh(left_out)
+        await services.machine.refresh(left_out)
         disturbed = self._lose(lost)
         if started:
             logger.info("brokers_started brokers=%s", sorted(started))
@@ -68,18 +72,18 @@ class BrokerChanges:
                 if partition.status is not PartitionStatus.ONLINE
             )
         self._context.brokers = current
-        await teller.close(lost)
-        await teller.move(moved)
-        teller.open(started)
+        await notifier.close(lost)
+        await notifier.move(moved)
+        notifier.open(started)
         for key, version in left_out.items():
             partition = self._context.partitions[key]
             # It may have stepped aside by itself, for a log that the power cut short: a leader that
             # let it in before would go on to count it in sync, and never take it back.
             if partition.version > version or not came_back.isdisjoint(partition.replicas):
-                teller.changed_state(key)
-        teller.describe_replicas_of(lost | started)
-        await teller.tell_current_state(started)
-        await office.repair(disturbed)
+                notifier.changed_state(key)
+        notifier.describe_replicas_of(lost | started)
+        await notifier.tell_current_state(started)
+        await services.repair(disturbed)
         self._deletions.stop_replicas_of(started)
         await self._deletions.finish()
 

@@ -37,14 +37,14 @@ class ClusterContext:
     damaged: set[str] = field(default_factory=set)
     """Topics of which not everything could be read or taken up."""
     unclean_elections: int = 0
-    """Leaders chosen outside the in-sync replicas, in this reign."""
+    """Leaders chosen outside the in-sync replicas, in this term."""
     unclean_epochs: dict[TopicPartition, int] = field(default_factory=dict)
     """Leader epochs that such a choice began: the last one of a partition."""
     failed_log_dirs: set[int] = field(default_factory=set)
     """Live brokers that have lost a log directory."""
     offline: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas that a live broker cannot open, by broker."""
-    reluctant: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    yielding: dict[TopicPartition, set[int]] = field(default_factory=dict)
     """Brokers that could lead and have said that they would rather not: others come first."""
     stale: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
     """Members of the ISR whose broker ended, or started anew, since it was known to be in sync: to
@@ -72,7 +72,7 @@ class ClusterContext:
         for partition in self._by_topic.pop(name, {}).values():
             del self.partitions[partition.topic_partition]
             self.stale.pop(partition.topic_partition, None)
-            self.reluctant.pop(partition.topic_partition, None)
+            self.yielding.pop(partition.topic_partition, None)
             self.unclean_epochs.pop(partition.topic_partition, None)
 
     def partitions_of(self, topic: str) -> list[Partition]:

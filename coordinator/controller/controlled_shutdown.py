@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Collection
 from pybroker.coordinator.controller import leaders
 from pybroker.coordinator.controller.decisions import Circumstances, succeeded, without
 from pybroker.coordinator.controller.events import HandoverAsked
-from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.partitions import (
     Partition,
     PartitionStatus,
     Reason,
     StateWrite,
 )
+from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import Broker, StopReplicaPartition, TopicPartition
 
@@ -42,11 +42,13 @@ def decide_handover(
 
 
 class Handovers:
-    """Of one reign; changes the context's leaving brokers. `look_at_brokers` brings the context's
+    """Of one term; changes the context's leaving brokers. `look_at_brokers` brings the context's
     brokers up to date."""
 
-    def __init__(self, office: Office, look_at_brokers: Callable[[], Awaitable[None]]) -> None:
-        self._office = office
+    def __init__(
+        self, services: ControllerServices, look_at_brokers: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._services = services
         self._look_at_brokers = look_at_brokers
 
     async def answer(self, event: HandoverAsked) -> None:
@@ -66,10 +68,10 @@ class Handovers:
 
     async def _find(self, broker_id: int, broker_epoch: int) -> Broker:
         """Raises BrokerError BROKER_NOT_AVAILABLE or STALE_BROKER_EPOCH."""
-        broker = self._office.context.brokers.get(broker_id)
+        broker = self._services.context.brokers.get(broker_id)
         if broker is None or broker.epoch < broker_epoch:
             await self._look_at_brokers()  # it has registered, and we have not heard of it yet
-            broker = self._office.context.brokers.get(broker_id)
+            broker = self._services.context.brokers.get(broker_id)
         if broker is None:
             raise BrokerError(
                 ErrorCode.BROKER_NOT_AVAILABLE, f"Broker id {broker_id} does not exist."
@@ -82,7 +84,7 @@ class Handovers:
         return broker
 
     async def _hand_over(self, broker: Broker) -> tuple[TopicPartition, ...]:
-        office, context = self._office, self._office.context
+        services, context = self._services, self._services.context
         context.leaving.add(broker.id)
         led: list[TopicPartition] = []
         followed: list[TopicPartition] = []
@@ -93,14 +95,14 @@ class Handovers:
                 mine = partition.state.leader == broker.id
                 (led if mine else followed).append(partition.topic_partition)
         # A leader may have let replicas into the ISR since we heard of it.
-        await office.machine.refresh(
+        await services.machine.refresh(
             key for key in led if self._decide(context.partitions[key]) is None
         )
-        await office.machine.move([*led, *followed], self._decide)
+        await services.machine.move([*led, *followed], self._decide)
         remaining = tuple(key for key in led if self._leads(broker.id, key))
         handed_over = [key for key in led if key not in set(remaining)]
-        office.teller.tell_roles(broker.id, handed_over)
-        office.teller.stop(
+        services.notifier.tell_roles(broker.id, handed_over)
+        services.notifier.stop(
             broker.id,
             [
                 StopReplicaPartition(key, self._leader_epoch(key), delete=False)
@@ -108,7 +110,7 @@ class Handovers:
                 if not self._leads(broker.id, key)
             ],
         )
-        office.teller.describe_replicas_of({broker.id})
+        services.notifier.describe_replicas_of({broker.id})
         logger.info(
             "broker_leaving broker=%d handed_over=%d followed=%d remaining=%d",
             broker.id,
@@ -119,13 +121,13 @@ class Handovers:
         return remaining
 
     def _decide(self, partition: Partition) -> StateWrite | None:
-        now = self._office.circumstances(partition)
-        return decide_handover(partition, self._office.context.leaving, now)
+        now = self._services.circumstances(partition)
+        return decide_handover(partition, self._services.context.leaving, now)
 
     def _leads(self, broker_id: int, key: TopicPartition) -> bool:
-        state = self._office.context.partitions[key].state
+        state = self._services.context.partitions[key].state
         return state is not None and state.leader == broker_id
 
     def _leader_epoch(self, key: TopicPartition) -> int:
-        state = self._office.context.partitions[key].state
+        state = self._services.context.partitions[key].state
         return -1 if state is None else state.leader_epoch

@@ -1,8 +1,8 @@
-"""The controller of a broker: one queue, one consumer task. It stands for election, reigns when it
-has won, and steps down when it must.
+"""The controller of a broker: one queue, one consumer task. The broker stands for election, is the
+controller once it has won, and steps down when it must.
 
 Watches and answers only put events into the queue. What an elected controller does with them is in
-`reign.py`; here is only who reigns, and when.
+`term.py`; here is only which broker is the controller, and when.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from pybroker.background import BackgroundTask
 from pybroker.coordinator.controller import election
+from pybroker.coordinator.controller.broker_notifier import ChannelFactory
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import (
     ControllerChanged,
@@ -25,9 +26,8 @@ from pybroker.coordinator.controller.events import (
     HandoverAsked,
     PoliciesChanged,
 )
-from pybroker.coordinator.controller.office import ControllerSettings
-from pybroker.coordinator.controller.reign import Reign
-from pybroker.coordinator.controller.telling import ChannelFactory
+from pybroker.coordinator.controller.services import ControllerSettings
+from pybroker.coordinator.controller.term import ControllerTerm
 from pybroker.coordinator.controller.writes import ControllerMoved
 from pybroker.errors import (
     BrokerError,
@@ -72,13 +72,13 @@ class Controller:
         self._settings = settings or ControllerSettings()
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
         self._queued: set[Event] = set()
-        self._reign: Reign | None = None
+        self._term: ControllerTerm | None = None
         self._office: Won | None = None
         self._office_generation = 0
         self._controller_id: int | None = None
         self.looked = asyncio.Event()
         """Set when it is known for the first time who is the controller, and if we are, when the
-        reign has begun."""
+        term has begun."""
         self._session_lost = False
         self._stopping = False
         self._task = BackgroundTask("controller")
@@ -91,12 +91,12 @@ class Controller:
     @property
     def is_active(self) -> bool:
         """Whether this broker is the controller, as far as it can know without asking."""
-        return self._reign is not None and not self._session_lost and not self._stopping
+        return self._term is not None and not self._session_lost and not self._stopping
 
     @property
     def epoch(self) -> int:
-        """The controller epoch of our reign; NO_CONTROLLER_EPOCH if we do not reign."""
-        return self._reign.won.epoch if self._reign is not None else NO_CONTROLLER_EPOCH
+        """Of the current term; NO_CONTROLLER_EPOCH if this broker is not the controller."""
+        return self._term.won.epoch if self._term is not None else NO_CONTROLLER_EPOCH
 
     @property
     def controller_id(self) -> int | None:
@@ -105,9 +105,9 @@ class Controller:
 
     @property
     def unclean_elections(self) -> int:
-        """Leaders that this controller has chosen outside the in-sync replicas, in all reigns."""
-        reign = self._reign
-        return self._unclean_before + (0 if reign is None else reign.context.unclean_elections)
+        """Leaders that this controller has chosen outside the in-sync replicas, in all terms."""
+        term = self._term
+        return self._unclean_before + (0 if term is None else term.context.unclean_elections)
 
     # ---- what others may ask
 
@@ -169,7 +169,7 @@ class Controller:
         self._enqueue(ControllerChanged())
 
     async def stop(self) -> None:
-        """Resign if we reign, and end; within `stop_timeout_s`. Idempotent."""
+        """Resign if this broker is the controller, and end; within `stop_timeout_s`. Idempotent."""
         self._stopping = True
         await self._task.stop()
         office = None if self._is_over() else self._office
@@ -227,8 +227,8 @@ class Controller:
             await self._look()
         elif isinstance(event, Deposed):
             await self._check_office()
-        elif self._reign is not None:
-            await self._reign.handle(event)
+        elif self._term is not None:
+            await self._term.handle(event)
 
     async def _look(self) -> None:
         """See who is the controller; stand for election if nobody is."""
@@ -236,7 +236,7 @@ class Controller:
             self._coord, self._broker_id, self._clock, self._node_changed
         )
         if isinstance(outcome, Won):
-            if self._reign is None or self._reign.won != outcome:
+            if self._term is None or self._term.won != outcome:
                 await self._step_down()
                 await self._begin(outcome)
             self._controller_id = self._broker_id
@@ -252,13 +252,13 @@ class Controller:
 
     async def _check_office(self) -> None:
         """A broker knows a newer controller. If we still hold the office, it is mistaken."""
-        if self._reign is not None:
+        if self._term is not None:
             await self._look()
 
     async def _begin(self, won: Won) -> None:
         logger.info("controller_elected broker=%d epoch=%d", won.broker_id, won.epoch)
         self._office, self._office_generation = won, self._coord.generation
-        reign = Reign(
+        term = ControllerTerm(
             self._coord,
             won,
             self._channels,
@@ -268,11 +268,11 @@ class Controller:
             self._enqueue,
         )
         try:
-            await reign.begin()
+            await term.begin()
         except BaseException:
-            await reign.close()
+            await term.close()
             raise
-        self._reign = reign
+        self._term = term
 
     def _is_over(self) -> bool:
         """Whether the session in which we were elected has ended."""
@@ -281,16 +281,16 @@ class Controller:
         )
 
     async def _step_down(self) -> None:
-        """Forget the reign; /controller is left alone."""
+        """Forget the term; /controller is left alone."""
         self._office = None
         for reply in self._awaited:
             if not reply.done():
                 reply.set_exception(_not_controller())
-        reign, self._reign = self._reign, None
-        if reign is not None:
-            self._unclean_before += reign.context.unclean_elections
-            logger.info("controller_steps_down epoch=%d", reign.won.epoch)
-            await reign.close()
+        term, self._term = self._term, None
+        if term is not None:
+            self._unclean_before += term.context.unclean_elections
+            logger.info("controller_steps_down epoch=%d", term.won.epoch)
+            await term.close()
 
     async def _begin_anew(self) -> None:
         office = self._office

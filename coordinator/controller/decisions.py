@@ -30,7 +30,7 @@ class Circumstances:
     `stale`: members of the ISR whose broker ended or started anew since it was known to be in sync:
     they have to leave, and may come back when they have caught up. `required`: how small the ISR
     may become before the high watermark stands still (min.insync.replicas, at most the number of
-    replicas). `unclean`: whether a replica may lead that may lack committed records. `reluctant`:
+    replicas). `unclean`: whether a replica may lead that may lack committed records. `yielding`:
     who would rather not lead.
     """
 
@@ -40,11 +40,11 @@ class Circumstances:
     stale: Collection[int] = ()
     required: int = 1
     unclean: bool = False
-    reluctant: Collection[int] = ()
+    yielding: Collection[int] = ()
 
     def in_order(self, replicas: Sequence[int]) -> Sequence[int]:
         """The replicas as they are to be asked whether they can lead."""
-        return sorted(replicas, key=lambda replica: replica in self.reluctant)
+        return sorted(replicas, key=lambda replica: replica in self.yielding)
 
     @property
     def in_sync_candidates(self) -> Collection[int]:

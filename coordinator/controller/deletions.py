@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.deletion import Deletion, remove_topic
 from pybroker.coordinator.controller.events import DeletionRequested, ReplicasDeleted
-from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.reading import read_deletion_requests
+from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.coordinator.controller.writes import Write
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ConnectionLoss, CoordError, NoNode
@@ -23,24 +23,27 @@ logger = logging.getLogger(__name__)
 
 
 class Deletions:
-    """Of one reign; changes the context's deletions. `look_at_topics` brings the context's topics
+    """Of one term; changes the context's deletions. `look_at_topics` brings the context's topics
     up to date and gives all names that exist."""
 
     def __init__(
-        self, office: Office, watch: Watch, look_at_topics: Callable[[], Awaitable[set[str]]]
+        self,
+        services: ControllerServices,
+        watch: Watch,
+        look_at_topics: Callable[[], Awaitable[set[str]]],
     ) -> None:
-        self._office = office
+        self._services = services
         self._watch = watch
         self._look_at_topics = look_at_topics
 
     @property
     def _context(self) -> ClusterContext:
-        return self._office.context
+        return self._services.context
 
     async def look(self) -> None:
         """Take up what is asked for."""
-        requested = await read_deletion_requests(self._office.coord, self._watch)
-        if not self._office.settings.delete_topic_enable:
+        requested = await read_deletion_requests(self._services.coord, self._watch)
+        if not self._services.settings.delete_topic_enable:
             await self._drop_requests(requested)
             return
         names = requested & self._context.topics.keys()
@@ -54,7 +57,7 @@ class Deletions:
         if not names:
             return
         logger.warning("topic_deletion_refused topics=%s", sorted(names))
-        outcomes = await self._office.writer.write_all(
+        outcomes = await self._services.writer.write_all(
             [Write((DeleteOp(paths.delete_topic(name)),)) for name in sorted(names)]
         )
         failed = [
@@ -62,18 +65,18 @@ class Deletions:
             for outcome in outcomes
             if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode)
         ]
-        self._office.retries.repeat_if(failed, DeletionRequested())
+        self._services.retries.repeat_if(failed, DeletionRequested())
 
     def begin(self, names: Iterable[str]) -> None:
         """Let the brokers forget these topics and remove their replicas."""
-        if not self._office.settings.delete_topic_enable:
+        if not self._services.settings.delete_topic_enable:
             return
         for name in sorted(set(names) - self._context.deletions.keys()):
             logger.info("topic_deletion_started topic=%s", name)
-            self._office.journal.deletion(name, done=False)
+            self._services.journal.deletion(name, done=False)
             assignment = self._context.topics[name].assignment
             self._context.deletions[name] = Deletion.begun(name, assignment, self._context.brokers)
-            self._office.teller.describe_now(self._context.partitions_of(name))
+            self._services.notifier.describe_now(self._context.partitions_of(name))
             self._stop_replicas(name, self._context.brokers)
 
     def stop_replicas_of(self, broker_ids: Collection[int]) -> None:
@@ -97,7 +100,7 @@ class Deletions:
             ]
             deletion = self._context.deletions[name]
             self._context.deletions[name] = deletion.expecting(broker_id, keys)
-            self._office.teller.stop(
+            self._services.notifier.stop(
                 broker_id,
                 [StopReplicaPartition(key, LEADER_DURING_DELETION, delete=True) for key in keys],
             )
@@ -123,15 +126,15 @@ class Deletions:
             deletion.finished()  # whoever drops a topic too early is told so here
             if await self._remove_topic(name):
                 logger.info("topic_deleted topic=%s", name)
-                self._office.journal.deletion(name, done=True)
+                self._services.journal.deletion(name, done=True)
                 self._context.drop_topic(name)
             else:
-                self._office.retries.removals = True
+                self._services.retries.removals = True
 
     async def _remove_topic(self, name: str) -> bool:
-        office, topic_id = self._office, self._context.topics[name].topic_id
+        services, topic_id = self._services, self._context.topics[name].topic_id
         try:
-            return await remove_topic(office.coord, office.writer, name, topic_id)
+            return await remove_topic(services.coord, services.writer, name, topic_id)
         except ConnectionLoss as error:
             logger.warning("topic_removal_interrupted topic=%s reason=%r", name, error)
             return False

@@ -7,8 +7,8 @@ from __future__ import annotations
 import logging
 
 from pybroker.coordinator.controller.events import IsrChanged
-from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.reading import read_each
+from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.coordinator.controller.suspects import Suspects
 from pybroker.coordinator.controller.writes import Write
 from pybroker.coordinator.zookeeper import paths, schemas
@@ -20,17 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 class IsrNotices:
-    """Of one reign."""
+    """Of one term."""
 
-    def __init__(self, office: Office, watch: Watch, suspects: Suspects) -> None:
-        self._office = office
+    def __init__(self, services: ControllerServices, watch: Watch, suspects: Suspects) -> None:
+        self._services = services
         self._suspects = suspects
         self._watch = watch
 
     async def find(self) -> list[str]:
         """The nodes of the notices that there are. Raises CoordError."""
         try:
-            names = await self._office.coord.children(paths.ISR_CHANGES, self._watch)
+            names = await self._services.coord.children(paths.ISR_CHANGES, self._watch)
         except NoNode:
             return []
         return [f"{paths.ISR_CHANGES}/{name}" for name in names]
@@ -44,26 +44,28 @@ class IsrNotices:
         if not nodes:
             return
         named = await read_each(self._read, nodes)
-        partitions = self._office.context.partitions
+        partitions = self._services.context.partitions
         keys = sorted({key for keys in named.values() for key in keys if key in partitions})
-        await self._office.machine.refresh(keys)
+        await self._services.machine.refresh(keys)
         await self._suspects.look(keys)
         logger.debug("isr_notices nodes=%d partitions=%d", len(nodes), len(keys))
         await self.remove(nodes)
 
     async def remove(self, nodes: list[str]) -> None:
         """Raises ControllerMoved, or SessionExpired. What cannot be removed now is later."""
-        outcomes = await self._office.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
+        outcomes = await self._services.writer.write_all(
+            [Write((DeleteOp(node),)) for node in nodes]
+        )
         failed = [
             outcome
             for outcome in outcomes
             if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode)
         ]
-        self._office.retries.repeat_if(failed, IsrChanged())
+        self._services.retries.repeat_if(failed, IsrChanged())
 
     async def _read(self, node: str) -> list[TopicPartition] | None:
         try:
-            return schemas.decode_partitions(node, (await self._office.coord.get(node))[0])
+            return schemas.decode_partitions(node, (await self._services.coord.get(node))[0])
         except NoNode:
             return None
         except MalformedNode as error:

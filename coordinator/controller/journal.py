@@ -7,7 +7,7 @@ controller look, see `events.py`) and `what`:
 - `state`: the state of `partition` was stored, for the `reason` that `partitions.Reason` names;
   `from` and `to` are states with `version`, the version of the state node, and `from` is null for a
   new partition;
-- `elected`, `steps-down`: a reign began or ended;
+- `elected`, `steps-down`: a term began or ended;
 - `brokers`: which brokers were `lost` and `started`;
 - `deletion`: the `topic` is being deleted, or (`done`) is gone;
 - `election-failed`: the node of Kafka's tools asked for the preferred leader of `partition`, which
@@ -35,7 +35,7 @@ Note = Callable[[Entry], None]
 
 
 class Journal:
-    """Of one reign. `event` is set to what the controller is dealing with."""
+    """Of one term. `event` is set to what the controller is dealing with."""
 
     def __init__(self, note: Note, won: Won, clock: Clock) -> None:
         self._note = note

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection
 
 from pybroker.coordinator.controller.events import ReplicasAccepted, ReplicasRefused
-from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.coordinator.controller.writes import Write
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.schemas import LogDirEvent
@@ -24,17 +24,17 @@ logger = logging.getLogger(__name__)
 
 
 class LogDirFailures:
-    """Of one reign; changes the context's failed directories and offline replicas."""
+    """Of one term; changes the context's failed directories and offline replicas."""
 
-    def __init__(self, office: Office, watch: Watch) -> None:
-        self._office = office
-        self._context = office.context
+    def __init__(self, services: ControllerServices, watch: Watch) -> None:
+        self._services = services
+        self._context = services.context
         self._watch = watch
 
     async def take(self) -> None:
         """Read and remove the notifications. Raises CoordError, ControllerMoved."""
         try:
-            names = await self._office.coord.children(paths.LOG_DIR_EVENTS, self._watch)
+            names = await self._services.coord.children(paths.LOG_DIR_EVENTS, self._watch)
         except NoNode:
             return
         nodes = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
@@ -48,25 +48,25 @@ class LogDirFailures:
             else:
                 logger.warning("replicas_changed broker=%d", broker_id)
                 await self._look_at(broker_id)
-            self._office.teller.tell_roles_again(broker_id)
+            self._services.notifier.tell_roles_again(broker_id)
         if nodes:
-            await self._office.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
+            await self._services.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
     async def _look_at(self, broker_id: int) -> None:
         """Take what that broker has stored of its replicas, and tell the leaders which do not know
         that it left their ISR; a partition that it does not lead any more gets another leader."""
-        office = self._office
+        services = self._services
         keys = [
             partition.topic_partition
             for partition in self._context.kept_partitions()
             if broker_id in partition.replicas
         ]
-        await office.machine.refresh(keys)
+        await services.machine.refresh(keys)
         for key in keys:
             # Also where it was read before: after another notice leaders are told nothing.
             if not self._counts_on(key, broker_id):
-                office.teller.changed_state(key)
-        await office.repair(key for key in keys if not self._is_led(key))
+                services.notifier.changed_state(key)
+        await services.repair(key for key in keys if not self._is_led(key))
 
     def _counts_on(self, key: TopicPartition, broker_id: int) -> bool:
         state = self._context.partitions[key].state
@@ -79,7 +79,7 @@ class LogDirFailures:
     async def _read(self, node: str) -> tuple[int, LogDirEvent]:
         """The broker, -1 if the node is gone or says nothing, and its reason."""
         try:
-            return schemas.decode_log_dir_event(node, (await self._office.coord.get(node))[0])
+            return schemas.decode_log_dir_event(node, (await self._services.coord.get(node))[0])
         except NoNode:
             return -1, LogDirEvent.DIRECTORY_FAILED
         except MalformedNode as error:
@@ -105,7 +105,7 @@ class LogDirFailures:
             if broker_id not in context.failed_log_dirs:
                 changed = {key for key in changed if self._has_another(key, broker_id)}
                 for key in changed:
-                    context.reluctant.setdefault(key, set()).add(broker_id)
+                    context.yielding.setdefault(key, set()).add(broker_id)
             offline.update(changed)
         if changed:
             name = type(event).__name__
@@ -120,7 +120,7 @@ class LogDirFailures:
         if state is None or state.leader != leader:
             return False
         others = {*self._context.hosts_of(partition)}.intersection(partition.replicas) - {leader}
-        others -= self._context.reluctant.get(key, set())
+        others -= self._context.yielding.get(key, set())
         if self._context.unclean_epochs.get(key) == state.leader_epoch:
             # It was chosen although it may lack records, and has not led yet: so may any other.
             return bool(others)
@@ -131,10 +131,10 @@ class LogDirFailures:
             partition = self._context.partitions.get(key)
             state = None if partition is None else partition.state
             if state is not None and state.leader == broker_id:
-                self._context.reluctant.get(key, set()).discard(broker_id)
+                self._context.yielding.get(key, set()).discard(broker_id)
 
     def _forget_reluctance(self, broker_ids: Collection[int]) -> None:
-        for brokers in self._context.reluctant.values():
+        for brokers in self._context.yielding.values():
             brokers.difference_update(broker_ids)
 
     def forget(self, broker_ids: Collection[int]) -> None:

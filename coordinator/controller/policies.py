@@ -46,7 +46,7 @@ def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
 
 
 class Policies:
-    """Of one reign."""
+    """Of one term."""
 
     def __init__(self, coord: Coord, policy_of: PolicyOf) -> None:
         self._coord = coord

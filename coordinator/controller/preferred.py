@@ -24,9 +24,9 @@ from pybroker.coordinator.controller.events import (
     ElectionType,
     PreferredElectionRequested,
 )
-from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.partitions import Partition, Reason, StateWrite
 from pybroker.coordinator.controller.request_nodes import read_request, remove_request
+from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import ErrorCode, MalformedNode
 from pybroker.model import NO_LEADER, TopicPartition
@@ -53,7 +53,7 @@ def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | N
     """The preferred replica leads, if it may and does not yet."""
     state = partition.state
     first = partition.replicas[0]
-    if state is None or state.leader == first or first in now.reluctant:
+    if state is None or state.leader == first or first in now.yielding:
         return None
     elected = leaders.preferred(partition.replicas, state, now.in_sync_candidates)
     if elected is None:
@@ -74,15 +74,15 @@ def is_needed(partition: Partition, election_type: ElectionType, hosts: Collecti
 
 
 class AskedElections:
-    """Of one reign."""
+    """Of one term."""
 
-    def __init__(self, office: Office, watch: Watch) -> None:
-        self._office = office
+    def __init__(self, services: ControllerServices, watch: Watch) -> None:
+        self._services = services
         self._watch = watch
 
     async def look(self) -> None:
         """Hold the elections that the node asks for, if there is one, and remove it."""
-        found = await read_request(self._office, paths.PREFERRED_ELECTION, self._watch)
+        found = await read_request(self._services, paths.PREFERRED_ELECTION, self._watch)
         if found is None:
             return
         data, stat = found
@@ -90,11 +90,11 @@ class AskedElections:
             asked = schemas.decode_partitions(paths.PREFERRED_ELECTION, data)
         except MalformedNode as error:
             logger.error("preferred_election_ignored reason=%s", error)
-            self._office.journal.election_ignored(str(error))
+            self._services.journal.election_ignored(str(error))
         else:
             self._note(await self.hold(ElectionType.PREFERRED, asked))
         await remove_request(
-            self._office, paths.PREFERRED_ELECTION, stat, PreferredElectionRequested()
+            self._services, paths.PREFERRED_ELECTION, stat, PreferredElectionRequested()
         )
 
     async def answer(self, event: ElectionAsked) -> None:
@@ -110,7 +110,7 @@ class AskedElections:
 
         Raises ControllerMoved, or CoordError.
         """
-        context, machine = self._office.context, self._office.machine
+        context, machine = self._services.context, self._services.machine
         held: Elections = {}
         needed: list[Partition] = []
         for key in dict.fromkeys(topic_partitions):
@@ -136,16 +136,16 @@ class AskedElections:
         return held
 
     def _decision(self, election_type: ElectionType) -> Callable[[Partition], StateWrite | None]:
-        office = self._office
+        services = self._services
 
         def preferred(partition: Partition) -> StateWrite | None:
-            return decide_preferred(partition, office.circumstances(partition))
+            return decide_preferred(partition, services.circumstances(partition))
 
         def unclean(partition: Partition) -> StateWrite | None:
-            hosts = office.context.hosts_of(partition)
+            hosts = services.context.hosts_of(partition)
             if not is_needed(partition, ElectionType.UNCLEAN, hosts):
                 return None
-            now = replace(office.circumstances(partition), unclean=True)
+            now = replace(services.circumstances(partition), unclean=True)
             return decide_repair(partition, now)
 
         return preferred if election_type is ElectionType.PREFERRED else unclean
@@ -153,7 +153,7 @@ class AskedElections:
     def _outcome(self, election_type: ElectionType, partition: Partition | None) -> Election:
         if partition is None:
             return _UNKNOWN
-        if is_needed(partition, election_type, self._office.context.hosts_of(partition)):
+        if is_needed(partition, election_type, self._services.context.hosts_of(partition)):
             code = _NOT_AVAILABLE[election_type]
             name = f"{election_type.name.lower()} election"
             message = f"Failed to elect leader for partition {partition.topic_partition} by {name}"
@@ -175,5 +175,5 @@ class AskedElections:
         if len(failed) > _FAILURES_TOLD_MAX:
             logger.warning("preferred_elections_failed partitions=%d", len(failed))
         for key, name in failed:
-            if key in self._office.context.partitions:  # others may be any number of names
-                self._office.journal.election_failed(key, name)
+            if key in self._services.context.partitions:  # others may be any number of names
+                self._services.journal.election_failed(key, name)

@@ -12,8 +12,8 @@ from typing import Final
 
 from pybroker.config.declaration import shortened
 from pybroker.coordinator.controller.events import ReassignmentRequested
-from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.request_nodes import read_request, remove_request
+from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import MalformedNode
 from pybroker.model import TopicPartition
@@ -31,17 +31,17 @@ _HOW_TO_GO_ON: Final = (
 
 
 class Reassignments:
-    """Of one reign."""
+    """Of one term."""
 
-    def __init__(self, office: Office, watch: Watch) -> None:
-        self._office = office
+    def __init__(self, services: ControllerServices, watch: Watch) -> None:
+        self._services = services
         self._watch = watch
 
     async def look(self) -> None:
         """Refuse what the node asks for, if there is one, and remove it. Raises ControllerMoved, or
         CoordError."""
         path = paths.REASSIGNMENTS
-        found = await read_request(self._office, path, self._watch)
+        found = await read_request(self._services, path, self._watch)
         if found is None:
             return
         data, stat = found
@@ -49,11 +49,11 @@ class Reassignments:
             self._refuse(schemas.decode_reassignment(path, data))
         except MalformedNode as error:
             logger.warning("reassignment_refused path=%s reason=%s", path, error)
-        await remove_request(self._office, path, stat, ReassignmentRequested())
+        await remove_request(self._services, path, stat, ReassignmentRequested())
 
     def _refuse(self, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
         """Warn of the partitions whose replicas differ from the requested ones."""
-        partitions = self._office.context.partitions
+        partitions = self._services.context.partitions
         refused = [
             f"{key}:[{shortened(','.join(map(str, replicas)))}]"
             for key, replicas in wanted.items()

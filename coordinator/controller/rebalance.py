@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from pybroker.coordinator.controller.events import RebalanceDue
-from pybroker.coordinator.controller.office import Office
 from pybroker.coordinator.controller.partitions import Partition, StateWrite
 from pybroker.coordinator.controller.preferred import decide_preferred
+from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -41,11 +41,11 @@ def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, li
 
 
 class Rebalance:
-    """Of one reign. Owns a timer, from `begin` to `close`."""
+    """Of one term. Owns a timer, from `begin` to `close`."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
-        self._settings = office.settings.rebalance
+    def __init__(self, services: ControllerServices) -> None:
+        self._services = services
+        self._settings = services.settings.rebalance
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -72,11 +72,11 @@ class Rebalance:
 
     async def _round(self, percentage: int) -> bool:
         """Whether another round would have something to do."""
-        context = self._office.context
+        context = self._services.context
         due = imbalanced(context.kept_partitions(), percentage)
         keys = [key for keys in due.values() for key in keys]
         # A leader may have let replicas into the ISR since we heard of it.
-        await self._office.machine.refresh(
+        await self._services.machine.refresh(
             [key for key in keys if self._decide(context.partitions[key]) is None]
         )
         known = [context.partitions[key] for key in keys]
@@ -91,7 +91,7 @@ class Rebalance:
             changed = partition.version != versions[partition.topic_partition]
             return None if changed else self._decide(partition)
 
-        await self._office.machine.move(list(versions), decide)
+        await self._services.machine.move(list(versions), decide)
         moved = sum(
             partition.state is not None and partition.state.leader == partition.replicas[0]
             for partition in map(context.partitions.__getitem__, versions)
@@ -102,9 +102,9 @@ class Rebalance:
         return moved > 0 and len(electable) > len(chosen)
 
     def _decide(self, partition: Partition) -> StateWrite | None:
-        return decide_preferred(partition, self._office.circumstances(partition))
+        return decide_preferred(partition, self._services.circumstances(partition))
 
     def _schedule(self, pause_s: float) -> None:
         self.close()
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(pause_s, self._office.enqueue, RebalanceDue())
+        self._timer = loop.call_later(pause_s, self._services.enqueue, RebalanceDue())

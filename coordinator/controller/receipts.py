@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReceiptBook:
-    """Of one reign."""
+    """Of one term."""
 
     def __init__(
         self, coord: Coord, writer: FencedWriter, context: ClusterContext, clock: Clock

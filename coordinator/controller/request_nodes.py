@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 
 from pybroker.coordinator.controller.events import Event
-from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.coordinator.controller.writes import Write
 from pybroker.errors import BadVersion, CoordError, NoNode, NotEmpty
 from pybroker.ports import DeleteOp, NodeStat, Watch
@@ -15,22 +15,26 @@ from pybroker.ports import DeleteOp, NodeStat, Watch
 logger = logging.getLogger(__name__)
 
 
-async def read_request(office: Office, path: str, watch: Watch) -> tuple[bytes, NodeStat] | None:
+async def read_request(
+    services: ControllerServices, path: str, watch: Watch
+) -> tuple[bytes, NodeStat] | None:
     """The content of the node, with its version; None if there is no such node. `watch` hears of
     the next one. Raises CoordError."""
-    if await office.coord.exists(path, watch) is None:
+    if await services.coord.exists(path, watch) is None:
         return None
     try:
-        return await office.coord.get(path)
+        return await services.coord.get(path)
     except NoNode:
         return None
 
 
-async def remove_request(office: Office, path: str, stat: NodeStat, again: Event) -> None:
+async def remove_request(
+    services: ControllerServices, path: str, stat: NodeStat, again: Event
+) -> None:
     """Remove the node, unless it asks for something else by now. `again` is the event that looks at
     it once more after a failure. Raises ControllerMoved, or CoordError."""
-    (outcome,) = await office.writer.write_all([Write((DeleteOp(path, stat.version),))])
+    (outcome,) = await services.writer.write_all([Write((DeleteOp(path, stat.version),))])
     if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
         logger.warning("request_not_removed path=%s reason=%r", path, outcome)
         if not isinstance(outcome, NotEmpty):  # a node with children is left to their owner
-            office.retries.repeat_if([outcome], again)
+            services.retries.repeat_if([outcome], again)

@@ -14,7 +14,7 @@ from pybroker.model import TopicPartition
 
 
 class Retries:
-    """Of one reign. Owns a timer, until `close`.
+    """Of one term. Owns a timer, until `close`.
 
     `partitions` are those whose state could not be stored; `removals`: whether nodes of a deleted
     topic could not be removed.

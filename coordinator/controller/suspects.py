@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pybroker.coordinator.controller.decisions import Circumstances, succeeded
 from pybroker.coordinator.controller.leaders import Elected
-from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.partition_state_machine import Decide
 from pybroker.coordinator.controller.partitions import Partition, Reason, StateWrite
 from pybroker.coordinator.controller.reading import read_each
-from pybroker.coordinator.controller.transitions import Decide
+from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.coordinator.zookeeper.claims import Claim, read_claim
 from pybroker.coordinator.zookeeper.registry import read_incarnation
 from pybroker.model import NO_TOPIC_ID, TopicPartition, is_orphaned
@@ -61,34 +61,34 @@ def decide_longest(
 
 
 class Suspects:
-    """Of one reign."""
+    """Of one term."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, services: ControllerServices) -> None:
+        self._services = services
 
     async def look_at_all(self) -> None:
         """As `look`. For when a broker is there whose claims are stored already."""
-        await self.look([each.topic_partition for each in self._office.context.kept_partitions()])
+        await self.look([each.topic_partition for each in self._services.context.kept_partitions()])
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
         """Elect where all is known. Raises ControllerMoved, or CoordError."""
-        office = self._office
+        services = self._services
         incarnations: dict[int, int] = {}
         for key in keys:
-            partition = office.context.partitions.get(key)
+            partition = services.context.partitions.get(key)
             if partition is None or partition.state is None or not is_orphaned(partition.state):
                 continue
             claims = await self._read(partition, incarnations)
-            await office.machine.move([key], self._decision(claims))
+            await services.machine.move([key], self._decision(claims))
 
     def _decision(self, claims: Mapping[int, Claim]) -> Decide:
-        return lambda each: decide_longest(each, claims, self._office.circumstances(each))
+        return lambda each: decide_longest(each, claims, self._services.circumstances(each))
 
     async def _read(self, partition: Partition, incarnations: dict[int, int]) -> dict[int, Claim]:
         """Those that hold; one for an earlier topic of the name may have been on its way when that
         was removed. `incarnations` are those that are known, and gets the others."""
-        key, coord = partition.topic_partition, self._office.coord
-        topic_id = self._office.context.topics[key.topic].topic_id
+        key, coord = partition.topic_partition, self._services.coord
+        topic_id = self._services.context.topics[key.topic].topic_id
 
         async def read(replica: int) -> Claim | None:
             claim = await read_claim(coord, key, replica)

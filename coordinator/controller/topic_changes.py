@@ -8,35 +8,37 @@ from collections.abc import Iterable
 from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.deletion import Deletion
 from pybroker.coordinator.controller.events import TopicChanged, TopicsChanged
-from pybroker.coordinator.controller.failover import Loader, Watches
-from pybroker.coordinator.controller.office import Office
+from pybroker.coordinator.controller.initializer import ControllerInitializer, Watches
 from pybroker.coordinator.controller.reading import read_topic_names, read_topics
+from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.model import TopicDescription, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 
 class TopicChanges:
-    """Of one reign; changes the context's topics."""
+    """Of one term; changes the context's topics."""
 
-    def __init__(self, office: Office, loader: Loader, watches: Watches) -> None:
-        self._office = office
+    def __init__(
+        self, services: ControllerServices, loader: ControllerInitializer, watches: Watches
+    ) -> None:
+        self._services = services
         self._loader = loader
         self._watches = watches
 
     @property
     def _context(self) -> ClusterContext:
-        return self._office.context
+        return self._services.context
 
     async def look(self) -> set[str]:
         """Take up topics that are new, forget those that are gone. Gives all names that exist."""
-        names = await read_topic_names(self._office.coord, self._watches.topics)
+        names = await read_topic_names(self._services.coord, self._watches.topics)
         self._context.damaged.intersection_update(names)
         for name in sorted(self._context.topics.keys() - names):
             self._forget(name)
         fresh = names - self._context.topics.keys()
         left_out = await self._loader.add_topics(fresh)
-        self._office.retries.repeat_if(left_out, TopicsChanged())
+        self._services.retries.repeat_if(left_out, TopicsChanged())
         await self._open(fresh & self._context.topics.keys())
         return names
 
@@ -48,12 +50,12 @@ class TopicChanges:
             for partition in self._context.partitions_of(name)
         ]
         for key in keys:
-            self._office.teller.changed_state(key)
-        await self._office.repair(keys)
+            self._services.notifier.changed_state(key)
+        await self._services.repair(keys)
 
     async def look_at(self, name: str) -> None:
         """The node of one topic has changed or is gone."""
-        nodes, damaged = await read_topics(self._office.coord, [name], self._watches.topic)
+        nodes, damaged = await read_topics(self._services.coord, [name], self._watches.topic)
         known = self._context.topics.get(name)
         node = nodes.get(name)
         if name in damaged:
@@ -69,7 +71,7 @@ class TopicChanges:
             await self.look()
             return
         identified = await self._loader.identify([node])
-        self._office.retries.repeat_if({name} - identified.keys(), TopicChanged(name))
+        self._services.retries.repeat_if({name} - identified.keys(), TopicChanged(name))
         if name in identified and name not in self._context.deletions:
             await self._grow(identified[name])
 
@@ -83,13 +85,13 @@ class TopicChanges:
             return
         logger.info("topic_grows topic=%s partitions=%d added=%d", name, len(merged), len(added))
         grown = TopicDescription(name, found.topic_id, merged)
-        await self._loader.grow_topic(grown, added)
-        self._office.teller.describe(added)
-        await self._office.repair(added)
+        await self._loader.expand_topic(grown, added)
+        self._services.notifier.describe(added)
+        await self._services.repair(added)
 
     def _forget(self, name: str) -> None:
         """The nodes of the topic are gone, whoever removed them: brokers forget it."""
         logger.info("topic_gone topic=%s", name)
         self._context.deletions[name] = Deletion(name)
-        self._office.teller.describe_now(self._context.partitions_of(name))
+        self._services.notifier.describe_now(self._context.partitions_of(name))
         self._context.drop_topic(name)

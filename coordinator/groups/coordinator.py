@@ -36,6 +36,7 @@ from pybroker.coordinator.groups.calls import (
     Synced,
     Ticket,
 )
+from pybroker.coordinator.groups.effects import Effects, Store, StoreAssignment, StoreReplacement
 from pybroker.coordinator.groups.group import Group, from_record
 from pybroker.coordinator.groups.member import MEMBER_BYTES
 from pybroker.coordinator.groups.offset_store import OffsetStore
@@ -49,9 +50,8 @@ from pybroker.coordinator.groups.records import (
     encode_group_key,
     encode_group_value,
 )
-from pybroker.coordinator.groups.seams import GroupFacts, Membership, Surroundings
+from pybroker.coordinator.groups.seams import GroupDependencies, GroupFacts, Membership
 from pybroker.coordinator.groups.states import GroupState
-from pybroker.coordinator.groups.turn import Store, StoreAssignment, StoreReplacement, Turn
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord, Timer
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedInput
 from pybroker.ports import KeyValue
@@ -75,14 +75,14 @@ class GroupCoordinator:
         context: ShardContext,
         offsets: OffsetStore,
         membership: Membership,
-        surroundings: Surroundings,
+        dependencies: GroupDependencies,
     ) -> None:
         self.offsets = offsets
         self.context = context
         self._membership = membership
-        self._config = surroundings.config
-        self._counters = surroundings.counters
-        self._take_room = surroundings.take_room
+        self._config = dependencies.config
+        self._counters = dependencies.counters
+        self._take_room = dependencies.take_room
         self._log_limit = LogLimit(context.clock, lines=NOTES_MAX)
         self._recorded: dict[str, RecordedGroup] = {}
         """What was replayed; empty once it is loaded."""
@@ -138,11 +138,11 @@ class GroupCoordinator:
         now = self.context.clock.monotonic()
         for group_id, stored in recorded.items():
             group = self._groups[group_id] = from_record(group_id, stored, now)
-            turn = self._turn()
+            effects = self._turn()
             if len(group.members) > self._config.group_max_size:
-                rebalance.prepare(group, turn, "it has more members than a group may have")
-            turn.has_new_members = True
-            self._carry_out(group, turn)
+                rebalance.prepare(group, effects, "it has more members than a group may have")
+            effects.has_new_members = True
+            self._carry_out(group, effects)
         self.context.call_later(
             self._config.offsets_retention_check_interval_ms / 1000, self._sweep_soon
         )
@@ -183,10 +183,10 @@ class GroupCoordinator:
                 return Joined(fault, call.member_id)
             self._take_room(size)  # many may have come meanwhile
         group = self._groups.setdefault(group_id, Group(group_id))
-        turn = self._turn()
+        effects = self._turn()
         ticket, future = self._wait()
-        join.join(group, call, ticket, turn)
-        self._carry_out(group, turn)
+        join.join(group, call, ticket, effects)
+        self._carry_out(group, effects)
         joined: Joined = await self._answer(ticket, future)
         if joined.error is ErrorCode.MEMBER_ID_REQUIRED:
             self._remember_given_out(group_id, joined.member_id)
@@ -198,10 +198,10 @@ class GroupCoordinator:
         if group is None:
             return Synced(ErrorCode.UNKNOWN_MEMBER_ID)
         self._take_room(sum(map(len, call.assignments.values())))
-        turn = self._turn()
+        effects = self._turn()
         ticket, future = self._wait()
-        sync.sync(group, call, ticket, turn)
-        self._carry_out(group, turn)
+        sync.sync(group, call, ticket, effects)
+        self._carry_out(group, effects)
         synced: Synced = await self._answer(ticket, future)
         return synced
 
@@ -218,9 +218,9 @@ class GroupCoordinator:
             return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
         if group.state is GroupState.DEAD:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group is being deleted")
-        turn = self._turn()
-        answers = leave.leave(group, leaving, turn)
-        self._carry_out(group, turn)
+        effects = self._turn()
+        answers = leave.leave(group, leaving, effects)
+        self._carry_out(group, effects)
         return answers
 
     def may_commit(
@@ -301,9 +301,9 @@ class GroupCoordinator:
 
     # steps
 
-    def _turn(self) -> Turn:
+    def _turn(self) -> Effects:
         clock = self.context.clock
-        return Turn(clock.monotonic(), clock.wall_ms(), self._config, self._new_id)
+        return Effects(clock.monotonic(), clock.wall_ms(), self._config, self._new_id)
 
     def _new_id(self, prefix: str) -> str:
         suffix = uuid.UUID(bytes=self.context.rng.randbytes(16), version=4)
@@ -320,18 +320,18 @@ class GroupCoordinator:
         finally:
             self._waiting.pop(ticket, None)
 
-    def _carry_out(self, group: Group, turn: Turn) -> None:
+    def _carry_out(self, group: Group, effects: Effects) -> None:
         """Do what a decision asks for, and what follows when that fails."""
-        while turn.stores:
-            self._store(group, turn.stores.pop(0), turn)
-        for note in turn.notes:
+        while effects.stores:
+            self._store(group, effects.stores.pop(0), effects)
+        for note in effects.notes:
             self._say(logging.INFO, note)
-        self._counters.completed_rebalances += turn.rebalances
-        for ticket, answer in turn.answers:
+        self._counters.completed_rebalances += effects.rebalances
+        for ticket, answer in effects.answers:
             future = self._waiting.get(ticket)
             if future is not None and not future.done():
                 future.set_result(answer)
-        if turn.has_new_members:
+        if effects.has_new_members:
             self._membership.members_changed(overview.describe(group))
         if group.is_forgettable and group.group_id not in self._in_log:
             self._forget(group)
@@ -346,16 +346,16 @@ class GroupCoordinator:
         elif left_out == 0:
             log.log(level, "%s", text)
 
-    def _store(self, group: Group, store: Store, turn: Turn) -> None:
+    def _store(self, group: Group, store: Store, effects: Effects) -> None:
         record = KeyValue(encode_group_key(group.group_id), encode_group_value(store.record))
         try:
             end = self.context.append([record])
         except BrokerError as error:
             self._say(logging.WARNING, f"group not stored group={group.group_id} error={error}")
             if isinstance(store, StoreAssignment):
-                sync.appended_or_not(group, store, error.code, turn)
+                sync.appended_or_not(group, store, error.code, effects)
             elif isinstance(store, StoreReplacement):
-                join.refused(group, store, error.code, turn)
+                join.refused(group, store, error.code, effects)
             return
         self._begin(self._when_committed(group, store, end))
 
@@ -370,12 +370,12 @@ class GroupCoordinator:
                 return
             self._say(logging.WARNING, f"group not committed group={group.group_id} error={error}")
             code = self._code_of_uncommitted()
-        turn = self._turn()
+        effects = self._turn()
         if isinstance(store, StoreAssignment):
-            sync.appended_or_not(group, store, code, turn)
+            sync.appended_or_not(group, store, code, effects)
         elif isinstance(store, StoreReplacement):
-            join.stored(group, store, code, turn)
-        self._carry_out(group, turn)
+            join.stored(group, store, code, effects)
+        self._carry_out(group, effects)
 
     def _code_of_uncommitted(self) -> ErrorCode:
         """Members join again here, unless another broker may coordinate them: who is cut off from
@@ -412,9 +412,9 @@ class GroupCoordinator:
             group = self._groups.get(oldest[0])
             if group is not None and oldest[1] in group.pending:
                 group.remove(oldest[1])
-                turn = self._turn()
-                rebalance.try_complete(group, turn)
-                self._carry_out(group, turn)
+                effects = self._turn()
+                rebalance.try_complete(group, effects)
+                self._carry_out(group, effects)
 
     def _check_not_ended(self) -> None:
         if self._has_ended:
@@ -440,11 +440,11 @@ class GroupCoordinator:
 
     def _look_at(self, group: Group, due: float) -> None:
         del self._timers[group.group_id]
-        turn = self._turn()
-        if turn.now - due > LATE_S:
-            expiry.begin_anew(group, turn)
-        expiry.expire(group, turn)
-        self._carry_out(group, turn)
+        effects = self._turn()
+        if effects.now - due > LATE_S:
+            expiry.begin_anew(group, effects)
+        expiry.expire(group, effects)
+        self._carry_out(group, effects)
 
     def _sweep_soon(self) -> None:
         self._begin(self._sweep())

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 from pybroker.coordinator.groups import rebalance
 from pybroker.coordinator.groups.calls import NO_MEMBER_ID, Identity
+from pybroker.coordinator.groups.effects import Effects
 from pybroker.coordinator.groups.group import Group
-from pybroker.coordinator.groups.turn import Turn
 from pybroker.errors import ErrorCode
 
 
-def leave(group: Group, leaving: Sequence[Identity], turn: Turn) -> list[ErrorCode]:
+def leave(group: Group, leaving: Sequence[Identity], effects: Effects) -> list[ErrorCode]:
     """One answer for each; not for a group that is Dead. The others rebalance once."""
-    answers = [_leave(group, who, turn) for who in leaving]
+    answers = [_leave(group, who, effects) for who in leaving]
     if ErrorCode.NONE in answers:
-        rebalance.go_on_without(group, turn, "members have left")
+        rebalance.go_on_without(group, effects, "members have left")
     return answers
 
 
-def _leave(group: Group, who: Identity, turn: Turn) -> ErrorCode:
+def _leave(group: Group, who: Identity, effects: Effects) -> ErrorCode:
     member_id: str | None = who.member_id
     if who.member_id == NO_MEMBER_ID:
         member_id = None if who.instance_id is None else group.static.get(who.instance_id)
@@ -33,5 +33,5 @@ def _leave(group: Group, who: Identity, turn: Turn) -> ErrorCode:
         if fault is not ErrorCode.NONE:
             return fault
     assert member_id is not None
-    rebalance.take_out(group, turn, group.members[member_id], "it has left")
+    rebalance.take_out(group, effects, group.members[member_id], "it has left")
     return ErrorCode.NONE

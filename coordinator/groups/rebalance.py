@@ -3,85 +3,85 @@
 from __future__ import annotations
 
 from pybroker.coordinator.groups.calls import NO_MEMBER_ID, Joined, Synced
+from pybroker.coordinator.groups.effects import Effects, StoreEmpty
 from pybroker.coordinator.groups.group import Group
 from pybroker.coordinator.groups.member import Member
 from pybroker.coordinator.groups.states import GroupState
-from pybroker.coordinator.groups.turn import StoreEmpty, Turn
 from pybroker.errors import ErrorCode
 
 CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
 
 
-def prepare(group: Group, turn: Turn, why: str) -> None:
+def prepare(group: Group, effects: Effects, why: str) -> None:
     """Begin a rebalance, unless one is being prepared already. An empty group waits a while for
     others to come; else it goes on as soon as all have joined."""
     if group.state not in CAN_REBALANCE:
         return
     if group.state is GroupState.COMPLETING_REBALANCE:
-        spread(group, turn, ErrorCode.REBALANCE_IN_PROGRESS)
+        spread(group, effects, ErrorCode.REBALANCE_IN_PROGRESS)
     group.owes_sync.clear()
     group.sync_deadline = None
     group.is_storing = False
     timeout_s = group.rebalance_timeout_s
     if group.state is GroupState.EMPTY:
-        delay_s = turn.config.group_initial_rebalance_delay_ms / 1000
+        delay_s = effects.config.group_initial_rebalance_delay_ms / 1000
         group.initial_rest_s = max(timeout_s - delay_s, 0.0)
         group.was_extended = False
-        group.join_deadline = turn.now + delay_s
+        group.join_deadline = effects.now + delay_s
     else:
         group.initial_rest_s = None
-        group.join_deadline = turn.now + timeout_s
-    group.move_to(GroupState.PREPARING_REBALANCE, turn.wall_ms)
-    turn.note(group, "rebalances", generation=group.generation, reason=why)
-    try_complete(group, turn)
+        group.join_deadline = effects.now + timeout_s
+    group.move_to(GroupState.PREPARING_REBALANCE, effects.wall_ms)
+    effects.note(group, "rebalances", generation=group.generation, reason=why)
+    try_complete(group, effects)
 
 
-def try_complete(group: Group, turn: Turn) -> None:
+def try_complete(group: Group, effects: Effects) -> None:
     """Go on if nobody is left to wait for. The initial delay is always waited out."""
     if group.state is not GroupState.PREPARING_REBALANCE or group.initial_rest_s is not None:
         return
     if group.everybody_joined:
-        complete(group, turn)
+        complete(group, effects)
 
 
-def expired(group: Group, turn: Turn) -> None:
+def expired(group: Group, effects: Effects) -> None:
     """The time to join is over, or the initial delay: it goes on while newcomers come, at most
     until the rebalance timeout."""
     if group.was_extended and group.initial_rest_s:
-        delay_s = min(turn.config.group_initial_rebalance_delay_ms / 1000, group.initial_rest_s)
+        delay_s = min(effects.config.group_initial_rebalance_delay_ms / 1000, group.initial_rest_s)
         group.initial_rest_s -= delay_s
         group.was_extended = False
-        group.join_deadline = turn.now + delay_s
+        group.join_deadline = effects.now + delay_s
         return
-    complete(group, turn)
+    complete(group, effects)
 
 
-def complete(group: Group, turn: Turn) -> None:
+def complete(group: Group, effects: Effects) -> None:
     """The next generation, of those who have joined. Static members that have not are kept as long
     as their session lasts; if nobody else is there, nothing happens until then."""
     for member in [*group.members.values()]:
         if member.join is None and not member.is_static:
-            take_out(group, turn, member, "it did not join again in time")
+            take_out(group, effects, member, "it did not join again in time")
     if group.members and not _has_joined_leader(group):
         group.initial_rest_s = None
-        group.join_deadline = turn.now + group.rebalance_timeout_s
+        group.join_deadline = effects.now + group.rebalance_timeout_s
         return
     group.join_deadline = group.initial_rest_s = None
     group.was_extended = False
     group.generation += 1
     if not group.members:
-        _become_empty(group, turn)
+        _become_empty(group, effects)
         return
     group.protocol = group.elected_protocol()
-    group.move_to(GroupState.COMPLETING_REBALANCE, turn.wall_ms)
-    turn.note(group, "begins", generation=group.generation, members=len(group.members))
-    group.sync_deadline = turn.now + group.rebalance_timeout_s
+    group.move_to(GroupState.COMPLETING_REBALANCE, effects.wall_ms)
+    effects.note(group, "begins", generation=group.generation, members=len(group.members))
+    group.sync_deadline = effects.now + group.rebalance_timeout_s
     group.owes_sync = set(group.members)
     for member in group.members.values():
         if member.join is not None:
-            turn.answer(member.join, joined(group, member))
+            effects.answer(member.join, joined(group, member))
             member.join = None
-        member.heard(turn.now)
+        member.heard(effects.now)
         member.is_new = False
 
 
@@ -101,16 +101,16 @@ def joined(group: Group, member: Member) -> Joined:
     )
 
 
-def spread(group: Group, turn: Turn, error: ErrorCode) -> None:
+def spread(group: Group, effects: Effects, error: ErrorCode) -> None:
     """Answer all who wait for their assignments, with an error or with what they have."""
     for member in group.members.values():
         if error is not ErrorCode.NONE:
             member.assignment = b""
         if member.sync is None:
             continue
-        turn.answer(member.sync, synced(group, member) if not error else Synced(error))
+        effects.answer(member.sync, synced(group, member) if not error else Synced(error))
         member.sync = None
-        member.heard(turn.now)
+        member.heard(effects.now)
 
 
 def synced(group: Group, member: Member) -> Synced:
@@ -118,30 +118,32 @@ def synced(group: Group, member: Member) -> Synced:
     return Synced(ErrorCode.NONE, member.assignment, group.protocol_type, group.protocol)
 
 
-def take_out(group: Group, turn: Turn, member: Member, why: str) -> None:
+def take_out(group: Group, effects: Effects, member: Member, why: str) -> None:
     """Remove a member; whatever it waits for, it is none any more."""
     group.remove(member.member_id)
-    dismiss(turn, member, ErrorCode.UNKNOWN_MEMBER_ID)
-    turn.note(group, "removes", member=member.member_id, reason=why)
-    turn.has_new_members = True
+    dismiss(effects, member, ErrorCode.UNKNOWN_MEMBER_ID)
+    effects.note(group, "removes", member=member.member_id, reason=why)
+    effects.has_new_members = True
 
 
-def dismiss(turn: Turn, member: Member, error: ErrorCode, member_id: str = NO_MEMBER_ID) -> None:
+def dismiss(
+    effects: Effects, member: Member, error: ErrorCode, member_id: str = NO_MEMBER_ID
+) -> None:
     """Answer what the member waits for with an error."""
     if member.join is not None:
-        turn.answer(member.join, Joined(error, member_id))
+        effects.answer(member.join, Joined(error, member_id))
         member.join = None
     if member.sync is not None:
-        turn.answer(member.sync, Synced(error))
+        effects.answer(member.sync, Synced(error))
         member.sync = None
 
 
-def go_on_without(group: Group, turn: Turn, why: str) -> None:
+def go_on_without(group: Group, effects: Effects, why: str) -> None:
     """Somebody is gone: the others rebalance, or wait for one less."""
     if group.state is GroupState.PREPARING_REBALANCE:
-        try_complete(group, turn)
+        try_complete(group, effects)
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
-        prepare(group, turn, why)
+        prepare(group, effects, why)
 
 
 def _has_joined_leader(group: Group) -> bool:
@@ -154,9 +156,9 @@ def _has_joined_leader(group: Group) -> bool:
     return group.members[group.leader].join is not None
 
 
-def _become_empty(group: Group, turn: Turn) -> None:
+def _become_empty(group: Group, effects: Effects) -> None:
     group.protocol = None
     group.leader = None
-    group.move_to(GroupState.EMPTY, turn.wall_ms)
-    turn.note(group, "is empty", generation=group.generation)
-    turn.stores.append(StoreEmpty(group.recorded({}, turn.wall_ms)))
+    group.move_to(GroupState.EMPTY, effects.wall_ms)
+    effects.note(group, "is empty", generation=group.generation)
+    effects.stores.append(StoreEmpty(group.recorded({}, effects.wall_ms)))

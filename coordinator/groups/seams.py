@@ -44,7 +44,7 @@ def _has_room(size: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class GroupDependencies:
     """What all shards of a broker share."""
 
     config: BrokerConfig = field(default_factory=BrokerConfig)

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from pybroker.coordinator.groups import rebalance
 from pybroker.coordinator.groups.calls import Identity, Sync, Synced, Ticket
+from pybroker.coordinator.groups.effects import Effects, StoreAssignment
 from pybroker.coordinator.groups.group import Group
 from pybroker.coordinator.groups.states import GroupState
-from pybroker.coordinator.groups.turn import StoreAssignment, Turn
 from pybroker.errors import ErrorCode
 
 
-def sync(group: Group, call: Sync, ticket: Ticket, turn: Turn) -> None:
+def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
     """Decide about a sync. It is answered now or later, but it is."""
     fault = _fault_of(group, call)
     if fault is not ErrorCode.NONE:
-        turn.answer(ticket, Synced(fault))
+        effects.answer(ticket, Synced(fault))
         return
     member = group.members[call.member_id]
     group.owes_sync.discard(call.member_id)
     if not group.owes_sync:
         group.sync_deadline = None
     if group.state is GroupState.STABLE:
-        member.heard(turn.now)
-        turn.answer(ticket, rebalance.synced(group, member))
+        member.heard(effects.now)
+        effects.answer(ticket, rebalance.synced(group, member))
         return
     if member.sync is not None:
-        turn.answer(member.sync, Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+        effects.answer(member.sync, Synced(ErrorCode.REBALANCE_IN_PROGRESS))
     member.sync = ticket
     if group.leader == call.member_id and not group.is_storing:
-        _hand_over(group, call, turn)
+        _hand_over(group, call, effects)
 
 
-def appended_or_not(group: Group, store: StoreAssignment, error: ErrorCode, turn: Turn) -> None:
+def appended_or_not(
+    group: Group, store: StoreAssignment, error: ErrorCode, effects: Effects
+) -> None:
     """The assignment is committed, or could not be stored, or nobody knows whether it is: then
     all join again. By then the group may be past that generation."""
     record = store.record
@@ -39,16 +41,16 @@ def appended_or_not(group: Group, store: StoreAssignment, error: ErrorCode, turn
         return
     group.is_storing = False
     if error is not ErrorCode.NONE:
-        rebalance.spread(group, turn, error)
-        rebalance.prepare(group, turn, f"its assignment could not be stored ({error.name})")
+        rebalance.spread(group, effects, error)
+        rebalance.prepare(group, effects, f"its assignment could not be stored ({error.name})")
         return
     for given in record.members:
         member = group.members.get(given.member_id)
         if member is not None:
             member.assignment = given.assignment
-    group.move_to(GroupState.STABLE, turn.wall_ms)
-    turn.has_new_members = True
-    rebalance.spread(group, turn, ErrorCode.NONE)
+    group.move_to(GroupState.STABLE, effects.wall_ms)
+    effects.has_new_members = True
+    rebalance.spread(group, effects, ErrorCode.NONE)
 
 
 def _fault_of(group: Group, call: Sync) -> ErrorCode:
@@ -68,10 +70,10 @@ def _fault_of(group: Group, call: Sync) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _hand_over(group: Group, call: Sync, turn: Turn) -> None:
+def _hand_over(group: Group, call: Sync, effects: Effects) -> None:
     left_out = [member_id for member_id in group.members if member_id not in call.assignments]
     if left_out:
-        turn.note(group, "gives nothing to some", members=len(left_out))
+        effects.note(group, "gives nothing to some", members=len(left_out))
     group.is_storing = True
-    turn.rebalances += 1
-    turn.stores.append(StoreAssignment(group.recorded(call.assignments, turn.wall_ms)))
+    effects.rebalances += 1
+    effects.stores.append(StoreAssignment(group.recorded(call.assignments, effects.wall_ms)))

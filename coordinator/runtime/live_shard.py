@@ -55,7 +55,7 @@ class Fence(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings(Generic[C]):
+class ShardDependencies(Generic[C]):
     """What all shards of a broker share."""
 
     make: Callable[[ShardContext], C]
@@ -78,7 +78,7 @@ class Surroundings(Generic[C]):
 class LiveShard(Generic[C]):
     """The `ShardContext` of a real broker. Made when the broker begins to lead."""
 
-    def __init__(self, source: PartitionLog, around: Surroundings[C]) -> None:
+    def __init__(self, source: PartitionLog, around: ShardDependencies[C]) -> None:
         self._source = source
         self._around = around
         self._key = source.topic_partition

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from pybroker.applog.rate_limit import LogLimit
-from pybroker.coordinator.runtime.live_shard import Fence, LiveShard, Phase, Surroundings
+from pybroker.coordinator.runtime.live_shard import Fence, LiveShard, Phase, ShardDependencies
 from pybroker.coordinator.runtime.refusals import not_coordinator
 from pybroker.coordinator.runtime.replay import Replay
 from pybroker.coordinator.runtime.shard import Coordinator, ShardContext
@@ -73,7 +73,7 @@ class Shards(Generic[C]):
         self.load_times = LoadTimes()
         self._open_log = open_log
         self._is_fenced = is_fenced
-        self._around = Surroundings(
+        self._around = ShardDependencies(
             make=make,
             fence=fence,
             clock=clock,

@@ -16,9 +16,9 @@ from pybroker.admin.view import Rooms, SessionWatch
 from pybroker.applog.rate_limit import LogLimit
 from pybroker.broker.controlled_shutdown import ControlledShutdown, asking_controller
 from pybroker.broker.controller_journal import ControllerJournal
-from pybroker.broker.environment import World
+from pybroker.broker.environment import BrokerEnvironment
 from pybroker.broker.group_coordination import CoordinationRooms, GroupCoordination
-from pybroker.broker.leader_discovery import new_hearsay
+from pybroker.broker.leader_discovery import new_discovery
 from pybroker.broker.lifecycle import Lifecycle, Service
 from pybroker.broker.live_config import LiveConfig
 from pybroker.broker.log_directory_failures import DirectoryFailures
@@ -29,8 +29,8 @@ from pybroker.broker.start_steps import settle_replicas, wait_for_cluster, wait_
 from pybroker.broker.topic_logs import read_log_configs
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.controller import Controller
-from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.controller.policies import policy_of
+from pybroker.coordinator.controller.services import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
 from pybroker.coordinator.zookeeper import registry
 from pybroker.coordinator.zookeeper.asking_again import asked_again
@@ -83,7 +83,7 @@ class BrokerApp:
         cluster_id: str,
         advertised: Callable[[BrokerConfig], tuple[Endpoint, ...]],
         logs: LogManager,
-        world: World,
+        env: BrokerEnvironment,
         lost: Callable[[str], None],
     ) -> None:
         self._config = config
@@ -91,50 +91,50 @@ class BrokerApp:
         self._broker = Broker(broker_id, advertised(config), rack=config.broker_rack)
         self._cluster_id = cluster_id
         self._logs = logs
-        self._world = world
+        self._env = env
         self._lifecycle = Lifecycle()
         self.metadata = MetadataView()
         self._registered = self._broker
         self._fetchers = self._new_fetchers()
         self.replicas = self._new_replicas()
-        end_logs_last(self._lifecycle, logs, world.blocking, self.replicas)
-        self._claims = Claims(world.coord, self.replicas, self._incarnation)
+        end_logs_last(self._lifecycle, logs, env.blocking, self.replicas)
+        self._claims = Claims(env.coord, self.replicas, self._incarnation)
         self._isr_changes = IsrChanges(
-            coord=world.coord, replicas=self.replicas, clock=world.clock, metrics=world.metrics
+            coord=env.coord, replicas=self.replicas, clock=env.clock, metrics=env.metrics
         )
         self._suspects = SuspectReplicas(broker_id, logs.suspects())
         self._commands = self._new_commands()
-        self.journal = ControllerJournal(logs.directories[0], world.disk, world.blocking)
+        self.journal = ControllerJournal(logs.directories[0], env.disk, env.blocking)
         self.controller = self._new_controller()
         self.live = self._live_config()
-        self._mover = ReplicaMover(logs=logs, replicas=self.replicas, blocking=world.blocking)
+        self._mover = ReplicaMover(logs=logs, replicas=self.replicas, blocking=env.blocking)
         self._directory_failures = DirectoryFailures(
-            coord=world.coord, broker_id=broker_id, logs=logs, replicas=self.replicas, lost=lost
+            coord=env.coord, broker_id=broker_id, logs=logs, replicas=self.replicas, lost=lost
         )
         self.quarantine = self._new_quarantine()
         self._membership = self._new_membership(lost)
-        self._hearsay = new_hearsay(config, broker_id, self.metadata, self.replicas, world.clock)
+        self._discovery = new_discovery(config, broker_id, self.metadata, self.replicas, env.clock)
         self.standing = self._new_standing()
-        self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=world.blocking)
+        self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=env.blocking)
         self._full_disks = FullDisks(
-            logs=logs, replicas=self.replicas, blocking=world.blocking, clock=world.clock
+            logs=logs, replicas=self.replicas, blocking=env.blocking, clock=env.clock
         )
         self._housekeeping = self._new_housekeeping()
         self._scrubber = self._new_scrubber()
         self.replicas.on_suspicion = self._scrubber.suspect
-        self._producer_ids = ProducerIds(world.coord, broker_id)
-        self._log_limit = LogLimit(world.clock)
+        self._producer_ids = ProducerIds(env.coord, broker_id)
+        self._log_limit = LogLimit(env.clock)
         self._topics = self._topic_admin()
-        self._offsets = LateSession(world.connect_offsets)
+        self._offsets = LateSession(env.connect_offsets)
         self.groups = self._new_groups()
         self.dispatcher = Dispatcher(self._services(cluster_id))
         self._gate = Gate(self.dispatcher.answer)
-        self._metering = Metering(self._gate.answer, world.metrics.requests, world.clock)
+        self._metering = Metering(self._gate.answer, env.metrics.requests, env.clock)
         self._server = self._new_server()
         self._session = SessionWatch()
-        world.coord.add_listener(self._session.heard)
+        env.coord.add_listener(self._session.heard)
         self._controlled_shutdown = self._new_controlled_shutdown()
-        world.coord.add_listener(self._controlled_shutdown.heard)
+        env.coord.add_listener(self._controlled_shutdown.heard)
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
         """Accept connections on `sockets` (listener name -> bound socket), join the cluster, wait
@@ -147,7 +147,7 @@ class BrokerApp:
             raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
         await self._start_services()
         await wait_for_cluster(self.metadata, self.controller, self._broker.id)
-        await wait_for_topics(self.metadata, self._world.coord, existing)
+        await wait_for_topics(self.metadata, self._env.coord, existing)
         self._gate.open()
         self._metering.answering = self.dispatcher.answer
 
@@ -160,14 +160,14 @@ class BrokerApp:
     async def _join(self, sockets: Mapping[str, socket.socket]) -> Collection[str]:
         """Start what the broker needs to be registered, and register; gives the names of the
         existing topics. Raises StartupError, CoordError, MalformedNode."""
-        coord, limit_s = self._world.coord, self._config.zookeeper_wait_ms / 1000
-        again = partial(asked_again, clock=self._world.clock, limit_s=limit_s)
+        coord, limit_s = self._env.coord, self._config.zookeeper_wait_ms / 1000
+        again = partial(asked_again, clock=self._env.clock, limit_s=limit_s)
         start, push = self._lifecycle.start, self._lifecycle.push
         # Begun by the first request that needs them.
         push("offsets-session", self._offsets.close)
         push("producer-ids", self._producer_ids.close)
         await start("group-commit", self._group_commit.start, self._group_commit.stop)
-        settle = partial(settle_replicas, coord, self._broker.id, self._world.clock)
+        settle = partial(settle_replicas, coord, self._broker.id, self._env.clock)
         existing = await again("replicas", partial(settle, self._logs, self.quarantine))
         follow = partial(again, "configuration", self.live.start)
         await start("configuration", follow, self.live.stop)
@@ -187,7 +187,7 @@ class BrokerApp:
             ("controller-journal", self.journal),
             ("controller", self.controller),
             # Hears of the standing.
-            ("hearsay", self._hearsay),
+            ("discovery", self._discovery),
             ("standing", self.standing),
             ("directory-failures", self._directory_failures),
             ("quarantine", self.quarantine),
@@ -216,7 +216,7 @@ class BrokerApp:
         """Let others lead what this broker leads."""
         if self._membership.is_registered:
             self.groups.hand_over()
-            self.replicas.reluctance.leaves = True
+            self.replicas.leadership_yield.leaves = True
             await self._controlled_shutdown.run()
 
     def rooms(self) -> Rooms:
@@ -228,7 +228,7 @@ class BrokerApp:
             metadata=self.metadata,
             controller=self.controller,
             logs=self._logs,
-            metrics=self._world.metrics,
+            metrics=self._env.metrics,
             session=self._session,
             groups=self.groups.numbers,
             progress=self.groups.lags.report,
@@ -252,14 +252,14 @@ class BrokerApp:
 
     async def _register(self) -> Broker:
         registered = await registry.register_broker(
-            self._world.coord,
+            self._env.coord,
             self._broker,
-            clock=self._world.clock,
+            clock=self._env.clock,
             session_timeout_ms=self._config.zookeeper_session_timeout_ms,
-            earlier_session_ids=self._world.earlier_session_ids(),
+            earlier_session_ids=self._env.earlier_session_ids(),
         )
         self._registered = registered
-        await self._world.blocking.run(self._logs.record_incarnation, registered.incarnation)
+        await self._env.blocking.run(self._logs.record_incarnation, registered.incarnation)
         self._directory_failures.registered()
         return registered
 
@@ -267,12 +267,12 @@ class BrokerApp:
         replicas = ReplicaManager(
             broker_id=self._broker.id,
             logs=self._logs,
-            blocking=self._world.blocking,
-            clock=self._world.clock,
+            blocking=self._env.blocking,
+            clock=self._env.clock,
             topic_configs=self._topic_log_configs,
             fetches=Purgatory(),
             produces=Purgatory(),
-            metrics=self._world.metrics,
+            metrics=self._env.metrics,
             fetchers=self._fetchers,
             exists=self.metadata.exists,
         )
@@ -281,16 +281,16 @@ class BrokerApp:
 
     def _new_controller(self) -> Controller:
         return Controller(
-            coord=self._world.coord,
+            coord=self._env.coord,
             broker_id=self._broker.id,
-            clock=self._world.clock,
-            rng=self._world.rng,
+            clock=self._env.clock,
+            rng=self._env.rng,
             channels=self._channel,
             settings=ControllerSettings(
                 delete_topic_enable=self._config.delete_topic_enable,
                 rebalance=RebalanceSettings.of(self._config),
                 journal=self.journal.note,
-                elections=self._world.metrics.elections,
+                elections=self._env.metrics.elections,
                 policy_of=lambda overrides: policy_of(self.live.current, overrides),
             ),
         )
@@ -307,7 +307,7 @@ class BrokerApp:
         )
 
     def _new_membership(self, lost: Callable[[str], None]) -> Membership:
-        coord, clock = self._world.coord, self._world.clock
+        coord, clock = self._env.coord, self._env.clock
         return Membership(
             coord=coord,
             register=self._register,
@@ -318,19 +318,19 @@ class BrokerApp:
         )
 
     def _new_standing(self) -> Standing:
-        config, replicas, world = self._config, self.replicas, self._world
+        config, replicas, env = self._config, self.replicas, self._env
 
         def changed(level: Level) -> None:
             replicas.is_fenced = level is Level.NOTHING
-            self._hearsay.changed(level)
+            self._discovery.changed(level)
 
         return Standing(
-            clock=world.clock,
-            silence=world.coord.silence,
+            clock=env.clock,
+            silence=env.coord.silence,
             session_s=lambda: config.zookeeper_session_timeout_ms / 1000,
             is_registered=lambda: self._membership.is_registered,
             knows_roles=lambda: (
-                replicas.told_epoch >= replicas.broker_epoch or not replicas.partitions
+                replicas.roles_epoch >= replicas.broker_epoch or not replicas.partitions
             ),
             fences=config.pybroker_zookeeper_loss == "fence",
             changed=changed,
@@ -340,7 +340,7 @@ class BrokerApp:
         """Ours, once the roles of this registration are known, else -1: what is followed may be of
         a topic that is gone, and no reason to count as in sync with another one of that name."""
         is_registered = self._membership.is_registered
-        is_told = is_registered and self.replicas.told_epoch >= self._registered.epoch
+        is_told = is_registered and self.replicas.roles_epoch >= self._registered.epoch
         return self._registered.incarnation if is_told else -1
 
     def _incarnation_raised(self, incarnation: int) -> None:
@@ -352,24 +352,24 @@ class BrokerApp:
         return self.metadata.brokers.get(broker_id)
 
     def _new_fetchers(self) -> ReplicaFetchers:
-        world = self._world
+        env = self._env
         return new_fetchers(
             self._config,
             Follower(self._broker.id, self._incarnation),
             self._broker_of,
             incomplete=self._logs.incomplete,
-            losses=LossReceipts(world.coord, self._broker.id),
-            blocking=world.blocking,
-            clock=world.clock,
-            metrics=world.metrics,
+            losses=LossReceipts(env.coord, self._broker.id),
+            blocking=env.blocking,
+            clock=env.clock,
+            metrics=env.metrics,
         )
 
     def _new_housekeeping(self) -> Housekeeping:
         return Housekeeping(
             logs=self._logs,
             replicas=self.replicas,
-            blocking=self._world.blocking,
-            clock=self._world.clock,
+            blocking=self._env.blocking,
+            clock=self._env.clock,
             config=self._config,
         )
 
@@ -379,7 +379,7 @@ class BrokerApp:
 
     def _new_quarantine(self) -> Quarantine:
         return Quarantine(
-            coord=self._world.coord,
+            coord=self._env.coord,
             broker_id=self._broker.id,
             logs=self._logs,
             replicas=self.replicas,
@@ -392,8 +392,8 @@ class BrokerApp:
         return Scrubber(
             logs=self._logs,
             replicas=self.replicas,
-            blocking=self._world.blocking,
-            clock=self._world.clock,
+            blocking=self._env.blocking,
+            clock=self._env.clock,
             bytes_per_second=self._config.pybroker_log_scrub_io_max_bytes_per_second,
             interval_s=self._config.pybroker_log_scrub_interval_ms / 1000,
             found=self.quarantine.found,
@@ -403,16 +403,16 @@ class BrokerApp:
         return Server(
             handle=self._metering.answer,
             config=self._config,
-            clock=self._world.clock,
-            metrics=self._world.metrics,
+            clock=self._env.clock,
+            metrics=self._env.metrics,
         )
 
     def _live_config(self) -> LiveConfig:
         return LiveConfig(
             static=self._config,
             broker_id=self._broker.id,
-            coord=self._world.coord,
-            clock=self._world.clock,
+            coord=self._env.coord,
+            clock=self._env.clock,
             replicas=self.replicas,
             on_change=self._reconfigure,
             on_topics=self.controller.policies_changed,
@@ -421,7 +421,7 @@ class BrokerApp:
     async def _topic_log_configs(self, topics: Collection[str]) -> dict[str, LogConfig]:
         opened = self.replicas.partitions.items()
         held = {key.topic: each.log.config for key, each in opened}
-        coord = self._world.coord
+        coord = self._env.coord
         return await read_log_configs(coord, lambda: self.live.current, topics, held.get)
 
     def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
@@ -434,38 +434,38 @@ class BrokerApp:
         self._logs.producer_id_expiration_ms = now.producer_id_expiration_ms
         self.replicas.lag_max_s = now.replica_lag_time_max_ms / 1000
         if now.background_threads != before.background_threads:
-            self._world.resize_blocking(now.background_threads)
+            self._env.resize_blocking(now.background_threads)
 
     def _topic_admin(self) -> ZooKeeperTopicAdmin:
         return ZooKeeperTopicAdmin(
-            coord=self._world.coord,
+            coord=self._env.coord,
             layers=lambda: self.live.layers,
             metadata=self.metadata,
-            rng=self._world.rng,
+            rng=self._env.rng,
         )
 
     def _new_groups(self) -> GroupCoordination:
-        world = self._world
+        env = self._env
         rooms = CoordinationRooms(
             broker_id=self._broker.id,
             config=self._config,
-            coord=world.coord,
+            coord=env.coord,
             offsets=self._offsets,
             replicas=self.replicas,
             metadata=self.metadata,
             topics=self._topics,
             standing=self.standing,
             lead_now=self._isr_changes.lead_now,
-            clock=world.clock,
-            rng=world.rng,
-            blocking=world.blocking,
+            clock=env.clock,
+            rng=env.rng,
+            blocking=env.blocking,
             log_limit=self._log_limit,
-            counters=world.metrics.groups,
+            counters=env.metrics.groups,
         )
         return GroupCoordination(rooms)
 
     def _services(self, cluster_id: str) -> Services:
-        config, world = self._config, self._world
+        config, env = self._config, self._env
         return Services(
             broker_id=self._broker.id,
             cluster_id=cluster_id,
@@ -475,7 +475,7 @@ class BrokerApp:
             controller=self.controller,
             commands=self._commands,
             lead_now=self._isr_changes.lead_now,
-            prove_controller=ProvenEpochs(world.coord).prove,
+            prove_controller=ProvenEpochs(env.coord).prove,
             topics=self._topics,
             group_topic=self.groups.topic,
             groups=self.groups.service,
@@ -483,13 +483,13 @@ class BrokerApp:
             mover=self._mover,
             configs=self.live,
             producer_ids=self._producer_ids.next_id,
-            clock=world.clock,
-            blocking=world.blocking,
-            metrics=world.metrics,
+            clock=env.clock,
+            blocking=env.blocking,
+            metrics=env.metrics,
             fetch_sessions=FetchSessionCache(
                 slots_max=config.max_incremental_fetch_session_cache_slots,
-                rng=world.rng,
-                counters=world.metrics.fetch_sessions,
+                rng=env.rng,
+                counters=env.metrics.fetch_sessions,
             ),
             log_limit=self._log_limit,
             standing=self.standing,

@@ -11,7 +11,7 @@ from pybroker.ports import Blocking, Clock, Coord, Disk, Rng
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class BrokerEnvironment:
     """What a broker is given of the world around it."""
 
     coord: Coord

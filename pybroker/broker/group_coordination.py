@@ -20,7 +20,7 @@ from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.fence import Claim, take_fence
 from pybroker.coordinator.groups.joint_multis import JointMultis
 from pybroker.coordinator.groups.room import Room
-from pybroker.coordinator.groups.seams import Surroundings
+from pybroker.coordinator.groups.seams import GroupDependencies
 from pybroker.coordinator.groups.service import GroupService
 from pybroker.coordinator.offsets.classic_nodes import ClassicOffsets
 from pybroker.coordinator.offsets.stores import KeptOffsets
@@ -67,7 +67,7 @@ class GroupCoordination:
     def __init__(self, rooms: CoordinationRooms) -> None:
         self._rooms = rooms
         self._hands_over = False
-        self._surroundings = Surroundings(
+        self._dependencies = GroupDependencies(
             rooms.config, rooms.counters, Room(rooms.clock, self._size).take
         )
         self.topic = InternalTopic(
@@ -147,7 +147,7 @@ class GroupCoordination:
         offsets = KeptOffsets(
             context, self._rooms.offsets, is_mine=is_mine, config=config, joint=self._joint
         )
-        coordinator = GroupCoordinator(context, offsets, offsets.mirror, self._surroundings)
+        coordinator = GroupCoordinator(context, offsets, offsets.mirror, self._dependencies)
         offsets.facts = coordinator.facts
         return coordinator
 

@@ -44,7 +44,7 @@ Ask = Callable[[Broker, Sequence[str]], Awaitable[MetadataResponse]]
 """Asks that broker about the topics of these names. Raises PybrokerError or OSError."""
 
 
-class Hearsay:
+class LeaderDiscovery:
     """Runs between `start` and `stop`. `changed` hears of the broker's standing, always."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Hearsay:
         self._session_s = session_s
         self._clock = clock
         self._is_wanted = asyncio.Event()
-        self._task = BackgroundTask("hearsay")
+        self._task = BackgroundTask("discovery")
         self._turn = 0
         """Whom to ask first in the next round: one who is cut off, too, has nothing to say."""
 
@@ -174,13 +174,13 @@ def _shares(metadata: MetadataView) -> Iterator[list[str]]:
         yield names
 
 
-def new_hearsay(
+def new_discovery(
     config: BrokerConfig,
     broker_id: int,
     metadata: MetadataView,
     replicas: ReplicaManager,
     clock: Clock,
-) -> Hearsay:
+) -> LeaderDiscovery:
     """What asks over the network, as the options say."""
     session_s = config.zookeeper_session_timeout_ms / 1000
     ask = partial(
@@ -189,7 +189,7 @@ def new_hearsay(
         listener=config.inter_broker_listener,
         timeout_s=session_s / _ROUNDS_PER_SESSION,
     )
-    return Hearsay(
+    return LeaderDiscovery(
         broker_id=broker_id,
         metadata=metadata,
         replicas=replicas,
@@ -210,7 +210,7 @@ async def ask_neighbour(
             ErrorCode.LISTENER_NOT_FOUND, f"broker {neighbour.id} has no listener {listener}"
         )
     connection = await Connection.open(
-        endpoint.host, endpoint.port, client_id=f"hearsay-{broker_id}", timeout_s=timeout_s
+        endpoint.host, endpoint.port, client_id=f"discovery-{broker_id}", timeout_s=timeout_s
     )
     try:
         topics = [MetadataRequestTopic(name=name) for name in names]

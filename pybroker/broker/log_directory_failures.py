@@ -104,7 +104,7 @@ class DirectoryFailures:
                 loop.call_soon_threadsafe(self._on_failure, path, error)
 
         self._logs.listen(listen)
-        self._replicas.reluctance.on_change = self.replicas_changed
+        self._replicas.leadership_yield.on_change = self.replicas_changed
         for path, error in self._logs.failed_directories.items():
             self._replicas.directory_failed(path, error)
             self._end_without_any(error)
@@ -115,7 +115,7 @@ class DirectoryFailures:
         of its directories."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._say(LogDirEvent.DIRECTORY_FAILED)
-        if self._replicas.reluctance.reasons:
+        if self._replicas.leadership_yield.reasons:
             self.replicas_changed()
 
     def replicas_changed(self) -> None:

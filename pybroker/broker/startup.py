@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from pybroker.admin.view import Phase, Rooms
 from pybroker.broker.app import BrokerApp
 from pybroker.broker.controller_journal import FILE_NAME, OLDER_FILE_NAME
-from pybroker.broker.environment import World
+from pybroker.broker.environment import BrokerEnvironment
 from pybroker.broker.log_directory_failures import has_had_partitions
 from pybroker.broker.topic_logs import topic_log_config, topic_log_configs
 from pybroker.config.broker_config import BrokerConfig
@@ -75,7 +75,7 @@ class Threads(Blocking, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class StartupInputs:
     """What a broker finds where it starts. `sockets`: listener name -> bound socket."""
 
     clock: Clock
@@ -117,7 +117,7 @@ async def serve_until(
 
 async def start_broker(
     config: BrokerConfig,
-    around: Surroundings,
+    around: StartupInputs,
     stack: AsyncExitStack,
     end: Callable[[str | None], None],
 ) -> BrokerApp:
@@ -154,7 +154,7 @@ async def start_broker(
         cluster_id=cluster,
         advertised=lambda config: _advertised(config, around),
         logs=logs,
-        world=World(
+        env=BrokerEnvironment(
             coord,
             around.clock,
             around.rng,
@@ -176,14 +176,14 @@ async def start_broker(
     return app
 
 
-def _say_where(config: BrokerConfig, around: Surroundings, zookeeper: str, cluster: str) -> None:
+def _say_where(config: BrokerConfig, around: StartupInputs, zookeeper: str, cluster: str) -> None:
     log.info("data %s", ", ".join(config.log_directories))
     for name, bound in around.sockets.items():
         log.info("listener %s bound to %s:%d", name, *bound.getsockname()[:2])
     log.info("zookeeper %s cluster %s", zookeeper, cluster)
 
 
-def _log_manager(config: BrokerConfig, around: Surroundings) -> LogManager:
+def _log_manager(config: BrokerConfig, around: StartupInputs) -> LogManager:
     return LogManager(
         directories=[str(Path(path).absolute()) for path in config.log_directories],
         disk=around.disk,
@@ -204,7 +204,7 @@ def _remove_unused(disk: Disk, made: Iterable[str]) -> None:
             disk.remove_tree(directory)
 
 
-def _advertised(config: BrokerConfig, around: Surroundings) -> tuple[Endpoint, ...]:
+def _advertised(config: BrokerConfig, around: StartupInputs) -> tuple[Endpoint, ...]:
     ports = {name: bound.getsockname()[1] for name, bound in around.sockets.items()}
     return endpoints(config.advertised, ports, around.host_name())
 

@@ -46,22 +46,24 @@ class ClassicOptions:
         "host:port[,host:port...][/chroot] of the brokers' ZooKeeper")
     group_id: str = string("group.id", "", "the group whose members share the partitions")
     consumer_id: str = string(
-        "consumer.id", "", "the member's name behind that of the group; empty: made up")
+        "consumer.id", "",
+        "the part of the member's name after the group's; empty: a generated one")
     client_id: str = string(
         "client.id", "", "the name by which brokers log this client; empty: the group's")
     zookeeper_session_timeout_ms: int = integer(
         "zookeeper.session.timeout.ms", 6_000,
-        "after so long without a sign of life a member's partitions go to others", minimum=1)
+        "after this time without a sign of life a member's partitions go to other members",
+        minimum=1)
     zookeeper_connection_timeout_ms: int | None = integer(
         "zookeeper.connection.timeout.ms", None,
         "how long the start waits for ZooKeeper; not set: the session timeout", minimum=1)
     rebalance_max_retries: int = integer(
         "rebalance.max.retries", 4,
-        "a rebalance is given up after so many times rebalance.backoff.ms", minimum=1)
+        "a rebalance fails after this many times rebalance.backoff.ms", minimum=1)
     rebalance_backoff_ms: int = integer(
         "rebalance.backoff.ms", 2_000,
-        "a rebalance that failed is tried again after so long, or when something changed; also"
-        " how long it waits for records that are being worked on", minimum=0)
+        "the pause before a failed rebalance is tried again, unless something changes earlier; also"
+        " how long a rebalance waits for records that are being worked on", minimum=0)
     auto_commit_enable: bool = boolean(
         "auto.commit.enable", True, "whether offsets are committed by themselves")
     auto_commit_interval_ms: int = integer(
@@ -70,30 +72,32 @@ class ClassicOptions:
         "auto.offset.reset", "largest", "where to start without a valid offset",
         choices=("smallest", "largest"))
     offsets_storage: str = string(
-        "offsets.storage", "zookeeper", "where offsets are kept: in nodes, or at the group's"
-        " coordinator", choices=("zookeeper", "kafka"))
+        "offsets.storage", "zookeeper",
+        "whether offsets are kept in nodes or at the group's coordinator (``kafka``)",
+        choices=("zookeeper", "kafka"))
     dual_commit_enabled: bool | None = boolean(
         "dual.commit.enabled", None,
-        "whether offsets that are kept by the coordinator stand in nodes, too; not set: they do")
+        "whether offsets that the coordinator keeps are in nodes, too; not set: they are")
     offsets_channel_socket_timeout_ms: int = integer(
         "offsets.channel.socket.timeout.ms", 10_000,
         "the limit of a commit at the coordinator, with its retries", minimum=1)
     partition_assignment_strategy: str = string(
-        "partition.assignment.strategy", "range", "who gets which partitions; the same in all"
-        " members", choices=("range", "roundrobin"))
+        "partition.assignment.strategy", "range",
+        "how partitions are divided; the same in all members", choices=("range", "roundrobin"))
     exclude_internal_topics: bool = boolean(
         "exclude.internal.topics", True, "whether patterns leave out Kafka's own topics")
     queued_max_message_chunks: int = integer(
         "queued.max.message.chunks", 2,
-        "so many portions of up to 500 records of a partition wait for their stream", minimum=1)
+        "how many portions of up to 500 records of a partition wait for their stream", minimum=1)
     consumer_timeout_ms: int = integer(
         "consumer.timeout.ms", -1,
-        "iterating fails if no record comes for so long; -1: it waits for ever", minimum=-1)
+        "iterating fails if no record comes for this time; -1: it waits for ever", minimum=-1)
     fetch_message_max_bytes: int = integer(
         "fetch.message.max.bytes", 1_048_576, "bytes of an answer for one partition", minimum=1)
     fetch_min_bytes: int = integer(
-        "fetch.min.bytes", 1, "a broker waits until it has so much", minimum=0)
-    fetch_wait_max_ms: int = integer("fetch.wait.max.ms", 100, "but not longer", minimum=0)
+        "fetch.min.bytes", 1, "a broker waits until it has this many bytes", minimum=0)
+    fetch_wait_max_ms: int = integer(
+        "fetch.wait.max.ms", 100, "how long a broker waits at most", minimum=0)
     socket_timeout_ms: int = integer(
         "socket.timeout.ms", 30_000, "how long to wait for an answer of a broker", minimum=1)
     # fmt: on

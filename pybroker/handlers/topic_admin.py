@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pybroker.config.layered_config import LayeredConfig
 from pybroker.config.topic_config import TopicConfig
-from pybroker.coordinator.controller.growth import grow_topic
+from pybroker.coordinator.controller.partition_expansion import expand_topic
 from pybroker.coordinator.controller.topics import (
     check_assignment,
     check_new_topic,
@@ -104,7 +104,7 @@ class ZooKeeperTopicAdmin:
     ) -> None:
         """Write more partitions. Raises BrokerError with what is wrong, CoordError if ZooKeeper
         does not answer."""
-        await grow_topic(
+        await expand_topic(
             self._coord,
             name,
             count,

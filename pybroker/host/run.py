@@ -23,7 +23,7 @@ from pybroker.broker.startup import (
     EMBEDDED_DIRECTORY,
     OFFSETS_SESSION_FILE,
     SESSION_FILE,
-    Surroundings,
+    StartupInputs,
     serve_until,
     start_broker,
 )
@@ -97,7 +97,7 @@ async def _start(
             view.rooms = rooms
 
     sessions = _Sessions(config, clock, metrics, stack)
-    around = Surroundings(
+    around = StartupInputs(
         clock=clock,
         rng=random.SystemRandom(),
         disk=SystemDisk(clock=clock, syncs=metrics.syncs),

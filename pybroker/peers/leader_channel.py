@@ -19,7 +19,7 @@ from pybroker.metrics import Metrics
 from pybroker.model import Broker, Endpoint, TopicPartition
 from pybroker.ports import Blocking, Clock, FetchedPartition, FetchLimits, FetchPosition
 from pybroker.replication.fetchers import ReplicaFetchers
-from pybroker.replication.shortening import Losses
+from pybroker.replication.truncation import Losses
 from pybroker.storage.incomplete import Incomplete
 from pybroker.wire.api import ApiKey
 from pybroker.wire.frame import RESPONSE_SIZE_MAX

@@ -23,7 +23,7 @@ def would_hand_over(replicas: ReplicaManager, partition: Partition) -> bool:
     nothing: the controller counts who would rather not lead, or leaves, among the lost."""
     # Of a successor that was found before that, those who follow it have told nothing since.
     last_s = 2 * replicas.lag_max_s
-    has_asked = replicas.reluctance.has_asked(partition.topic_partition, last_s)
+    has_asked = replicas.leadership_yield.has_asked(partition.topic_partition, last_s)
     return has_asked and partition.led_version is not None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pybroker.errors import BrokerError, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, LeaderChannel
-from pybroker.replication.copy import Copy
+from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.storage.incomplete import Incomplete
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,9 @@ class Completion:
         """Where the leader's log ended when it was asked first, by its epoch, too. All that was
         committed before this replica began lies below."""
 
-    async def look(self, copies: Mapping[TopicPartition, Copy], channel: LeaderChannel) -> None:
+    async def look(
+        self, copies: Mapping[TopicPartition, FollowedPartition], channel: LeaderChannel
+    ) -> None:
         """Look at those of `copies` that are incomplete; mostly there are none."""
         for key in self._incomplete.partitions:
             copy = copies.get(key)

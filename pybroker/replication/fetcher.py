@@ -27,7 +27,7 @@ from pybroker.ports import (
     LeaderChannel,
 )
 from pybroker.replication.completion import Completion
-from pybroker.replication.copy import Copy
+from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.replication.follower import (
     Append,
     AskEnds,
@@ -38,7 +38,7 @@ from pybroker.replication.follower import (
     after_ends,
     position,
 )
-from pybroker.replication.shortening import Shortener
+from pybroker.replication.truncation import Truncator
 
 log = logging.getLogger(__name__)
 
@@ -84,16 +84,16 @@ class Fetcher:
         self,
         leader: int,
         channel: LeaderChannel,
-        shortener: Shortener,
+        truncator: Truncator,
         completion: Completion,
         clock: Clock,
         config: BrokerConfig,
         counters: FetcherCounters,
     ) -> None:
         self.leader = leader
-        self.copies: dict[TopicPartition, Copy] = {}
+        self.copies: dict[TopicPartition, FollowedPartition] = {}
         self._channel = channel
-        self._shortener = shortener
+        self._truncator = truncator
         self._completion = completion
         self._clock = clock
         self._limits = FetchLimits(
@@ -113,7 +113,7 @@ class Fetcher:
         self._task = BackgroundTask(f"fetcher {leader}")
         self._task.start(self._run)
 
-    def add(self, copies: Sequence[Copy]) -> None:
+    def add(self, copies: Sequence[FollowedPartition]) -> None:
         """Copy these from now on. A broker that could not be reached is tried at once: the
         controller says that it leads."""
         self.copies.update((copy.partition.topic_partition, copy) for copy in copies)
@@ -165,7 +165,7 @@ class Fetcher:
         due = math.inf
         for key, copy in self.copies.items():
             replica = copy.partition.log
-            if self._shortener.is_busy(key) or replica.durable_end < replica.log_end_offset:
+            if self._truncator.is_busy(key) or replica.durable_end < replica.log_end_offset:
                 due = min(due, now + _BUSY_S)
             elif copy.not_before <= now:
                 positions[key] = position(replica, copy.leader_epoch)
@@ -221,7 +221,7 @@ class Fetcher:
 
     async def _take(
         self, positions: dict[TopicPartition, FetchPosition], answers: Sequence[FetchedPartition]
-    ) -> list[Copy]:
+    ) -> list[FollowedPartition]:
         """Let each answer take effect, in turns; gives those whose leader has to be asked where
         its log starts and ends."""
         now_ms = self._clock.wall_ms()
@@ -246,7 +246,7 @@ class Fetcher:
                 await asyncio.sleep(0)
         return ask_ends
 
-    def _still(self, copy: Copy, asked: FetchPosition) -> bool:
+    def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
         """Whether an answer to `asked` is about the log as it is, in the epoch that holds. Where
         our log starts does not matter to it, and is moved by retention at any time: the leader
         would not repeat what it has told."""
@@ -255,10 +255,10 @@ class Fetcher:
             asked.fetch_offset == now.fetch_offset
             and asked.leader_epoch == now.leader_epoch
             and asked.last_epoch == now.last_epoch
-            and not self._shortener.is_busy(copy.partition.topic_partition)
+            and not self._truncator.is_busy(copy.partition.topic_partition)
         )
 
-    def _append(self, copy: Copy, answer: FetchedPartition, now_ms: int) -> None:
+    def _append(self, copy: FollowedPartition, answer: FetchedPartition, now_ms: int) -> None:
         try:
             copy.partition.append_replicated(
                 answer.records,
@@ -275,7 +275,7 @@ class Fetcher:
         copy.lag = max(answer.high_watermark - copy.partition.log.log_end_offset, 0)
         copy.failures, copy.told, copy.agrees = 0, None, True
 
-    async def _ask_ends(self, copies: Sequence[Copy]) -> None:
+    async def _ask_ends(self, copies: Sequence[FollowedPartition]) -> None:
         for copy in copies:
             key = copy.partition.topic_partition
             asked = position(copy.partition.log, copy.leader_epoch)
@@ -290,7 +290,7 @@ class Fetcher:
 
     def _carry_out(
         self,
-        copy: Copy,
+        copy: FollowedPartition,
         step: TruncateTo | StartOver | Pause,
         answer: FetchedPartition | None = None,
     ) -> None:
@@ -309,9 +309,9 @@ class Fetcher:
                     self._append(copy, kept, self._clock.wall_ms())
             self._wake.set()
 
-        self._shortener.begin(copy.partition, step, done)
+        self._truncator.begin(copy.partition, step, done)
 
-    def _pause(self, copy: Copy, step: Pause) -> None:
+    def _pause(self, copy: FollowedPartition, step: Pause) -> None:
         pause_s = self._pause_s(copy.failures)
         copy.not_before = asyncio.get_running_loop().time() + pause_s
         copy.failures += 1

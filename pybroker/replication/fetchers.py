@@ -14,10 +14,10 @@ from pybroker.metrics import FetcherCounters, Metrics
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock, LeaderChannel
 from pybroker.replication.completion import Completion
-from pybroker.replication.copy import Copy
 from pybroker.replication.fetcher import Fetcher
+from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.replication.partition import Partition
-from pybroker.replication.shortening import Failed, Losses, NoLosses, Shortener
+from pybroker.replication.truncation import Failed, Losses, NoLosses, Truncator
 from pybroker.storage.incomplete import Incomplete
 
 
@@ -41,7 +41,7 @@ class ReplicaFetchers:
         self._clock = clock
         self._config = config
         self._metrics = Metrics() if metrics is None else metrics
-        self._shortener = Shortener(blocking, NoLosses() if losses is None else losses)
+        self._truncator = Truncator(blocking, NoLosses() if losses is None else losses)
         self._completion = Completion(incomplete, blocking)
         self._fetchers: dict[int, Fetcher] = {}
         self._sources: dict[TopicPartition, Fetcher] = {}
@@ -50,34 +50,34 @@ class ReplicaFetchers:
 
     def listen(self, failed: Failed) -> None:
         """Tell of replicas that cannot go on."""
-        self._shortener.on_failed = failed
+        self._truncator.on_failed = failed
 
     # what is known
 
     @property
-    def copies(self) -> Mapping[TopicPartition, Copy]:
+    def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
         """What is being copied, with how far it is behind."""
         return {key: fetcher.copies[key] for key, fetcher in self._sources.items()}
 
     def is_busy(self, key: TopicPartition) -> bool:
         """Whether the log is being cut, and nobody else may change it."""
-        return self._shortener.is_busy(key)
+        return self._truncator.is_busy(key)
 
     @property
     def busy(self) -> frozenset[TopicPartition]:
-        return self._shortener.busy
+        return self._truncator.busy
 
     # what is to be copied
 
     def follow(self, partitions: Iterable[Partition]) -> None:
-        """Copy each from the leader that it has now, from the log's end on."""
+        """Follow each from the leader that it has now, from the log's end on."""
         if self._stopped:
             return
-        by_leader: dict[int, list[Copy]] = {}
+        by_leader: dict[int, list[FollowedPartition]] = {}
         for partition in partitions:
             self._forget(partition.topic_partition)
             assert partition.state is not None and not partition.is_leader
-            by_leader.setdefault(partition.state.leader, []).append(Copy(partition))
+            by_leader.setdefault(partition.state.leader, []).append(FollowedPartition(partition))
         for leader, copies in by_leader.items():
             fetcher = self._fetchers.get(leader)
             if fetcher is None:
@@ -108,7 +108,7 @@ class ReplicaFetchers:
 
     async def settled(self, keys: Iterable[TopicPartition]) -> None:
         """Until none of these logs is being cut any more."""
-        await self._shortener.settled(keys)
+        await self._truncator.settled(keys)
 
     async def stop(self) -> None:
         """End all copying. Idempotent."""
@@ -116,7 +116,7 @@ class ReplicaFetchers:
         self._sources.clear()
         fetchers, self._fetchers = list(self._fetchers.values()), {}
         await asyncio.gather(*(fetcher.stop() for fetcher in fetchers), *self._ending)
-        await self._shortener.settled()
+        await self._truncator.settled()
 
     def _new_fetcher(self, leader: int) -> Fetcher:
         counters = self._metrics.fetchers.setdefault(leader, FetcherCounters())
@@ -124,7 +124,7 @@ class ReplicaFetchers:
         return Fetcher(
             leader,
             channel,
-            self._shortener,
+            self._truncator,
             self._completion,
             self._clock,
             self._config,

@@ -73,7 +73,7 @@ class Pause:
 
 
 Step = Append | TruncateTo | StartOver | AskEnds | Pause
-Shortening = TruncateTo | StartOver
+Truncation = TruncateTo | StartOver
 
 
 def position(log: ReplicaLog, leader_epoch: int) -> FetchPosition:
@@ -101,7 +101,7 @@ def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
     return Append()
 
 
-def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Shortening | Pause:
+def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncation | Pause:
     """The step after OFFSET_OUT_OF_RANGE, when the leader has said where its log starts and ends:
     ends are not logs' agreement, so they decide only where no epoch can."""
     if log.log_end_offset < leader_start:
@@ -111,7 +111,7 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Shortenin
     return Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has moved meanwhile")
 
 
-def _cut(log: ReplicaLog, end: int, leader_start: int) -> Shortening:
+def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
     """A log that begins beyond `end` has nothing in common with the leader's, and gets all that the
     leader has: begun anew at `end` it would lack what lies before. Nor is anything known to be in
     common where the leader's log begins at or beyond `end`: as it has deleted where the logs
@@ -133,7 +133,7 @@ def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
     return min(leader_end, own_end, log.log_end_offset)
 
 
-def cut_offsets(log: ReplicaLog, step: Shortening) -> tuple[int, int]:
+def cut_offsets(log: ReplicaLog, step: Truncation) -> tuple[int, int]:
     """The records that the step cuts away and that the leader's log should have, as the leader has
     not deleted them: from the first offset to the second one, not included. There are none where
     both are equal."""
@@ -143,14 +143,14 @@ def cut_offsets(log: ReplicaLog, step: Shortening) -> tuple[int, int]:
     return start, max(start, log.log_end_offset)
 
 
-def cuts_committed(log: ReplicaLog, high_watermark: int, step: Shortening) -> bool:
+def cuts_committed(log: ReplicaLog, high_watermark: int, step: Truncation) -> bool:
     """Whether the step cuts records away that are known to be committed."""
     start, end = cut_offsets(log, step)
     return start < min(high_watermark, end)
 
 
 def may_cut_committed(
-    log: ReplicaLog, high_watermark: int, step: Shortening, *, in_sync: bool
+    log: ReplicaLog, high_watermark: int, step: Truncation, *, in_sync: bool
 ) -> bool:
     """Whether the step may cut records away that were acknowledged. `in_sync`: the replica is in
     the ISR that the controller told with the leader, which has all that is committed.

@@ -31,7 +31,7 @@ ROOM_BYTES_MIN: Final = 4 * 1024**2
 @dataclass(slots=True)
 class _Full:
     reason: str
-    reluctant: set[TopicPartition] = field(default_factory=set)
+    yielding: set[TopicPartition] = field(default_factory=set)
 
 
 class FullDisks:
@@ -98,11 +98,11 @@ class FullDisks:
         """Say it of the replicas that are there now, and of no others."""
         full = self._full[path]
         here = {key for key in self._logs.partitions_in(path) if self._has_others(key)}
-        for key in sorted(here - full.reluctant):
-            self._replicas.reluctance.add(key, f"log directory {path} is full")
-        for key in sorted(full.reluctant - here):
-            self._replicas.reluctance.remove(key)
-        full.reluctant = here
+        for key in sorted(here - full.yielding):
+            self._replicas.leadership_yield.add(key, f"log directory {path} is full")
+        for key in sorted(full.yielding - here):
+            self._replicas.leadership_yield.remove(key)
+        full.yielding = here
 
     def _has_others(self, key: TopicPartition) -> bool:
         partition = self._replicas.partitions.get(key)
@@ -134,5 +134,5 @@ class FullDisks:
             self._mark(path)
 
     def _end(self, path: str) -> None:
-        for key in sorted(self._full.pop(path).reluctant):
-            self._replicas.reluctance.remove(key)
+        for key in sorted(self._full.pop(path).yielding):
+            self._replicas.leadership_yield.remove(key)

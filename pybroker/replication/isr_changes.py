@@ -141,7 +141,7 @@ class IsrChanges:
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
             replicas = self._replicas
-            self._outdated_epoch = max(replicas.broker_epoch, replicas.told_epoch)
+            self._outdated_epoch = max(replicas.broker_epoch, replicas.roles_epoch)
         if event in _NEWS:
             self._reachable.set()
 
@@ -153,7 +153,7 @@ class IsrChanges:
         if self._outdated_epoch == _NEVER:
             return True
         replicas = self._replicas
-        return replicas.told_epoch >= replicas.broker_epoch > self._outdated_epoch
+        return replicas.roles_epoch >= replicas.broker_epoch > self._outdated_epoch
 
     # writing
 

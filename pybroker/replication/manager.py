@@ -26,14 +26,14 @@ from pybroker.model import (
     is_orphaned,
 )
 from pybroker.ports import Blocking, Clock
-from pybroker.replication.copy import Copy
 from pybroker.replication.fetchers import ReplicaFetchers
+from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.replication.high_watermarks import HighWatermarks
 from pybroker.replication.leader_state import FollowerFetch, IsrChange
+from pybroker.replication.leadership_yield import LeadershipYield
 from pybroker.replication.opening import LogOpener, TopicConfigReader, cannot_exist
 from pybroker.replication.partition import Partition, Role
 from pybroker.replication.purgatory import Purgatory
-from pybroker.replication.reluctance import Reluctance
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage, Flushable
 from pybroker.storage.manager import LogManager
@@ -73,8 +73,8 @@ class ReplicaManager:
         if fetchers is not None:
             fetchers.listen(self.replica_failed)
         self._metrics = Metrics() if metrics is None else metrics
-        self.broker_epoch = self.told_epoch = -1
-        """`told_epoch`: that of the last LeaderAndIsr, or of the end of a series of them."""
+        self.broker_epoch = self.roles_epoch = -1
+        """`roles_epoch`: that of the last LeaderAndIsr, or of the end of a series of them."""
         self.on_orphaned: Callable[[Partition], None] = lambda partition: None
         """Told of a replica of which the controller wants to know what it has."""
         self.on_internal: Callable[[TopicPartition], None] = lambda key: None
@@ -95,7 +95,7 @@ class ReplicaManager:
         """Changes that leaders here have proposed and nobody has begun to write;
         `isr_change_wanted` is set when one is added."""
         self.isr_change_wanted = asyncio.Event()
-        self.reluctance = Reluctance(broker_id, clock)
+        self.leadership_yield = LeadershipYield(broker_id, clock)
         self._exists = exists
         self._logs = logs
         self._blocking = blocking
@@ -216,7 +216,7 @@ class ReplicaManager:
     # log directories
 
     @property
-    def copies(self) -> Mapping[TopicPartition, Copy]:
+    def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
         """What is being copied from other brokers, and how far that is."""
         return {} if self._fetchers is None else self._fetchers.copies
 
@@ -300,12 +300,12 @@ class ReplicaManager:
                     answers[key] = self._cannot_open(key, failure)
             for facts in command.partitions:
                 if answers[facts.topic_partition] is ErrorCode.NONE:
-                    answers[facts.topic_partition] = self.reluctance.answer(facts)
+                    answers[facts.topic_partition] = self.leadership_yield.answer(facts)
             assigned = self._all_roles.after(command)
             if assigned is not None:
                 await self._set_strays_aside(assigned)
             if command.extent not in (Extent.BEGINS, Extent.GOES_ON):
-                self.told_epoch = max(self.told_epoch, command.broker_epoch)
+                self.roles_epoch = max(self.roles_epoch, command.broker_epoch)
             return answers
 
     async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:
@@ -442,7 +442,7 @@ class ReplicaManager:
         if self._fetchers is None:
             return
         copied = [self._partitions[key] for key in keys]
-        self._fetchers.follow(each for each in copied if self.reluctance.may_copy(each.state))
+        self._fetchers.follow(each for each in copied if self.leadership_yield.may_copy(each.state))
         self._fetchers.end_idle()
 
     async def _let_go(self, keys: Iterable[TopicPartition]) -> None:
@@ -467,7 +467,7 @@ class ReplicaManager:
         self._disturbed(key)
         if item.delete:
             self._dropped.pop(key, None)
-            self.reluctance.remove(key)
+            self.leadership_yield.remove(key)
             try:
                 await self._blocking.run(self._logs.delete, key)
             except StorageError as error:

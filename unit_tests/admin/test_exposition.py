@@ -20,7 +20,7 @@ from pybroker.group_lag import GroupProgress, Lag, ProgressReport
 from pybroker.metrics import FetcherCounters
 from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
-from pybroker.replication.copy import Copy
+from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.log_parts import Damage
 from pybroker.wire.api import ApiKey
@@ -168,7 +168,9 @@ async def test_what_is_copied_from_other_brokers(
     shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await shown.hosts(*(facts(TopicPartition("t", each), leader=2) for each in range(3)))
-    copies = {key: Copy(each) for key, each in shown.replicas.manager.partitions.items()}
+    copies = {
+        key: FollowedPartition(each) for key, each in shown.replicas.manager.partitions.items()
+    }
     behind, failing, _ = copies.values()
     behind.lag, failing.failures = 7, 3
     monkeypatch.setattr(ReplicaManager, "copies", copies)

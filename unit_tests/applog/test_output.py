@@ -121,7 +121,7 @@ def test_json_keeps_an_exception_inside_its_object() -> None:
     [
         ("pybroker.server.connection", "server"),
         ("kazoo.client", "server"),
-        ("pybroker.coordinator.controller.reign", "controller"),
+        ("pybroker.coordinator.controller.term", "controller"),
         ("pybroker.coordinator.controllers", "server"),
         ("pybroker.state_change", "state-change"),
     ],
@@ -146,7 +146,7 @@ def test_single_partitions_are_told_in_their_file_and_not_on_the_console(tmp_pat
 def test_files_take_their_lines_and_the_console_all(tmp_path: Path) -> None:
     console = printed(LogOptions(directory=str(tmp_path / "logs")))
     logging.getLogger("pybroker.broker.app").info("one")
-    logging.getLogger("pybroker.coordinator.controller.reign").info("two")
+    logging.getLogger("pybroker.coordinator.controller.term").info("two")
     logging.getLogger("pybroker.state_change").warning("three")
     for handler in logging.getLogger().handlers:
         handler.flush()

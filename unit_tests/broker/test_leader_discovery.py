@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pybroker.broker import leader_discovery
-from pybroker.broker.leader_discovery import Hearsay
+from pybroker.broker.leader_discovery import LeaderDiscovery
 from pybroker.broker.standing import Level
 from pybroker.clock import ManualClock
 from pybroker.errors import ErrorCode
@@ -60,7 +60,7 @@ class Neighbours:
         brokers += [Broker(each, (Endpoint("PLAINTEXT", "h", each),)) for each in (OTHER, THIRD)]
         controller = bench.app.controller
         view.apply(UpdateMetadata(BROKER_ID, controller.epoch, -1, (), tuple(brokers)))
-        self.hearsay = Hearsay(
+        self.discovery = LeaderDiscovery(
             broker_id=BROKER_ID,
             metadata=view,
             replicas=bench.app.replicas,
@@ -98,11 +98,11 @@ class Neighbours:
 
     async def rounds(self, count: int = 2, level: Level = Level.COMMITTED) -> None:
         """So many, while the broker is cut off."""
-        self.hearsay.start()
-        self.hearsay.changed(level)
+        self.discovery.start()
+        self.discovery.changed(level)
         before = len(self.asked)
         await until(lambda: len(self.asked) >= before + count)
-        await self.hearsay.stop()
+        await self.discovery.stop()
 
     def told(self) -> int:
         """Whom clients are told to be the leader."""
@@ -233,13 +233,13 @@ async def test_who_is_told_late_to_lead_in_an_earlier_epoch_is_replaced_still(
 
 
 async def test_nobody_is_asked_but_by_who_is_cut_off(neighbours: Neighbours) -> None:
-    neighbours.hearsay.start()
+    neighbours.discovery.start()
     for level in (Level.NOTHING, Level.COMMITTED, Level.ALL):
-        neighbours.hearsay.changed(level)
+        neighbours.discovery.changed(level)
     await idle()
     assert not neighbours.asked
-    await neighbours.hearsay.stop()
-    await neighbours.hearsay.stop()
+    await neighbours.discovery.stop()
+    await neighbours.discovery.stop()
 
 
 async def test_a_question_names_a_limited_number_of_partitions(

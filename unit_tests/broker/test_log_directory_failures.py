@@ -15,8 +15,8 @@ from pybroker.coordinator.zookeeper.registry import create_parents, ensure
 from pybroker.coordinator.zookeeper.schemas import LogDirEvent, TopicAssignment
 from pybroker.errors import StorageError
 from pybroker.model import PartitionState, TopicPartition
+from pybroker.replication.leadership_yield import LeadershipYield
 from pybroker.replication.manager import ReplicaManager
-from pybroker.replication.reluctance import Reluctance
 from pybroker.storage.manager import LogManager
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
@@ -35,7 +35,7 @@ class Disks:
         self.usable_directories = ["/a"]
         self.out_of_service: list[str] = []
         self.fail: Callable[[str, StorageError], None] | None = None
-        self.reluctance = Reluctance(1, ManualClock())
+        self.leadership_yield = LeadershipYield(1, ManualClock())
 
     def listen(self, listener: Callable[[str, StorageError], None]) -> None:
         self.fail = listener
@@ -113,15 +113,15 @@ async def test_a_replica_that_should_not_lead_is_told_now_and_after_each_registr
     broker: Broker,
 ) -> None:
     broker.failures.start()
-    broker.disks.reluctance.add(T0, "its disk is full")
-    broker.disks.reluctance.add(T0, "its disk is full")
+    broker.disks.leadership_yield.add(T0, "its disk is full")
+    broker.disks.leadership_yield.add(T0, "its disk is full")
     assert await broker.told() == 1
     name = (await broker.coord.children(paths.LOG_DIR_EVENTS))[0]
     told, _ = await broker.coord.get(f"{paths.LOG_DIR_EVENTS}/{name}")
     assert schemas.decode_log_dir_event("", told) == (1, LogDirEvent.REPLICAS_CHANGED)
     broker.failures.registered()
     assert await broker.told() == 2
-    broker.disks.reluctance.remove(T0)
+    broker.disks.leadership_yield.remove(T0)
     assert await broker.told() == 3
     broker.failures.registered()
     assert await broker.told() == 3

@@ -34,23 +34,23 @@ def registration_epoch(bench: Bench) -> int:
 
 
 async def renewed(bench: Bench, epoch_before: int) -> None:
-    """The broker is registered again, reigns again, and leads its partitions again."""
+    """The broker is registered again, is the controller again, and leads its partitions again."""
     replicas = bench.app.replicas
     await until(lambda: replicas.broker_epoch > epoch_before)
     await until(lambda: bench.app.controller.is_active)
-    await until(lambda: replicas.told_epoch >= replicas.broker_epoch)
+    await until(lambda: replicas.roles_epoch >= replicas.broker_epoch)
 
 
 async def test_after_an_expired_session_the_broker_registers_and_reigns_again(
     bench: Bench,
 ) -> None:
-    epoch, reign = bench.app.replicas.broker_epoch, bench.app.controller.epoch
+    epoch, term = bench.app.replicas.broker_epoch, bench.app.controller.epoch
     assert registration_epoch(bench) == epoch
     bench.coord.expire()
     assert registration_epoch(bench) == -1
     await renewed(bench, epoch)
     assert registration_epoch(bench) == bench.app.replicas.broker_epoch
-    assert bench.app.controller.epoch > reign
+    assert bench.app.controller.epoch > term
     assert bench.lost == []
     assert code(await bench.produce("t", batch(b"a"))) is ErrorCode.NONE
     await bench.create("more")

@@ -360,7 +360,7 @@ async def test_who_has_asked_for_another_leader_asks_zookeeper_before_it_names_a
     replicas, key = bench.app.replicas, TopicPartition("t", 0)
     replicas.lag_max_s = 5
     partition = replicas.partition(key)
-    replicas.reluctance.add(key, "log directory /data is full")
+    replicas.leadership_yield.add(key, "log directory /data is full")
     assert await latest(bench) == (ErrorCode.NONE, 1)
     assert await latest(bench, NOW_MS + 1_000_000) == (ErrorCode.NONE, -1)
     path = paths.partition_state(key)
@@ -381,7 +381,7 @@ async def test_who_has_asked_for_another_leader_asks_zookeeper_before_it_names_a
     assert partition.is_leader
     assert await latest(bench) == (NOT_LEADER, -1)
     assert await latest(bench, NOW_MS + 1_000_000) == (NOT_LEADER, -1)
-    replicas.reluctance.remove(key)
+    replicas.leadership_yield.remove(key)
     assert await latest(bench) == (NOT_LEADER, -1)
     advance(bench, 2 * replicas.lag_max_s + 1)
     for _ in range(2):  # whom it would not ask if it had been replaced before that

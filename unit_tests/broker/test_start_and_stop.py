@@ -21,7 +21,7 @@ from unit_tests.handlers.bench import BROKER_ID, Bench, batch, values_of
 COMPONENTS = (
     *("log-directories", "logs", "offsets-session", "producer-ids", "group-commit"),
     *("configuration", "connections", "registration", "membership", "controller-journal"),
-    *("controller", "hearsay", "standing", "directory-failures", "quarantine", "full-disks"),
+    *("controller", "discovery", "standing", "directory-failures", "quarantine", "full-disks"),
     *("housekeeping", "scrubber", "claims", "isr-changes", "mover", "fetchers", "requests"),
     *("groups", "controlled-shutdown"),
 )

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from pybroker.broker.app import BrokerApp
-from pybroker.broker.environment import World
+from pybroker.broker.environment import BrokerEnvironment
 from pybroker.broker.topic_logs import topic_log_config
 from pybroker.clock import SystemClock
 from pybroker.config.broker_config import BrokerConfig
@@ -188,7 +188,7 @@ class Bench:
             cluster_id=self.cluster_id,
             advertised=self._advertised,
             logs=self.logs,
-            world=World(
+            env=BrokerEnvironment(
                 self.coord,
                 self.clock,
                 rng,

@@ -196,8 +196,8 @@ async def shutdown(
     bench: Bench, broker: int, *, epoch: int | None = None, **options: Any
 ) -> tuple[ErrorCode, list[str]]:
     if epoch is None:
-        reign = bench.app.controller._reign
-        known = None if reign is None else reign.context.brokers.get(broker)
+        term = bench.app.controller._term
+        known = None if term is None else term.context.brokers.get(broker)
         epoch = 0 if known is None else known.epoch
     request = ControlledShutdownRequest(broker_id=broker, broker_epoch=epoch)
     answer = await bench.ask(ApiKey.CONTROLLED_SHUTDOWN, 3, request, **options)

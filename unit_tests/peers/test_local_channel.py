@@ -26,7 +26,10 @@ async def test_a_command_is_one_line_however_many_partitions_it_names(
         record.getMessage()
         for record in caplog.records
         if record.name
-        in ("pybroker.peers.local_channel", "pybroker.coordinator.controller.transitions")
+        in (
+            "pybroker.peers.local_channel",
+            "pybroker.coordinator.controller.partition_state_machine",
+        )
     ]
     assert f"become leader partitions={partitions} epoch=1" in lines
     assert f"partitions deleted partitions={partitions} epoch=1" in lines

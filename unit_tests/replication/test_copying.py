@@ -76,7 +76,7 @@ async def test_a_repeated_command_does_not_begin_anew(pair: Group) -> None:
 
 async def test_a_leaving_broker_does_not_catch_up_where_it_has_left_the_isr(trio: Group) -> None:
     await trio.lead(3, 0, keys=[T0, T1])
-    trio[3].manager.reluctance.leaves = True
+    trio[3].manager.leadership_yield.leaves = True
     await trio.lead(1, 1, keys=[T0], isr=(1, 2))
     await trio.lead(1, 1, keys=[T1])
     assert list(trio[3].fetchers.copies) == [T1]

@@ -12,8 +12,8 @@ from pybroker.clock import ManualClock
 from pybroker.errors import DiskFull, StorageError
 from pybroker.model import TopicPartition
 from pybroker.replication.full_disks import QUIET_S, ROOM_BYTES_MIN, FullDisks
+from pybroker.replication.leadership_yield import LeadershipYield
 from pybroker.replication.manager import ReplicaManager
-from pybroker.replication.reluctance import Reluctance
 from pybroker.storage.chores import Refusals
 from pybroker.storage.manager import LogManager
 from unit_tests.idle_loop import idle
@@ -44,7 +44,7 @@ class Host:
     )
 
     def __post_init__(self) -> None:
-        self.reluctance = Reluctance(1, self.clock)
+        self.leadership_yield = LeadershipYield(1, self.clock)
         self.partitions = {
             LED: Replica(is_leader=True, is_replicated=True),
             FOLLOWED: Replica(is_leader=False, is_replicated=False),
@@ -77,7 +77,7 @@ class Host:
     async def look(self) -> set[TopicPartition]:
         """Who would rather not lead after another look."""
         await self.full._look("/a")
-        return set(self.reluctance.reasons)
+        return set(self.leadership_yield.reasons)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_all_replicas_there_that_have_others_hand_over(
 ) -> None:
     for _ in range(3):
         await host.refuse()
-    assert set(host.reluctance.reasons) == {LED, FOLLOWED}
+    assert set(host.leadership_yield.reasons) == {LED, FOLLOWED}
     assert len([r for r in caplog.records if "log directory full path=/a " in r.message]) == 1
 
 
@@ -107,7 +107,7 @@ async def test_it_is_over_when_nothing_was_refused_and_there_is_room(host: Host)
     host.clock.advance(QUIET_S)
     assert await host.look() == set()
     await host.refuse()
-    assert set(host.reluctance.reasons) == {LED, FOLLOWED}
+    assert set(host.leadership_yield.reasons) == {LED, FOLLOWED}
 
 
 async def test_the_room_of_each_directory_in_use_is_told(host: Host) -> None:
@@ -139,9 +139,9 @@ async def test_replicas_are_marked_and_released_in_their_order(
     host.homes = dict.fromkeys(reversed(keys), "/a")
     host.partitions = {key: Replica(is_leader=True, is_replicated=True) for key in keys}
     removed: list[TopicPartition] = []
-    monkeypatch.setattr(host.reluctance, "remove", removed.append)
+    monkeypatch.setattr(host.leadership_yield, "remove", removed.append)
     await host.refuse()
-    assert list(host.reluctance.reasons) == keys
+    assert list(host.leadership_yield.reasons) == keys
     host.homes.clear()
     await host.look()
     assert removed == keys

@@ -287,7 +287,7 @@ async def test_a_leader_is_certain_while_it_hears_of_its_followers(real: OnRepli
         real.replicas.manager.follower_fetched(partition, fetch, clock.monotonic())
     assert log.is_certainly_led
     assert not real.open(look=lambda: False).is_certainly_led
-    real.replicas.manager.reluctance.add(P0, "its disk is full")
+    real.replicas.manager.leadership_yield.add(P0, "its disk is full")
     assert not log.is_certainly_led
     assert not real.asked
 
@@ -319,7 +319,7 @@ async def test_a_new_leader_that_is_deposed_waits_no_more(real: OnReplicas) -> N
 async def test_who_asked_for_another_leader_asks_who_leads(real: OnReplicas) -> None:
     log = real.open()
     await real.followers_catch_up()
-    real.replicas.manager.reluctance.add(P0, "its disk is full")
+    real.replicas.manager.leadership_yield.add(P0, "its disk is full")
     assert await log.is_led_now()
     assert real.asked == 1
     real.is_stored = False

@@ -107,7 +107,7 @@ async def test_an_unknown_or_later_broker_epoch_is_accepted(
 
 async def test_who_would_rather_not_lead_leads_on_and_says_so(replicas: Replicas) -> None:
     await replicas.told(facts(isr=(ME, 2)), facts(T1, isr=(ME, 2)))
-    replicas.manager.reluctance.add(T0, "its disk is full")
+    replicas.manager.leadership_yield.add(T0, "its disk is full")
     storage = ErrorCode.KAFKA_STORAGE_ERROR
     again = [facts(isr=(ME, 2)), facts(T1, isr=(ME, 2))]
     assert await replicas.told(*again) == [storage, ErrorCode.NONE]
@@ -116,7 +116,7 @@ async def test_who_would_rather_not_lead_leads_on_and_says_so(replicas: Replicas
     assert replicas.refusal() is ErrorCode.NONE
     assert await replicas.told(facts(leader=2, epoch=2, isr=(2,), replicas=(ME, 2))) == [0]
     assert await replicas.told(facts(epoch=3)) == [storage]
-    replicas.manager.reluctance.remove(T0)
+    replicas.manager.leadership_yield.remove(T0)
     assert await replicas.told(facts(epoch=3)) == [ErrorCode.NONE]
 
 
@@ -348,4 +348,4 @@ async def test_roles_are_known_when_a_series_of_commands_has_come_to_its_end(
         (T0, Extent.ENDS, 7),
     ):
         await manager.leader_and_isr(LeaderAndIsr(1, 1, 7, (facts(key),), extent))
-        assert manager.told_epoch == told
+        assert manager.roles_epoch == told

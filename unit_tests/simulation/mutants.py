@@ -18,7 +18,7 @@ from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import CoordError
 from pybroker.handlers import fetch_reading, produce
 from pybroker.model import NO_EPOCH, NO_OFFSET
-from pybroker.replication import fetcher, follower, isr_changes, leader_state, shortening
+from pybroker.replication import fetcher, follower, isr_changes, leader_state, truncation
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.leader_state import NOBODY, LeaderState
 from pybroker.replication.partition import Partition
@@ -318,13 +318,13 @@ PLANTED: Final = (
         "what is committed is not cut away",
         (
             Replacement(follower, "common_end", _to_where_the_epoch_began),
-            Replacement(shortening, "cuts_committed", _nothing_is_committed),
+            Replacement(truncation, "cuts_committed", _nothing_is_committed),
         ),
     ),
     Planted(
         "loss-above-high-watermark-untold",
         "a receipt names all that may have been acknowledged, also above the high watermark",
-        (Replacement(shortening, "may_cut_committed", _only_what_is_known),),
+        (Replacement(truncation, "may_cut_committed", _only_what_is_known),),
     ),
     Planted(
         "duplicate-after-fail-over",

@@ -327,7 +327,7 @@ def test_a_follower_that_stepped_aside_early_in_an_epoch_is_taken_back(seed: int
         simulation.wait(lambda: in_sync(simulation)[0] != [1, 2, 3])
         app = simulation.cluster.brokers[leader].app
         assert app is not None
-        app.replicas.reluctance.on_change()
+        app.replicas.leadership_yield.on_change()
         simulation.wait(lambda: in_sync(simulation) == [[1, 2, 3]] * 2, seconds=30)
 
 

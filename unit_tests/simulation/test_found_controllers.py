@@ -190,7 +190,7 @@ def test_a_leader_with_free_space_again_returns_no_end_after_its_successor_wrote
         simulation.cut(leader, [controller.id])
         disk.capacity = None
         simulation.run(produce, simulation.bootstrap, 1)
-        simulation.wait(lambda: not app.replicas.reluctance.reasons)
+        simulation.wait(lambda: not app.replicas.leadership_yield.reasons)
         answer = simulation.run(latest, simulation.bootstrap, leader)
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from pybroker.admin.view import Phase, Rooms
 from pybroker.broker.app import BrokerApp
-from pybroker.broker.startup import Session, Surroundings, serve_until, start_broker
+from pybroker.broker.startup import Session, StartupInputs, serve_until, start_broker
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StartupError
 from pybroker.metrics import Metrics
@@ -136,7 +136,7 @@ class SimBroker:
             await session.start(config.zookeeper_wait_ms / 1000)
             return session
 
-        around = Surroundings(
+        around = StartupInputs(
             clock=machine.clock,
             rng=world.rng(f"choices of {loop.name}"),
             disk=disk,

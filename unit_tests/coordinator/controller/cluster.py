@@ -16,11 +16,11 @@ from typing import TypeVar
 
 from pybroker.clock import ManualClock
 from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.controller.broker_notifier import ChannelFactory
 from pybroker.coordinator.controller.channel import Backoff
 from pybroker.coordinator.controller.controller import Controller
-from pybroker.coordinator.controller.office import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.controller.policies import policy_of
-from pybroker.coordinator.controller.telling import ChannelFactory
+from pybroker.coordinator.controller.services import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.controller.topics import create_topic, random_topic_id, request_deletion
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, NodeExists
@@ -97,11 +97,11 @@ class NotingChannel:
         keys = [item.topic_partition for item in command.partitions]
         offline = self._cluster.offline.get(self._broker.id, set())
         answers = self._note(command, keys)
-        reluctant = self._cluster.reluctant.get(self._broker.id, set())
+        yielding = self._cluster.yielding.get(self._broker.id, set())
         offline = offline | {
             item.topic_partition
             for item in command.partitions
-            if item.state.leader == self._broker.id and item.topic_partition in reluctant
+            if item.state.leader == self._broker.id and item.topic_partition in yielding
         }
         return {
             key: ErrorCode.KAFKA_STORAGE_ERROR if key in offline else answers[key] for key in keys
@@ -137,7 +137,7 @@ class NotingChannel:
 class Cluster:
     """The tree and everything that brokers were told. `refusals` are used up one a command: an
     exception for the whole, or a code for each partition. `offline` are replicas that a broker
-    cannot open, `reluctant` those that it would rather not lead."""
+    cannot open, `yielding` those that it would rather not lead."""
 
     def __init__(self, tree: MemoryTree | None = None) -> None:
         self.clock = ManualClock()
@@ -145,7 +145,7 @@ class Cluster:
         self.notes: list[Note] = []
         self.refusals: list[Exception | ErrorCode] = []
         self.offline: dict[int, set[TopicPartition]] = {}
-        self.reluctant: dict[int, set[TopicPartition]] = {}
+        self.yielding: dict[int, set[TopicPartition]] = {}
         self.config = BrokerConfig()
         self.journal: list[dict[str, object]] = []
         self.elections = TimeMeter()

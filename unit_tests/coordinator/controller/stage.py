@@ -13,7 +13,7 @@ from itertools import groupby
 
 from pybroker.clock import ManualClock
 from pybroker.coordinator.controller.events import Election, ElectionType
-from pybroker.coordinator.controller.office import RebalanceSettings
+from pybroker.coordinator.controller.services import RebalanceSettings
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import (

@@ -299,12 +299,12 @@ async def test_who_was_restarted_leaves_the_isr_also_after_another_election(
     await cluster.told(2, "lead orders-0 leader=3 epoch=1 isr=3,1")
     path = f"{ORDERS}/partitions/0/state"
     await cluster.write_json(path, {**cluster.json(path), "isr": [3, 1, 2]})
-    reign = first.controller._reign
-    assert reign is not None
-    reign.context.stale[key("orders-0")] = frozenset({1})
+    term = first.controller._term
+    assert term is not None
+    term.context.stale[key("orders-0")] = frozenset({1})
     await first.controller.elect_leaders(ElectionType.PREFERRED, [key("orders-0")])
     await cluster.told(2, "lead orders-0 leader=2 epoch=2 isr=3,1,2")
-    reign._office.retries.partitions.add(key("orders-0"))
+    term._services.retries.partitions.add(key("orders-0"))
     first.controller._enqueue(Retry())
     await cluster.told(2, "lead orders-0 leader=2 epoch=3 isr=3,2")
 

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from pybroker.coordinator.controller import topics
-from pybroker.coordinator.controller.growth import grow_topic, plan_growth
+from pybroker.coordinator.controller.partition_expansion import expand_topic, plan_growth
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import BrokerError, ErrorCode
@@ -98,7 +98,7 @@ def test_what_does_not_grow(
 
 
 async def grow(cluster: Cluster, count: int, *, validate_only: bool = False) -> None:
-    await grow_topic(cluster.tool, "orders", count, None, THREE, RNG, validate_only=validate_only)
+    await expand_topic(cluster.tool, "orders", count, None, THREE, RNG, validate_only=validate_only)
 
 
 async def replicas(cluster: Cluster) -> dict[int, tuple[int, ...]]:

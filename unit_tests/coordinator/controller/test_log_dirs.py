@@ -124,7 +124,7 @@ async def test_where_all_would_rather_not_lead_leaders_come_to_rest(cluster: Clu
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
     await cluster.create("orders", {0: (1, 2, 3)})
     await cluster.told(3, "metadata orders-0 leader=1 epoch=0")
-    cluster.reluctant = {broker: {ORDERS_0} for broker in (1, 2, 3)}
+    cluster.yielding = {broker: {ORDERS_0} for broker in (1, 2, 3)}
     await tell(cluster, 1, LogDirEvent.REPLICAS_CHANGED)
     await cluster.told(3, "lead orders-0 leader=3 epoch=2 isr=3")
     # Nothing is written, so that they have everything, and are in sync again.
@@ -135,7 +135,7 @@ async def test_where_all_would_rather_not_lead_leaders_come_to_rest(cluster: Clu
     asked = len(cluster.lines(3))
     again = "lead orders-0 leader=3 epoch=2 isr="
     await until(lambda: sum(line.startswith(again) for line in cluster.lines(3)[asked:]) > 5)
-    cluster.reluctant[2].clear()
+    cluster.yielding[2].clear()
     await tell(cluster, 2, LogDirEvent.REPLICAS_CHANGED)
     await cluster.told(2, "lead orders-0 leader=2 epoch=3 isr=1,2")
 

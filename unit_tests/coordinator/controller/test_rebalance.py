@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from pybroker.coordinator.controller import rebalance
-from pybroker.coordinator.controller.office import RebalanceSettings
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
 from pybroker.coordinator.controller.rebalance import imbalanced
+from pybroker.coordinator.controller.services import RebalanceSettings
 from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import CoordOp, OpResult
 from unit_tests.coordinator.controller.cluster import Cluster, Member

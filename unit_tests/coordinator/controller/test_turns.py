@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from itertools import pairwise
 
-from pybroker.coordinator.controller.turns import ITEMS_PER_TURN, turns
+from pybroker.coordinator.controller.yield_every import ITEMS_PER_YIELD, yield_every
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import ErrorCode
 from pybroker.model import (
@@ -26,7 +26,7 @@ CHANGES = 100
 
 
 async def test_others_run_between_the_turns() -> None:
-    count = 3 * ITEMS_PER_TURN + 1
+    count = 3 * ITEMS_PER_YIELD + 1
     seen: list[int] = []
     heard: list[int] = []
 
@@ -36,17 +36,17 @@ async def test_others_run_between_the_turns() -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(other())
-    async for item in turns(range(count)):
+    async for item in yield_every(range(count)):
         seen.append(item)
     await task
     assert seen == list(range(count))
-    assert heard == [ITEMS_PER_TURN, 2 * ITEMS_PER_TURN, 3 * ITEMS_PER_TURN]
+    assert heard == [ITEMS_PER_YIELD, 2 * ITEMS_PER_YIELD, 3 * ITEMS_PER_YIELD]
 
 
 async def test_a_fail_over_leaves_turns_to_others(cluster: Cluster) -> None:
     first = await cluster.member(1)
     await cluster.member(2)
-    partitions = 4 * ITEMS_PER_TURN
+    partitions = 4 * ITEMS_PER_YIELD
     await cluster.create("orders", dict.fromkeys(range(partitions), (1, 2)))
     await cluster.told(2, f"metadata orders-{partitions - 1} leader=1 epoch=0")
 
@@ -59,7 +59,7 @@ async def test_a_fail_over_leaves_turns_to_others(cluster: Cluster) -> None:
         await loop_turns(1)
         seen.append(stored())
     await killing
-    assert max(later - earlier for earlier, later in pairwise(seen)) <= ITEMS_PER_TURN
+    assert max(later - earlier for earlier, later in pairwise(seen)) <= ITEMS_PER_YIELD
 
 
 class GatedChannel(NotingChannel):
@@ -108,9 +108,9 @@ async def test_a_slow_broker_delays_nobody_and_what_is_kept_for_it_is_bounded(
         for broker_id in (1, 2):
             line = f"metadata orders-0 leader={1 + number % 2} epoch={number + 1}"
             await cluster.told(broker_id, line)
-        reign = first.controller._reign
-        assert reign is not None
-        work = reign._office.teller._senders[3].work
+        term = first.controller._term
+        assert term is not None
+        work = term._services.notifier._senders[3].work
         kept = len(work._leaders) + len(work._metadata) + len(work._stops) + len(work._deferred)
         assert kept <= 2
     cluster.notes.clear()

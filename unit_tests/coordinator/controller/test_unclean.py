@@ -224,7 +224,7 @@ async def test_who_was_elected_and_cannot_lead_is_done_without(cluster: Cluster)
     await cluster.told(4, "metadata orders-0 leader=2 epoch=0")
     path = paths.partition_state(KEY)
     await cluster.write_json(path, {**cluster.json(path), "isr": [2]})
-    cluster.reluctant = {3: {KEY}}
+    cluster.yielding = {3: {KEY}}
     await second.kill()
     await cluster.told(4, "metadata orders-0 leader=-1 epoch=1")
     await cluster.set_options("orders", unclean_leader_election_enable="true")

@@ -42,7 +42,7 @@ from pybroker.coordinator.groups.calls import (
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.records import GroupKey, decode_group_value, decode_key
-from pybroker.coordinator.groups.seams import Surroundings
+from pybroker.coordinator.groups.seams import GroupDependencies
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
 from pybroker.errors import BrokerError, ErrorCode
@@ -180,7 +180,7 @@ class Stage:
         self._shown = ""
 
     def _host(self) -> GroupCoordinator:
-        around = Surroundings(self.options)
+        around = GroupDependencies(self.options)
         self._impatient = Impatient(self.shard)
         context = cast("ShardContext", self._impatient)
         return self.shard.host(

@@ -21,7 +21,7 @@ from pybroker.coordinator.groups.calls import Identity, Join, Joined, Sync, Sync
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.group import Group, from_record
 from pybroker.coordinator.groups.records import RecordedGroup, decode_group_value
-from pybroker.coordinator.groups.seams import NobodyElse, Surroundings
+from pybroker.coordinator.groups.seams import GroupDependencies, NobodyElse
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
 from unit_tests.coordinator.groups.stage import MemoryOffsets
@@ -71,7 +71,7 @@ class World:
     def _host(self) -> GroupCoordinator:
         return self.shard.host(
             lambda context: GroupCoordinator(
-                context, MemoryOffsets(), NobodyElse(), Surroundings(OPTIONS)
+                context, MemoryOffsets(), NobodyElse(), GroupDependencies(OPTIONS)
             )
         )
 

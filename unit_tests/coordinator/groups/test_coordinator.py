@@ -16,7 +16,7 @@ from pybroker.coordinator.groups.coordinator import NOTES_MAX, GroupCoordinator
 from pybroker.coordinator.groups.options import PENDING_MAX
 from pybroker.coordinator.groups.records import encode_group_key
 from pybroker.coordinator.groups.room import FULL_S, Room
-from pybroker.coordinator.groups.seams import NobodyElse, Surroundings
+from pybroker.coordinator.groups.seams import GroupDependencies, NobodyElse
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import KeyValue
@@ -30,7 +30,9 @@ def hosted(
     offsets: MemoryOffsets | None = None,
     take_room: Callable[[int], None] = lambda _: None,
 ) -> GroupCoordinator:
-    around = Surroundings(BrokerConfig(group_initial_rebalance_delay_ms=0), take_room=take_room)
+    around = GroupDependencies(
+        BrokerConfig(group_initial_rebalance_delay_ms=0), take_room=take_room
+    )
     return shard.host(
         lambda context: GroupCoordinator(context, offsets or MemoryOffsets(), NobodyElse(), around)
     )

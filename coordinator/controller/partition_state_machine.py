@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from pybroker.coordinator.controller import partitions
+from pybroker.coordinator.controller.broker_notifier import BrokerNotifier
 from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.journal import Journal
 from pybroker.coordinator.controller.partitions import (
@@ -24,14 +25,13 @@ from pybroker.coordinator.controller.policies import Policies
 from pybroker.coordinator.controller.reading import read_states
 from pybroker.coordinator.controller.receipts import ReceiptBook, log_receipt
 from pybroker.coordinator.controller.retries import Retries
-from pybroker.coordinator.controller.telling import Teller
-from pybroker.coordinator.controller.turns import turns
 from pybroker.coordinator.controller.writes import (
     ControllerMoved,
     FencedWriter,
     Write,
     WriteOutcome,
 )
+from pybroker.coordinator.controller.yield_every import yield_every
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import ConnectionLoss, CoordError, NodeExists
 from pybroker.model import NO_LEADER, TopicPartition
@@ -47,9 +47,9 @@ ATTEMPTS_MAX: Final = 3
 Decide = Callable[[Partition], StateWrite | None]
 
 
-class StateMachine:
-    """Moves the partitions of one context; leaves what was stored with the `teller`, and what could
-    not be stored with the `retries`."""
+class PartitionStateMachine:
+    """Move the partitions of one context to new states. The `notifier` gets each state that was
+    stored, `retries` each one that could not be stored."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class StateMachine:
         policies: Policies,
         receipts: ReceiptBook,
         journal: Journal,
-        teller: Teller,
+        notifier: BrokerNotifier,
         retries: Retries,
     ) -> None:
         self._coord = coord
@@ -68,7 +68,7 @@ class StateMachine:
         self._policies = policies
         self._receipts = receipts
         self._journal = journal
-        self._teller = teller
+        self._notifier = notifier
         self._retries = retries
 
     async def move(self, topic_partitions: Iterable[TopicPartition], decide: Decide) -> None:
@@ -86,7 +86,7 @@ class StateMachine:
             except ConnectionLoss as error:
                 logger.warning("policies_not_read partitions=%d reason=%r", len(known), error)
                 break
-            decided = [decide(partition) async for partition in turns(known)]
+            decided = [decide(partition) async for partition in yield_every(known)]
             writes = [write for write in decided if write is not None]
             try:
                 waiting = await self._store(writes) if writes else []
@@ -114,17 +114,17 @@ class StateMachine:
         await self._create_parents(writes)
         texts = [
             schemas.encode_state(write.state, self._context.partitions[write.topic_partition].data)
-            async for write in turns(writes)
+            async for write in yield_every(writes)
         ]
         receipts = await self._receipts.prepare([write for write in writes if write.unclean])
         outcomes = await self._writer.write_all(
             [
                 _state_write(write, text, receipts.get(write.topic_partition))
-                async for write, text in turns(zip(writes, texts, strict=True))
+                async for write, text in yield_every(zip(writes, texts, strict=True))
             ]
         )
         stored, refused = [], []
-        async for write, text, outcome in turns(zip(writes, texts, outcomes, strict=True)):
+        async for write, text, outcome in yield_every(zip(writes, texts, outcomes, strict=True)):
             if isinstance(outcome, CoordError):
                 logger.info("move_unclear partition=%s reason=%r", write.topic_partition, outcome)
                 refused.append(write)
@@ -171,7 +171,7 @@ class StateMachine:
         if write.unclean and before.state is not None:
             log_receipt(write, before.state.isr, before.replicas)
             self._context.unclean_epochs[write.topic_partition] = write.state.leader_epoch
-        self._teller.changed_state(write.topic_partition, created=write.creates)
+        self._notifier.changed_state(write.topic_partition, created=write.creates)
         self._context.unclean_elections += write.unclean
         self._journal.state_stored(before, write, version)
         state_change.info(
@@ -212,9 +212,9 @@ class StateMachine:
             before.state is not None and before.state.leader_epoch == node.state.leader_epoch
         )
         if same_epoch and stale == were_stale:
-            self._teller.describe([key])  # it is the leader who changed the ISR: it knows
+            self._notifier.describe([key])  # it is the leader who changed the ISR: it knows
         else:
-            self._teller.changed_state(key)
+            self._notifier.changed_state(key)
 
 
 def _tell_stored(writes: Iterable[StateWrite]) -> None:

@@ -6,7 +6,7 @@ from pybroker.errors import ErrorCode
 from pybroker.replication.partition import Partition
 
 
-class Copy:
+class FollowedPartition:
     """What a fetcher knows of it. Ends with the epoch."""
 
     __slots__ = ("agrees", "failures", "lag", "leader_epoch", "not_before", "partition", "told")

@@ -78,7 +78,7 @@ def plan_growth(
     return assign_replicas(brokers, count - old, len(first), rng, first_partition=old, start=start)
 
 
-async def grow_topic(
+async def expand_topic(
     coord: Coord,
     name: str,
     count: int,

@@ -15,15 +15,15 @@ from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import Event
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
-from pybroker.coordinator.controller.turns import turns
+from pybroker.coordinator.controller.yield_every import yield_every
 from pybroker.model import NO_LEADER, Broker, StopReplicaPartition, TopicPartition
 from pybroker.ports import BrokerChannel
 
 ChannelFactory = Callable[[Broker], BrokerChannel]
 
 
-class Teller:
-    """Of one reign. Owns the senders, from `open` to `close`.
+class BrokerNotifier:
+    """Of one term. Owns the senders, from `open` to `close`.
 
     `changed`: partitions whose state was stored in this round -> whether its node was created.
     """
@@ -105,7 +105,7 @@ class Teller:
         leads it, least of all a broker that did before it was started again."""
         if not broker_ids:
             return
-        async for partition in turns(list(self._context.kept_partitions())):
+        async for partition in yield_every(list(self._context.kept_partitions())):
             facts = self._context.facts(partition)
             if partition.status is not PartitionStatus.ONLINE:
                 self._to_describe.add(partition.topic_partition)
@@ -140,7 +140,7 @@ class Teller:
         about to stop get no new roles."""
         changed, self.changed = self.changed, {}
         described, self._to_describe = self._to_describe | changed.keys(), set()
-        async for key in turns(sorted(described)):
+        async for key in yield_every(sorted(described)):
             partition = self._context.partitions.get(key)
             if partition is None or key.topic in self._context.deletions:
                 continue

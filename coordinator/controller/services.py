@@ -1,4 +1,4 @@
-"""What every part of a reign works with: the picture of the cluster, the fenced writer, the state
+"""What every part of a term works with: the picture of the cluster, the fenced writer, the state
 machine, the news for the brokers and what is tried again. Each part (`brokers.py`,
 `topic_changes.py`, `deletions.py` ...) is given this and adds one kind of event.
 """
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.controller.broker_notifier import BrokerNotifier, ChannelFactory
 from pybroker.coordinator.controller.channel import Backoff
 from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.decisions import Circumstances, decide_repair
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import Event
 from pybroker.coordinator.controller.journal import Journal, Note
+from pybroker.coordinator.controller.partition_state_machine import PartitionStateMachine
 from pybroker.coordinator.controller.partitions import Partition
 from pybroker.coordinator.controller.policies import Policies, PolicyOf, policy_of
 from pybroker.coordinator.controller.receipts import ReceiptBook
 from pybroker.coordinator.controller.retries import Retries
-from pybroker.coordinator.controller.telling import ChannelFactory, Teller
-from pybroker.coordinator.controller.transitions import StateMachine
 from pybroker.coordinator.controller.writes import FencedWriter
 from pybroker.metrics import TimeMeter
 from pybroker.model import TopicPartition
@@ -31,7 +31,7 @@ from pybroker.ports import Clock, Coord, Rng
 @dataclass(frozen=True, slots=True)
 class RebalanceSettings:
     """Kafka's leader.imbalance.*: the share of a broker's partitions, in percent, that others may
-    lead, and how often it is looked at; for the first time `first_check_s` after taking office."""
+    lead, and how often it is looked at; for the first time `first_check_s` after the election."""
 
     imbalance_percentage: int
     interval_s: float
@@ -65,8 +65,8 @@ class ControllerSettings:
     policy_of: PolicyOf = lambda overrides: policy_of(BrokerConfig(), overrides)
 
 
-class Office:
-    """Of one reign; used by the controller's consumer task only."""
+class ControllerServices:
+    """Of one term; used by the controller's consumer task only."""
 
     def __init__(
         self,
@@ -86,18 +86,18 @@ class Office:
         self.context = ClusterContext(won.epoch)
         self.writer = FencedWriter(coord, won.epoch_version)
         self.retries = Retries(enqueue, settings.backoff)
-        self.teller = Teller(won, self.context, channels, enqueue, settings.backoff)
+        self.notifier = BrokerNotifier(won, self.context, channels, enqueue, settings.backoff)
         self.policies = Policies(coord, settings.policy_of)
         self.journal = Journal(settings.journal, won, clock)
         receipts = ReceiptBook(coord, self.writer, self.context, clock)
-        self.machine = StateMachine(
+        self.machine = PartitionStateMachine(
             coord,
             self.writer,
             self.context,
             self.policies,
             receipts,
             self.journal,
-            self.teller,
+            self.notifier,
             self.retries,
         )
 
@@ -123,10 +123,10 @@ class Office:
             stale=context.stale.get(partition.topic_partition, ()),
             required=min(policy.min_insync_replicas, len(partition.replicas)),
             unclean=policy.unclean_elections,
-            reluctant=context.reluctant.get(partition.topic_partition, ()),
+            yielding=context.yielding.get(partition.topic_partition, ()),
         )
 
     async def close(self) -> None:
         """Stop telling brokers anything. Idempotent."""
         self.retries.close()
-        await self.teller.close()
+        await self.notifier.close()

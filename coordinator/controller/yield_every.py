@@ -13,13 +13,13 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-ITEMS_PER_TURN: Final = 250
+ITEMS_PER_YIELD: Final = 250
 """A decision and its text take some ten microseconds."""
 
 
-async def turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items, with a pause for others after every ITEMS_PER_TURN."""
+async def yield_every(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items, with a pause for others after every ITEMS_PER_YIELD."""
     for number, item in enumerate(items, 1):
         yield item
-        if number % ITEMS_PER_TURN == 0:
+        if number % ITEMS_PER_YIELD == 0:
             await asyncio.sleep(0)

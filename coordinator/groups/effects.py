@@ -46,7 +46,7 @@ Store = StoreAssignment | StoreReplacement | StoreEmpty
 
 
 @dataclass(slots=True)
-class Turn:
+class Effects:
     """`now` in seconds of the monotonic clock, `wall_ms` in ms since 1970. `new_id` makes an id
     from what it shall begin with."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pybroker.coordinator.controller.broker_notifier import ChannelFactory
 from pybroker.coordinator.controller.brokers import BrokerChanges
 from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.controlled_shutdown import Handovers
@@ -34,24 +35,23 @@ from pybroker.coordinator.controller.events import (
     TopicChanged,
     TopicsChanged,
 )
-from pybroker.coordinator.controller.failover import Loader, Watches
+from pybroker.coordinator.controller.initializer import ControllerInitializer, Watches
 from pybroker.coordinator.controller.isr_notices import IsrNotices
 from pybroker.coordinator.controller.log_dirs import LogDirFailures
-from pybroker.coordinator.controller.office import ControllerSettings, Office
 from pybroker.coordinator.controller.partitions import PartitionStatus
 from pybroker.coordinator.controller.preferred import AskedElections
 from pybroker.coordinator.controller.reassignments import Reassignments
 from pybroker.coordinator.controller.rebalance import Rebalance
+from pybroker.coordinator.controller.services import ControllerServices, ControllerSettings
 from pybroker.coordinator.controller.suspects import Suspects
-from pybroker.coordinator.controller.telling import ChannelFactory
 from pybroker.coordinator.controller.topic_changes import TopicChanges
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import CoordError
 from pybroker.ports import Clock, Coord, Rng, WatchEvent
 
 
-class Reign:
-    """One term of office. Owns the senders and a retry timer, from `begin` to `close`."""
+class ControllerTerm:
+    """One term of a controller. Owns the senders and a retry timer, from `begin` to `close`."""
 
     def __init__(
         self,
@@ -65,46 +65,48 @@ class Reign:
     ) -> None:
         self.won = won
         self._clock = clock
-        self._office = office = Office(coord, won, channels, settings, clock, rng, enqueue)
+        self._services = services = ControllerServices(
+            coord, won, channels, settings, clock, rng, enqueue
+        )
         watches = Watches(
             brokers=lambda _: enqueue(BrokersChanged()),
             topics=lambda _: enqueue(TopicsChanged()),
             topic=self._topic_changed,
             deletions=lambda _: enqueue(DeletionRequested()),
         )
-        self._loader = Loader(coord, office.writer, office.context, watches, rng)
-        self._topics = TopicChanges(office, self._loader, watches)
-        self._deletions = Deletions(office, watches.deletions, self._topics.look)
-        self._log_dirs = LogDirFailures(office, lambda _: enqueue(LogDirsFailed()))
-        self._suspects = Suspects(office)
-        self._isr_notices = IsrNotices(office, lambda _: enqueue(IsrChanged()), self._suspects)
-        self._brokers = BrokerChanges(office, watches.brokers, self._log_dirs, self._deletions)
-        self._elections = AskedElections(office, lambda _: enqueue(PreferredElectionRequested()))
-        self._reassignments = Reassignments(office, lambda _: enqueue(ReassignmentRequested()))
-        self._rebalance = Rebalance(office)
-        self._handovers = Handovers(office, self._brokers.look)
+        self._loader = ControllerInitializer(coord, services.writer, services.context, watches, rng)
+        self._topics = TopicChanges(services, self._loader, watches)
+        self._deletions = Deletions(services, watches.deletions, self._topics.look)
+        self._log_dirs = LogDirFailures(services, lambda _: enqueue(LogDirsFailed()))
+        self._suspects = Suspects(services)
+        self._isr_notices = IsrNotices(services, lambda _: enqueue(IsrChanged()), self._suspects)
+        self._brokers = BrokerChanges(services, watches.brokers, self._log_dirs, self._deletions)
+        self._elections = AskedElections(services, lambda _: enqueue(PreferredElectionRequested()))
+        self._reassignments = Reassignments(services, lambda _: enqueue(ReassignmentRequested()))
+        self._rebalance = Rebalance(services)
+        self._handovers = Handovers(services, self._brokers.look)
 
     @property
     def context(self) -> ClusterContext:
         """What the controller believes of the cluster; to be read only."""
-        return self._office.context
+        return self._services.context
 
     async def begin(self) -> None:
         """Take over. The brokers hear of the live brokers before anything else.
 
         Raises ControllerMoved, or CoordError; then close this and stand for election again.
         """
-        office = self._office
-        office.journal.elected()
+        services = self._services
+        services.journal.elected()
         notices = await self._isr_notices.find()
         deletions, left_out = await self._loader.load()
         await self._isr_notices.remove(notices)
-        office.retries.repeat_if(left_out, TopicsChanged())
+        services.retries.repeat_if(left_out, TopicsChanged())
         await self._log_dirs.take()
-        office.teller.open(self.context.brokers)
+        services.notifier.open(self.context.brokers)
         self._deletions.begin(deletions & self.context.topics.keys())
-        await office.teller.tell_current_state(self.context.brokers)
-        await office.repair(self.context.partitions)
+        await services.notifier.tell_current_state(self.context.brokers)
+        await services.repair(self.context.partitions)
         await self._suspects.look_at_all()
         if deletions:
             await self._deletions.look()
@@ -116,12 +118,12 @@ class Reign:
     async def handle(self, event: Event) -> None:
         """Raises ControllerMoved, or CoordError; after ConnectionLoss the event may be handled
         again."""
-        self._office.journal.event = type(event).__name__
+        self._services.journal.event = type(event).__name__
         match event:
             case BrokersChanged():
                 began = self._clock.monotonic()
                 await self._brokers.look()
-                self._office.settings.elections.add(self._clock.monotonic() - began)
+                self._services.settings.elections.add(self._clock.monotonic() - began)
                 await self._suspects.look_at_all()
             case TopicsChanged():
                 await self._topics.look()
@@ -137,8 +139,8 @@ class Reign:
                 await self._isr_notices.take()
             case ReplicasRefused() | ReplicasAccepted():
                 changed = self._log_dirs.answered(event)
-                self._office.teller.describe(changed)
-                await self._office.repair(changed)
+                self._services.notifier.describe(changed)
+                await self._services.repair(changed)
                 await self._suspects.look(changed)
             case PreferredElectionRequested():
                 await self._elections.look()
@@ -157,21 +159,21 @@ class Reign:
         await self._end_round()
 
     async def _try_again(self) -> None:
-        keys = self._office.retries.take()
+        keys = self._services.retries.take()
         try:
             # What was stored although its reply was lost is not in the picture yet, and nothing
             # seems to be amiss with it: those who lead and follow would never hear of it.
-            await self._office.machine.refresh(keys)
+            await self._services.machine.refresh(keys)
         except CoordError:
-            self._office.retries.partitions.update(keys)
+            self._services.retries.partitions.update(keys)
             raise
-        await self._office.repair(keys)
+        await self._services.repair(keys)
         await self._suspects.look(keys)
         await self._deletions.finish()
 
     async def _policies_changed(self, topics: frozenset[str] | None) -> None:
         """Somebody may lead now that could not before."""
-        await self._office.repair(
+        await self._services.repair(
             partition.topic_partition
             for partition in list(self.context.kept_partitions())
             if partition.status is not PartitionStatus.ONLINE
@@ -180,15 +182,15 @@ class Reign:
 
     async def close(self) -> None:
         """Stop telling brokers anything. Idempotent."""
-        self._office.journal.steps_down()
+        self._services.journal.steps_down()
         self._rebalance.close()
-        await self._office.close()
+        await self._services.close()
 
     async def _end_round(self) -> None:
-        await self._office.teller.tell()
-        self._office.retries.schedule()
+        await self._services.notifier.tell()
+        self._services.retries.schedule()
 
     def _topic_changed(self, event: WatchEvent) -> None:
         name = paths.parse_topic(event.path)
         if name is not None:
-            self._office.enqueue(TopicChanged(name))
+            self._services.enqueue(TopicChanged(name))

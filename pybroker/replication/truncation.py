@@ -16,8 +16,8 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Blocking
 from pybroker.replication.follower import (
     Pause,
-    Shortening,
     TruncateTo,
+    Truncation,
     cut_offsets,
     cuts_committed,
     may_cut_committed,
@@ -65,7 +65,7 @@ Failed = Callable[[TopicPartition, str], None]
 """Told of a replica that cannot go on, and why."""
 
 
-class Shortener:
+class Truncator:
     """Used from the event loop only."""
 
     def __init__(self, blocking: Blocking, losses: Losses) -> None:
@@ -89,7 +89,7 @@ class Shortener:
             await asyncio.wait(tasks)
 
     def begin(
-        self, partition: Partition, step: Shortening, done: Callable[[Pause | None], None]
+        self, partition: Partition, step: Truncation, done: Callable[[Pause | None], None]
     ) -> None:
         """Carry out the step. `done` is told what to do then: go on, or pause."""
         key = partition.topic_partition
@@ -104,7 +104,7 @@ class Shortener:
 
         task.add_done_callback(ended)
 
-    async def _shorten(self, partition: Partition, step: Shortening) -> Pause | None:
+    async def _shorten(self, partition: Partition, step: Truncation) -> Pause | None:
         replica, in_sync = partition.log, partition.is_in_isr(partition.broker_id)
         try:
             if may_cut_committed(replica, partition.high_watermark, step, in_sync=in_sync):
@@ -128,7 +128,7 @@ class Shortener:
         )
         return None
 
-    async def _give_up(self, partition: Partition, step: Shortening) -> Pause | None:
+    async def _give_up(self, partition: Partition, step: Truncation) -> Pause | None:
         """Write down what is lost, where a receipt explains it; else why this must wait. Without a
         receipt nothing that is committed is cut."""
         key, replica = partition.topic_partition, partition.log
@@ -166,7 +166,7 @@ class Shortener:
         return None
 
     @staticmethod
-    def _refusal(partition: Partition, step: Shortening) -> str:
+    def _refusal(partition: Partition, step: Truncation) -> str:
         state = partition.state
         leader = None if state is None else state.leader
         return (

@@ -22,8 +22,8 @@ from pybroker.coordinator.controller.reading import (
     read_topics,
 )
 from pybroker.coordinator.controller.topics import random_topic_id
-from pybroker.coordinator.controller.turns import turns
 from pybroker.coordinator.controller.writes import FencedWriter, Write
+from pybroker.coordinator.controller.yield_every import yield_every
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import CoordError
 from pybroker.model import TopicDescription, TopicPartition
@@ -42,7 +42,7 @@ class Watches:
     deletions: Watch
 
 
-class Loader:
+class ControllerInitializer:
     """Reads into one context. Owned by the controller's consumer task."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Loader:
         await self._put_partitions(keys, states, unreadable)
         return left_out
 
-    async def grow_topic(self, topic: TopicDescription, added: Iterable[TopicPartition]) -> None:
+    async def expand_topic(self, topic: TopicDescription, added: Iterable[TopicPartition]) -> None:
         """Take up `added`, new partitions of a topic that the context knows."""
         keys = list(added)
         states, unreadable = await read_states(self._coord, keys)
@@ -130,7 +130,7 @@ class Loader:
     ) -> None:
         self._context.damaged.update(key.topic for key in unreadable)
         brokers = self._context.brokers
-        async for key in turns(keys):
+        async for key in yield_every(keys):
             if key in unreadable:
                 continue
             replicas = self._context.topics[key.topic].assignment[key.partition]

@@ -18,7 +18,7 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 
-class Reluctance:
+class LeadershipYield:
     """Used from the event loop only."""
 
     def __init__(self, broker_id: int, clock: Clock) -> None:
