@@ -170,9 +170,12 @@ def test_configs_of_brokers(tools: Tools) -> None:
         says = f"Invalid config(s): {option}"
         tools.same("configs", "--alter", *entity, "--delete-config", option, says=says)
     missing = tools.ours("configs", "--describe", "--broker", "7")
-    assert (missing.code, missing.err) == (1, "broker 7 is not known; known: 3\n")
+    assert (missing.code, missing.err) == (1, "broker 7 is not running; running: 3\n")
     quotas = tools.ours("configs", "--describe", "--user", "alice")
-    assert (quotas.code, quotas.err) == (1, "--entity-type users: there are no quotas yet\n")
+    assert (quotas.code, quotas.err) == (
+        1,
+        "--entity-type users: the brokers do not support quotas yet\n",
+    )
 
 
 def test_configs_in_zookeeper(tools: Tools, keeper: ApacheZooKeeper, topic: str) -> None:

@@ -82,7 +82,7 @@ def test_kill9_controller_loop(rig: Rig) -> None:
             rig.cluster.start(controller)
             run.wait_for_full_isr()
         history = run.finish()
-    assert len({office.epoch for office in history.offices}) > len(offices)
+    assert len({term.epoch for term in history.controller_terms}) > len(offices)
 
 
 def test_kill9_all_at_once(rig: Rig) -> None:

@@ -187,7 +187,7 @@ def test_compacted_records_are_not_reported_as_lost(apache: ApacheKafka, topic: 
     assert standing, "what was not counted nobody can miss"
     (warning,) = standing.warnings
     assert warning.startswith(f"{topic} is compacted:")
-    assert "reading cannot tell" in warning
+    assert "a read does not notice it" in warning
 
 
 KEYS: Final = "decode: {key: {format: string}}"
@@ -280,7 +280,7 @@ def test_a_job_is_not_made_again_after_compaction(
     (item,) = taken(apache, topic, "read_committed").ranges()
     overwrite(apache, topic)
     wait_for_cleaner(apache, item, "read_committed", 250)
-    text = "300 records were read then, 250 are there now, compaction has taken the others"
+    text = "300 records were read then, 250 exist now, compaction removed the others"
     with pytest.raises(OutputError, match=text):
         job.replay(spark, 0)
     assert read_output(spark, numbers_of.output).count() == 300

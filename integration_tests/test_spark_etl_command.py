@@ -93,7 +93,7 @@ def test_a_command_that_is_told_to_end_takes_its_attempt_with_it(numbers: Number
     with pytest.raises(SystemExit) as caught:
         command("run", str(numbers.file), "--report", str(report))
     assert caught.value.code == 128 + signal.SIGTERM
-    told = "ended by SIGTERM: what was not committed is read again by the next run"
+    told = "ended by SIGTERM: the next run reads again what was not committed"
     assert json.loads(report.read_text()) == {"runs": [], "error": told}
     assert numbers.files() == []
     assert numbers.job().store.attempts() == []

@@ -1,5 +1,5 @@
-"""Spark looks for packages whose names begin with `pyspark_` and registers their `DefaultSource`:
-so, where pybroker is installed, `spark.read.format("pybroker")` works without a word before it.
+"""Spark finds packages whose names begin with `pyspark_` and registers their `DefaultSource`. With
+pybroker installed, `spark.read.format("pybroker")` therefore works without a registration.
 """
 
 from pybroker.spark.source import PybrokerDataSource as DefaultSource

@@ -1,6 +1,7 @@
 """The Spark pipeline over topic snapshots: `from pybroker.spark import snapshot, session, Job`.
 
-PySpark is loaded when it is needed, not with this package: a snapshot is taken without it.
+PySpark is imported only when it is needed, not with this package: taking a snapshot does not need
+it.
 """
 
 import importlib

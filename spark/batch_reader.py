@@ -1,4 +1,4 @@
-"""Reads one range of a partition as Arrow batches of a size that suits Spark."""
+"""Reads one range of a partition as Arrow batches of a suitable size for Spark."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from pybroker.spark.failures import ReadFailed
 from pybroker.spark.options import ReadRequest
 from pybroker.spark.rows import BATCH_BYTES, BATCH_ROWS
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 DECOMPRESSED_BYTES_MAX = 256 * 2**20
-"""The most that a stored batch may unfold to, as for the consumer."""
+"""The limit for the decompressed size of a stored batch, as for the consumer."""
 
 
 def read_batches(
     request: ReadRequest, isolation: str, wanted: PartitionRange, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a range in the order of their offsets, with the columns `names`. Small batches
-    of the log are put together, to BATCH_ROWS rows or BATCH_BYTES bytes; a large one stays whole.
+    """Yield the records of a range in the order of their offsets, with the columns `names`. Small
+    batches of the log are joined up to BATCH_ROWS rows or BATCH_BYTES bytes. A larger batch is not
+    divided.
 
-    Raises RangeFailed, or ReadFailed where the cluster cannot be asked; both name
+    Raises RangeFailed, or ReadFailed if the cluster does not answer. Both name
     topic-partition@offset.
     """
     builder = ColumnBuilder(
@@ -45,7 +46,7 @@ def read_batches(
 def _added(
     request: ReadRequest, isolation: str, wanted: PartitionRange, builder: ColumnBuilder
 ) -> Iterator[None]:
-    """Adds one batch of the log after the other."""
+    """Add the batches of the log to the builder, and yield after each."""
     options = {
         **request.client,
         "kafkaConsumer.pollTimeoutMs": str(request.poll_timeout_ms),
@@ -69,17 +70,17 @@ def _added(
         except RangeFailed:
             raise
         except (CorruptionError, BrokerError) as error:
-            text = f"the batch cannot be decoded: {error}; read around it, by offsets"
+            text = f"the batch cannot be decoded: {error}; read the offsets before and after it"
             raise RangeFailed(where, position, RangeFault.CORRUPT, text) from None
         except ClientError as error:
             raise ReadFailed(f"{where}@{position}: {error}") from None
         for first, end in reader.lost:
-            logger.warning(
+            log.warning(
                 "event=records-lost topic_partition=%s first_offset=%d end_offset=%d",
                 where, first, end,
             )  # fmt: skip
         for counted, records in reader.compacted:
-            logger.warning(
+            log.warning(
                 "event=records-compacted topic_partition=%s first_offset=%d end_offset=%d"
                 " counted=%d found=%d",
                 where, counted.first, counted.beyond, counted.records, records,

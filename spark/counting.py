@@ -1,8 +1,9 @@
-"""Counts the records of a snapshot, so that whoever reads it can tell whether compaction has taken
-some since: one pass over the batches, of which only those that are not whole are decoded.
+"""Counts the records of a snapshot, so that a later reader notices records removed by compaction.
+Counting is one pass over the batches. Only a batch whose records do not fill its offsets is
+decoded.
 
-What is kept of a partition is a short list of stretches with the number of records in each. They
-begin and end where batches do, and become longer as the partition goes on.
+The result for a partition is a short list of stretches, each with its number of records. A stretch
+begins and ends at a batch boundary. Stretches grow with the length of the partition.
 """
 
 from __future__ import annotations
@@ -35,19 +36,20 @@ from pybroker.spark.cuts import TopicCut
 from pybroker.spark.readability import compactions
 from pybroker.spark.snapshot_model import Snapshot
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 Count = Literal["compacted", "always", "never"]
 COUNTS: Final[tuple[Count, ...]] = ("compacted", "always", "never")
-"""Which topics are counted: those that are compacted, all, none."""
+"""The topics that are counted: compacted topics, all, none."""
 Progress = Callable[[int, int], None]
-"""Is told how many offsets were passed, of how many."""
+"""A callback with the number of counted offsets and their total."""
 
 STRETCHES_MAX: Final = 64
-"""So many of a partition are kept; when there are more, each two become one."""
+"""The most stretches of a partition. When there are more, each two are joined."""
 STRETCH_BYTES: Final = 2**20
 STRETCH_RECORDS: Final = 16_384
-"""A stretch ends with the batch that makes it so large or so full, as long as they are few."""
+"""A stretch ends with the batch that reaches one of these limits. The limits double each time that
+stretches are joined."""
 
 
 def counted(
@@ -56,12 +58,12 @@ def counted(
     count: Count,
     progress: Progress = lambda done, total: None,
 ) -> Snapshot:
-    """The snapshot with the records of its partitions counted, of the topics that `count` means.
-    `options` are those of the client under Kafka's names. A topic of which nobody tells whether it
-    is compacted counts as one that is.
+    """Return the snapshot with the records counted, for the topics that `count` chooses. `options`
+    are client options with Kafka's names. A topic whose cleanup.policy cannot be learned is treated
+    as compacted.
 
-    Raises ConfigError, RangeFailed for a range that cannot be read, and other ClientErrors. What
-    has aged out since does not end it: that is for whoever reads.
+    Raises ConfigError, RangeFailed for a range that cannot be read, and other ClientErrors. Records
+    deleted by retention meanwhile are no error here: the reader decides about them.
     """
     if count == "never":
         return snapshot
@@ -92,8 +94,8 @@ def _tell(progress: Progress, moved: int, total: int, offset: int) -> None:
 def count_range(
     reader: RangeReader, item: PartitionRange, passed: Callable[[int], None] = lambda offset: None
 ) -> tuple[Counted, ...]:
-    """The records of a range that holds offsets, as the reader gives them. `passed` hears of
-    offsets before which all was counted. Raises as `RangeReader.batches`."""
+    """Count the records of a range that is not empty. `passed` is called with the offset up to
+    which all records are counted. Raises what `RangeReader.batches` raises."""
     stretches = Stretches(item.start, item.end)
     for header, batch in reader.batches(item):
         try:
@@ -108,7 +110,7 @@ def count_range(
 
 
 class Stretches:
-    """Collects what batches hold, in the order of a range's offsets."""
+    """Counts the records of batches, which arrive in the order of a range's offsets."""
 
     def __init__(
         self,
@@ -127,17 +129,17 @@ class Stretches:
         self._found: list[Counted] = []
         self._bytes = 0
         self._tally = Tally()
-        """Both of what is not in a stretch yet."""
+        """`_bytes` and `_tally` count the batches since the last closed stretch."""
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
-        """A batch, of which the records from `first_offset` on count. Raises as `Tally.add`."""
+        """Count the records of a batch from `first_offset` on. Raises what `Tally.add` raises."""
         self._bytes += header.size
         self._tally.add(header, batch, max(first_offset, self._start), self._end)
         if self._bytes >= self._bytes_max or self._tally.records >= self._records_max:
             self._close(min(header.next_offset, self._end))
 
     def finish(self) -> tuple[Counted, ...]:
-        """Stretches from the start to the end of the range."""
+        """Return the stretches, which cover the range without a gap."""
         if self._place < self._end:
             self._close(self._end)
         return tuple(self._found)
@@ -157,7 +159,7 @@ class Stretches:
 
 
 def thinned(stretches: list[Counted]) -> list[Counted]:
-    """Each two as one; an odd last one stays."""
+    """Join each two stretches; an odd last one stays."""
     found = []
     for first, second in zip(stretches[::2], stretches[1::2], strict=False):
         digest = (first.digest + second.digest) % DIGEST_END
@@ -167,7 +169,7 @@ def thinned(stretches: list[Counted]) -> list[Counted]:
 
 
 async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[str]:
-    """Those that are compacted, and those of which it is not told."""
+    """Return the compacted topics, and those whose cleanup.policy cannot be learned."""
     cluster = Cluster(options, clock=defaults.make_clock(), rng=defaults.make_rng())
     try:
         cluster.watch(topics)
@@ -180,7 +182,7 @@ async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[s
         await cluster.close()
     for topic, answer in found.items():
         if isinstance(answer, ClientError):
-            logger.warning("event=counted-as-compacted topic=%s reason=%s", topic, answer)
+            log.warning("event=counted-as-compacted topic=%s reason=%s", topic, answer)
     return {
         topic
         for topic, answer in found.items()

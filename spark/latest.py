@@ -1,5 +1,5 @@
-"""mode=latest: the last record of each key of a partition, found while it is read. A partition is
-read in order, so the later record of a key replaces the earlier one.
+"""mode=latest: the last record of each key of a partition. The partition is read in order, so a
+later record of a key replaces the earlier one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _SAME_FOR_ALL: Final = ("topic", "partition")
 
 
 class KeyMissing(PybrokerError):
-    """A record has no key, and mode=latest keeps one record of each key."""
+    """A record has no key, but mode=latest keeps one record of each key."""
 
 
 def read_latest(
     request: ReadRequest, isolation: str, wanted: PartitionRange, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The last record of each key in the range, with the columns `names`; without those whose value
-    is null, unless tombstones are kept. Not in any order.
+    """Yield the last record of each key in the range, with the columns `names`, in no particular
+    order. Records with a null value are left out unless tombstones are kept.
 
-    Raises KeyMissing for a record without a key, and as `read_batches`.
+    Raises KeyMissing for a record without a key, and what `read_batches` raises.
     """
     held = [name for name in dict.fromkeys(["key", *names]) if name not in _SAME_FOR_ALL]
     drop = request.tombstones == "drop"
@@ -54,14 +54,14 @@ def _check_keys(batch: pa.RecordBatch, wanted: PartitionRange) -> None:
         row = pc.index(keys.is_null(), True).as_py()
         raise KeyMissing(
             f"{wanted.topic_partition}@{batch.column('offset')[row].as_py()}: the record has no"
-            " key, and mode=latest keeps the last record of each key: read with mode=append"
+            " key, but mode=latest keeps the last record of each key: read with mode=append"
         )
 
 
 def _completed(
     batch: pa.RecordBatch, wanted: PartitionRange, names: Sequence[str]
 ) -> pa.RecordBatch:
-    """With the columns that have the same value in all rows."""
+    """Add the columns that have the same value in all rows."""
     same: dict[str, Any] = {
         "topic": pa.scalar(wanted.topic, pa.string()),
         "partition": pa.scalar(wanted.partition, pa.int32()),

@@ -1,8 +1,8 @@
-"""The last row of each key, of rows that come in order, in bounded memory.
+"""Finds the last row of each key in a sequence of rows, in bounded memory.
 
-Rows wait until there are enough of them to be compared at once. What is left is held in memory up
-to a limit; above it, rows go to files by a hash of their keys, and each file is then brought down
-to the last row of each key by itself: no key is in two of them.
+Rows are collected and compared many at a time. The remaining rows are held in memory up to a limit.
+Above the limit, rows go to files by a hash of their keys. No key is in two files, so each file is
+then reduced to the last row of each key by itself.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ import pyarrow as pa
 from pybroker.spark.rows import BATCH_BYTES, BATCH_ROWS
 
 WAITING_BYTES_MIN: Final = 8 * 2**20
-"""Rows are compared when so many bytes wait, or as many as are held already: so a row that stays is
-moved a few times at most, however many come after it."""
+"""Rows are compared when the waiting rows have this size, or the size of the held rows if that is
+larger. A held row is therefore copied only a few times, regardless of the number of later rows."""
 FILES: Final = 32
 _HASH_BITS: Final = 5
 _LEVELS_MAX: Final = 60 // _HASH_BITS
 _ROWS_SPILLED_MIN: Final = 1_000
-"""Fewer rows than this are not worth files, however large they are."""
+"""Fewer rows than this are not written to files, regardless of their size."""
 
 
 class NewestRows:
-    """Rows come in with `add`, in order; the last of each `key` come out of `finish`.
+    """Collects rows with `add`, in order. `finish` yields the last row of each `key`.
 
-    Holds about `bytes_max` bytes, and twice as many while rows are compared; rows beyond that are
-    in unnamed files, which end with the process.
+    It holds about `bytes_max` bytes, and twice as many while rows are compared. Rows beyond that
+    are in unnamed files, which vanish with the process.
     """
 
     def __init__(self, bytes_max: int, level: int = 0) -> None:
         self._bytes_max = bytes_max
         self._level = level
         self._held: pa.Table | None = None
-        """One row a key, in the order of their coming."""
+        """One row for each key, in the order of arrival."""
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._files: _Files | None = None
@@ -64,7 +64,8 @@ class NewestRows:
             self._compare()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """What is left, as batches that suit Spark. Nothing may be added afterwards."""
+        """Yield the last rows as batches of a suitable size for Spark. No row may be added
+        afterwards."""
         self._compare()
         if self._files is None:
             held, self._held = self._held, None
@@ -78,7 +79,7 @@ class NewestRows:
                 yield from newest.finish()
 
     def _compare(self) -> None:
-        """Makes one row a key of what is held and what waits."""
+        """Reduce the held and waiting rows to one row for each key."""
         if not self._waiting:
             return
         parts = [] if self._held is None else [self._held]
@@ -117,7 +118,7 @@ def _portions(table: pa.Table | None) -> Iterator[pa.RecordBatch]:
 
 
 class _Files:
-    """Rows by a hash of their keys, in the order in which they were written."""
+    """Files of rows, divided by a hash of their keys. Each file keeps the order of writing."""
 
     def __init__(self, schema: pa.Schema, level: int) -> None:
         self._shift = level * _HASH_BITS
@@ -132,7 +133,7 @@ class _Files:
             file.close()
 
     def write(self, table: pa.Table) -> None:
-        # Python's hash of bytes is the same throughout a process, and no file outlives it.
+        # Python's hash of bytes is constant within a process, and no file outlives the process.
         hashes = np.fromiter(map(hash, table.column("key").to_pylist()), np.int64, table.num_rows)
         numbers = (hashes >> self._shift) & (FILES - 1)
         order = np.argsort(numbers, kind="stable")
@@ -145,7 +146,7 @@ class _Files:
             start = end
 
     def read(self) -> Iterator[Iterator[pa.RecordBatch]]:
-        """The batches of each file; the file is given back before the next one."""
+        """Yield the batches of each file. A file is closed before the next one is read."""
         for writer, file in zip(self._writers, self._files, strict=True):
             writer.close()
             file.seek(0)
@@ -155,6 +156,6 @@ class _Files:
 
 
 def _folder() -> str | None:
-    """Where Spark keeps what does not fit into memory; None is the machine's usual place."""
+    """Return Spark's local folder for spilled data; None means the machine's temporary folder."""
     folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     return next((folder for folder in folders if folder and Path(folder).is_dir()), None)

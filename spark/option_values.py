@@ -1,5 +1,5 @@
-"""How the text of an option becomes a value. Each function returns the value or raises ValueError
-with the end of a sentence that begins with the option's name: "must be ...".
+"""Parses the text of an option into a value. Each function returns the value, or raises ValueError
+with the rest of a sentence that begins with the option's name: "must be ...".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOWN_CHARACTERS_MAX: Final = 80
 
 
 def shown(text: str) -> str:
-    """Text in quotes for a message, cut where it is long."""
+    """Return a text in quotes for a message, shortened if it is long."""
     cut = text if len(text) <= _SHOWN_CHARACTERS_MAX else text[: _SHOWN_CHARACTERS_MAX - 3] + "..."
     return repr(cut)
 
@@ -38,7 +38,7 @@ def flag(text: str) -> bool:
 
 
 def whole(minimum: int, maximum: int = INT32_MAX) -> Callable[[str], int]:
-    """A reader of whole numbers within bounds."""
+    """Return a parser of whole numbers within bounds."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,19}", text.strip(), re.ASCII):
@@ -52,7 +52,7 @@ def whole(minimum: int, maximum: int = INT32_MAX) -> Callable[[str], int]:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """A reader of words, in any case."""
+    """Return a parser of words; case does not matter."""
 
     def read(text: str) -> str:
         lowered = text.strip().lower()
@@ -64,7 +64,8 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def size(text: str) -> int:
-    """Bytes from `128m`, `64k` or a plain number, in units of 1024 as Spark writes them."""
+    """Parse a size such as `128m`, `64k` or a plain number. Return bytes; units are powers of 1024,
+    as in Spark."""
     match = _SIZE.fullmatch(text.strip())
     number = int(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0
     if not 0 < number <= INT64_MAX:
@@ -73,7 +74,8 @@ def size(text: str) -> int:
 
 
 def size_up_to_a_gigabyte(text: str) -> int:
-    """As `size`. More cannot be compared at once: Arrow counts bytes in 32 bits."""
+    """Parse a size of at most 1 GiB. More cannot be compared at once: Arrow counts bytes in 32
+    bits."""
     number = size(text)
     if number > 2**30:
         raise ValueError(f"must be at most 1g, not {shown(text)}")
@@ -81,10 +83,10 @@ def size_up_to_a_gigabyte(text: str) -> int:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Names between commas, each once."""
+    """Parse names separated by commas; duplicates are dropped."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
-        raise ValueError("must name at least one, with commas between them")
+        raise ValueError("must name at least one, separated by commas")
     return found
 
 
@@ -100,7 +102,7 @@ def pattern(text: str) -> str:
 
 
 def partitions(text: str) -> dict[str, tuple[int, ...]]:
-    """Topic -> partitions, from JSON."""
+    """Parse JSON. Return topic -> partitions."""
     found: dict[str, tuple[int, ...]] = {}
     for topic, numbers in _object(text, _PARTITIONS_EXAMPLE).items():
         if not isinstance(numbers, list) or not all(_is_number(each, 0) for each in numbers):
@@ -114,17 +116,17 @@ def partitions(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def timestamps(text: str) -> dict[TopicPartition, int]:
-    """Partition -> milliseconds since 1970, from JSON."""
+    """Parse JSON. Return partition -> ms since 1970."""
     return _by_partition(text, _TIMESTAMPS_EXAMPLE, 0)
 
 
 def starting_offsets(text: str) -> str | dict[TopicPartition, int]:
-    """`earliest`, or offsets of which none is the latest."""
+    """Parse `earliest`, or JSON with offsets other than the latest."""
     return _edge_or_offsets(text, "earliest", "latest", LATEST)
 
 
 def ending_offsets(text: str) -> str | dict[TopicPartition, int]:
-    """`latest`, or offsets of which none is the earliest."""
+    """Parse `latest`, or JSON with offsets other than the earliest."""
     return _edge_or_offsets(text, "latest", "earliest", EARLIEST)
 
 
@@ -155,7 +157,7 @@ def _by_partition(text: str, example: str, minimum: int) -> dict[TopicPartition,
             raise _malformed(example, f"{shown(topic)} needs an object of partitions")
         for name, number in by_partition.items():
             if not re.fullmatch(r"\d{1,10}", name, re.ASCII) or int(name) > INT32_MAX:
-                raise _malformed(example, f"{shown(name)} of {shown(topic)} is no partition")
+                raise _malformed(example, f"{shown(name)} of {shown(topic)} is not a partition")
             if not _is_number(number, minimum):
                 raise _malformed(example, f"{shown(json.dumps(number))} of {topic}-{name}")
             if TopicPartition(topic, int(name)) in found:

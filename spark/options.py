@@ -1,9 +1,9 @@
-"""The options of `format("pybroker")`: from Spark's texts to one frozen `ReadRequest`.
+"""Parses the options of `format("pybroker")` into one frozen `ReadRequest`.
 
-Names, defaults and precedence are those of Spark's own Kafka source, so that a job moves by
-changing its format; further ones are ours. Names are taken in any case, as Spark does. An option is
-honoured, accepted with a notice that says why it has no effect, or refused: none is passed over in
-silence. Nothing here asks the cluster.
+Names, defaults and precedence are those of Spark's own Kafka source, so that a user moves a job by
+changing its format. A few options are additional. The case of names does not matter, as in Spark.
+An option is honoured, accepted with a notice that says why it has no effect, or refused. None is
+ignored silently. This module does not ask the cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pybroker.client.options import ConsumerOptions, parse_options
 from pybroker.errors import ConfigError
 from pybroker.model import TopicPartition
 from pybroker.spark import option_values as values
-from pybroker.spark.planning import AtTime, Bound, Bounds, Wish
+from pybroker.spark.planning import AtTime, Bound, Bounds, SnapshotSpec
 
 T = TypeVar("T")
 OptionalNumbers: TypeAlias = Mapping[TopicPartition, int] | None
@@ -31,8 +31,8 @@ CLIENT_PREFIX: Final = "kafka."
 READ_UNCOMMITTED: Final = "read_uncommitted"
 
 NOT_IN_BATCH: Final = "is for streaming queries; a batch reads its whole range"
-NO_GROUP: Final = "has no effect: reading takes no part in a group"
-NOT_USED: Final = "has no effect: this client has nothing that it would change"
+NO_GROUP: Final = "has no effect: a read does not join a group"
+NOT_USED: Final = "has no effect: this client does not use it"
 NOTICED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"), NOT_IN_BATCH
@@ -62,31 +62,32 @@ NOTICED: Final[Mapping[str, str]] = {
         NOT_USED,
     ),
 }
-"""What is accepted with a notice, and why it has no effect."""
+"""Option that is accepted with a notice -> the reason why it has no effect."""
 
-NO_SECURITY: Final = "is refused: this client speaks to listeners without TLS and SASL only"
+NO_SECURITY: Final = "is refused: this client supports neither TLS nor SASL"
 REFUSED: Final[Mapping[str, str]] = {
-    "kafka.auto.offset.reset": "is refused: say startingOffsets; no position is ever reset",
+    "kafka.auto.offset.reset": "is refused: use startingOffsets; no position is ever reset",
     "kafka.key.deserializer": "is refused: keys are binary; decode them with Spark's functions",
     "kafka.value.deserializer": "is refused: values are binary; decode them with Spark's functions",
     "kafka.enable.auto.commit": "is refused: a batch commits no offsets",
-    "kafka.interceptor.classes": "is refused: classes of Java cannot be run here",
+    "kafka.interceptor.classes": "is refused: this client cannot run Java classes",
     "kafka.security.providers": NO_SECURITY,
     "kafka.sasl.": NO_SECURITY,
     "kafka.ssl.": NO_SECURITY,
-    "path": "is refused: a topic is no path; say subscribe",
+    "path": "is refused: a topic is not a path; use subscribe",
 }
-"""What is refused, by name or (with a dot at its end) by the beginning of the name, and why."""
+"""Refused option, or prefix of options (with a dot at its end) -> the reason."""
 
 ELSEWHERE: Final[Mapping[str, str]] = {
-    "topic": 'is for writing, and this source only reads: write with format("kafka"), or say'
+    "topic": 'is for writing, but this source only reads: write with format("kafka"), or use'
     " subscribe to read",
-    "checkpointlocation": "is for streams, and this source reads in batch only: take"
+    "checkpointlocation": "is for streams, but this source reads in batch only: use"
     ' format("kafka") for them',
-    "provider": "comes from CREATE TABLE, and a topic cannot be a table of the catalog: say CREATE"
+    "provider": "comes from CREATE TABLE, but a topic cannot be a table of the catalog: use CREATE"
     " TEMPORARY VIEW ... USING pybroker OPTIONS (...)",
 }
-"""What shows that something else than a read was meant; nothing else is worth saying then."""
+"""Option that shows that the user did not want a batch read -> the explanation. It is then the only
+reported fault."""
 
 Mode = Literal["append", "latest"]
 Tombstones = Literal["keep", "drop"]
@@ -98,15 +99,16 @@ def _option(name: str, read: Callable[[str], T], meaning: str) -> T | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """One row an option: its name, how it is read, and what it says. None: it was not given."""
+    """The given options. Each field is one option with its name, parser and meaning. None: not
+    given."""
 
     subscribe: tuple[str, ...] | None = _option(
-        "subscribe", values.words, "topics, with commas between them"
+        "subscribe", values.words, "topics, separated by commas"
     )
     subscribe_pattern: str | None = _option(
         "subscribePattern",
         values.pattern,
-        "the topics in whose name this regular expression matches",
+        "the topics whose name matches this regular expression",
     )
     assign: Mapping[str, tuple[int, ...]] | None = _option(
         "assign", values.partitions, "JSON: partitions of topics"
@@ -127,12 +129,12 @@ class _Given:
     no_match: str | None = _option(
         "startingOffsetsByTimestampStrategy",
         values.one_of("error", "latest"),
-        "what to do where no record is so late",
+        "error or latest, for a partition without such a record",
     )
     ending_timestamp: int | None = _option(
         "endingTimestamp",
         values.whole(0, values.INT64_MAX),
-        "to before the first record of this time (ms since 1970) or later",
+        "up to the first record of this time (ms since 1970) or later",
     )
     ending_by_timestamp: Mapping[TopicPartition, int] | None = _option(
         "endingOffsetsByTimestamp", values.timestamps, "JSON: the same for each partition"
@@ -141,7 +143,7 @@ class _Given:
         "endingOffsets", values.ending_offsets, "latest, or JSON: an offset for each partition"
     )
     snapshot: str | None = _option(
-        "snapshot", str.strip, "a snapshot as JSON, or the path of its file, instead of all above"
+        "snapshot", str.strip, "a snapshot as JSON or the path of its file, in place of the above"
     )
     mode: str | None = _option(
         "mode", values.one_of("append", "latest"), "all records, or the last one of each key"
@@ -156,10 +158,10 @@ class _Given:
     fail_on_data_loss: bool | None = _option(
         "failOnDataLoss",
         values.flag,
-        "fail where records of the range are gone, or go on after them",
+        "fail if records of the range were deleted, or skip them",
     )
     min_partitions: int | None = _option(
-        "minPartitions", values.whole(1), "cut large ranges until there are about so many tasks"
+        "minPartitions", values.whole(1), "split large ranges into about this number of tasks"
     )
     max_records: int | None = _option(
         "maxRecordsPerPartition", values.whole(1, values.INT64_MAX), "offsets of a task"
@@ -170,16 +172,16 @@ class _Given:
     latest_memory: int | None = _option(
         "latestMemory",
         values.size_up_to_a_gigabyte,
-        "with mode=latest, memory of a task before it uses its disk",
+        "with mode=latest, memory of a task before it spills to disk",
     )
     poll_timeout_ms: int | None = _option(
         "kafkaConsumer.pollTimeoutMs", values.whole(1), "how long a task waits for a silent leader"
     )
     retries: int | None = _option(
-        "fetchOffset.numRetries", values.whole(0), "how often planning is tried again"
+        "fetchOffset.numRetries", values.whole(0), "how often planning is retried"
     )
     retry_interval_ms: int | None = _option(
-        "fetchOffset.retryIntervalMs", values.whole(0), "the pause before that"
+        "fetchOffset.retryIntervalMs", values.whole(0), "the pause before a retry"
     )
 
 
@@ -187,31 +189,31 @@ _ROWS: Final = {row.metadata["name"].lower(): row for row in dataclasses.fields(
 OPTIONS: Final[Mapping[str, str]] = {
     row.metadata["name"]: row.metadata["meaning"] for row in _ROWS.values()
 }
-"""The options that are honoured, beside those of the client, and what they mean."""
+"""Honoured option -> its meaning, apart from the client's options."""
 
 _PLACES: Final = ("subscribe", "subscribePattern", "assign")
 _BOUNDS: Final = (
     ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
     ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
 )
-"""The first one that is given counts, as in Spark."""
+"""In each row, the first given option counts, as in Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
-    """What a read asks for, complete and free of contradictions."""
+    """A complete and consistent request to read."""
 
     client: Mapping[str, str]
-    """Options of our client; bootstrap.servers is among them unless a snapshot tells it."""
+    """Options of the client, including bootstrap.servers unless a snapshot names the brokers."""
     snapshot: str | None
-    """JSON or a path; then `wish` says nothing."""
-    wish: Wish
+    """A snapshot as JSON or a path; `spec` is then ignored."""
+    spec: SnapshotSpec
     isolation: str | None
-    """None: not given, which is READ_UNCOMMITTED as in Spark, or the snapshot's."""
+    """The given isolation level. None means the snapshot's, or READ_UNCOMMITTED as in Spark."""
     mode: Mode
     tombstones: Tombstones
     chosen_columns: tuple[str, ...] | None
-    """None: not given."""
+    """The option `columns`; None: not given."""
     include_headers: bool
     fail_on_data_loss: bool
     min_partitions: int | None
@@ -225,14 +227,14 @@ class ReadRequest:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What there is to read, unless a user's own schema chooses."""
+        """The columns to read, unless the user's own schema chooses others."""
         if self.chosen_columns is not None:
             return self.chosen_columns
         return COLUMNS if self.include_headers else COLUMNS[:-1]
 
 
 def read_request(options: Mapping[str, str]) -> ReadRequest:
-    """The request of a user's options. Raises ConfigError with every fault."""
+    """Parse a user's options. Raises ConfigError with every fault."""
     elsewhere = [
         f"{name} {ELSEWHERE[low]}" for name in options if (low := name.lower()) in ELSEWHERE
     ]
@@ -257,7 +259,7 @@ def read_request(options: Mapping[str, str]) -> ReadRequest:
 
 
 def client_option_fault(name: str, text: str) -> str | None:
-    """What is wrong with an option `kafka.*` of a job; None if it is honoured, or has no effect."""
+    """Return the fault of an option `kafka.*` of a job; None if the option is accepted."""
     faults: list[str] = []
     client, _ = _sorted_out({name: text}, faults, [])
     faults += _client_faults(client, is_needed=False)
@@ -265,14 +267,14 @@ def client_option_fault(name: str, text: str) -> str | None:
 
 
 def has_effect(name: str) -> bool:
-    """Whether an option is one of those that are accepted and change nothing."""
+    """Return whether an option has an effect, unlike those that are accepted with a notice."""
     return name.lower() not in {noticed.lower() for noticed in NOTICED}
 
 
 def _sorted_out(
     options: Mapping[str, str], faults: list[str], notices: list[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The client's options and ours (names in lower case)."""
+    """Separate the options. Return the client's options and this source's (names in lower case)."""
     noticed = {name.lower(): (name, reason) for name, reason in NOTICED.items()}
     client: dict[str, str] = {}
     own: dict[str, str] = {}
@@ -310,7 +312,7 @@ def _client_faults(client: Mapping[str, str], *, is_needed: bool) -> list[str]:
     if is_needed and "bootstrap.servers" not in client:
         faults.append("kafka.bootstrap.servers is missing: name some brokers as host:port")
     if client.get("check.crcs", "true").strip().lower() != "true":
-        faults.append("kafka.check.crcs must be true: what Spark reads is always checked")
+        faults.append("kafka.check.crcs must be true: a read always checks CRCs")
     try:
         parse_options(ConsumerOptions, client)
     except ConfigError as error:
@@ -329,7 +331,7 @@ def _contradictions(given: _Given, names: set[str]) -> list[str]:
     bounds = [name for rank in _BOUNDS for name in rank if name in names]
     if given.snapshot is not None:
         faults += [
-            f"{name} cannot stand beside snapshot, which says what to read"
+            f"{name} cannot be combined with snapshot, which holds the ranges to read"
             for name in (*places, *bounds, "startingOffsetsByTimestampStrategy")
             if name in names
         ]
@@ -338,7 +340,7 @@ def _contradictions(given: _Given, names: set[str]) -> list[str]:
         faults.append(f"exactly one of {', '.join(_PLACES)} or snapshot must be given, not {found}")
     if given.mode == "latest":
         faults += [
-            f"{name} cannot stand beside mode=latest: one task sees all records of a partition"
+            f"{name} cannot be combined with mode=latest: one task must read a whole partition"
             for name in ("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition")
             if name in names
         ]
@@ -365,7 +367,7 @@ def _column_faults(given: _Given) -> list[str]:
 
 
 def _range_faults(given: _Given) -> list[str]:
-    """Ends before starts, and partitions of one that the other does not name."""
+    """Return faults for ends before starts, and for partitions that only one of them names."""
     pairs = (
         ("Offsets", _numbers(given.starting_offsets), _numbers(given.ending_offsets)),
         ("OffsetsByTimestamp", given.starting_by_timestamp, given.ending_by_timestamp),
@@ -381,7 +383,7 @@ def _range_faults(given: _Given) -> list[str]:
             continue
         for partition in sorted(starts.keys() ^ ends.keys()):
             where = "starting" if partition in starts else "ending"
-            faults.append(f"{partition} stands in {where}{what} only: name it in both")
+            faults.append(f"{partition} is only in {where}{what}: name it in both")
         faults += [
             f"starting{what} {starts[partition]} of {partition} lies after"
             f" ending{what} {ends[partition]}"
@@ -399,7 +401,7 @@ def _outranked(given: _Given) -> list[str]:
     notices = []
     for rank in _BOUNDS:
         present = [name for name in rank if getattr(given, _ROWS[name.lower()].name) is not None]
-        notices += [f"{name} has no effect: {present[0]} comes before it" for name in present[1:]]
+        notices += [f"{name} has no effect: {present[0]} takes precedence" for name in present[1:]]
     return notices
 
 
@@ -435,8 +437,8 @@ def _or(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
-def _wish(given: _Given, isolation: str) -> Wish:
-    return Wish(
+def _spec(given: _Given, isolation: str) -> SnapshotSpec:
+    return SnapshotSpec(
         topics=given.subscribe or (),
         pattern=given.subscribe_pattern,
         partitions=given.assign or {},
@@ -468,7 +470,7 @@ def _request(given: _Given, client: dict[str, str], notices: list[str]) -> ReadR
     return ReadRequest(
         client=client,
         snapshot=given.snapshot,
-        wish=_wish(given, isolation or READ_UNCOMMITTED),
+        spec=_spec(given, isolation or READ_UNCOMMITTED),
         isolation=isolation,
         mode=mode,
         tombstones=tombstones,

@@ -1,8 +1,7 @@
-"""Takes snapshots: asks a cluster where partitions begin and end, all of them in one round, and
-cuts each.
+"""Takes snapshots: asks the cluster for the start and end offsets of all partitions in one round,
+and fixes the range of each partition.
 
-What is asked for is a `Wish`; everything that is wrong with it is told in one SnapshotError, a line
-for each fault at most.
+A `SnapshotSpec` says what the snapshot holds. One SnapshotError names all its faults.
 """
 
 from __future__ import annotations
@@ -47,31 +46,31 @@ from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError,
 CLIENT_ID: Final = "pybroker-snapshot"
 _LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 UNKNOWN_TOPIC_LIMIT_S: Final = 3.0
-"""A topic that was made a moment ago is not known to every broker yet."""
+"""Planning waits this long for an unknown topic: a new topic reaches the brokers one by one."""
 FAULTS_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record whose timestamp is `timestamp_ms` (since 1970) or later. Where no record is
-    that late: the end (`or_latest`), or a fault."""
+    """The first record whose timestamp is `timestamp_ms` (since 1970) or later. If there is no such
+    record: the log end with `or_latest`, else a fault."""
 
     timestamp_ms: int
     or_latest: bool = True
 
 
 Bound = int | AtTime
-"""An offset, EARLIEST (-2), LATEST (-1), or a moment."""
+"""An offset, EARLIEST (-2), LATEST (-1), or a time."""
 Bounds = Bound | Mapping[str, Bound | Mapping[int, Bound]]
-"""One for all partitions, or for each topic, or for each partition. All must be named."""
+"""One bound for all partitions, one per topic, or one per partition. It must name all of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a snapshot shall hold. The topics are those named, those in whose name the regular
-    expression `pattern` is found, or the partitions in `partitions` by topic: exactly one of them.
-    With `since` each partition starts where that snapshot ended, and one that it did not know at
-    its log's start; `starts` is not looked at then."""
+class SnapshotSpec:
+    """The content of a snapshot to take. Exactly one of these chooses the partitions: `topics` by
+    name, `pattern` (a regular expression that is found in a topic's name), `partitions` by topic.
+    With `since`, each partition starts at the end of that snapshot, and a partition that it does
+    not hold starts at its log start offset; `starts` is then ignored."""
 
     topics: Sequence[str] = ()
     pattern: str | None = None
@@ -83,57 +82,61 @@ class Wish:
 
 
 async def plan(
-    options: ConsumerOptions, wish: Wish, *, clock: Clock | None = None, rng: Rng | None = None
+    options: ConsumerOptions,
+    spec: SnapshotSpec,
+    *,
+    clock: Clock | None = None,
+    rng: Rng | None = None,
 ) -> Snapshot:
-    """The snapshot at this moment. Raises SnapshotError for what the wish asks for and cannot have,
-    and ClientError where the cluster cannot be asked."""
-    _check(wish)
+    """Take a snapshot now. Raises SnapshotError if the spec cannot be satisfied, and ClientError if
+    the cluster does not answer."""
+    _check(spec)
     clock = clock or defaults.make_clock()
     rng = rng or defaults.make_rng()
     cluster = Cluster(options, clock=clock, rng=rng)
     try:
-        if wish.pattern is not None:
+        if spec.pattern is not None:
             cluster.watch_all(True)
         else:
-            cluster.watch({*wish.topics, *wish.partitions})
+            cluster.watch({*spec.topics, *spec.partitions})
         await cluster.start()
         created_at_ms = clock.wall_ms()
-        other = wrong_cluster(cluster, wish.since.cluster_id) if wish.since else None
+        other = wrong_cluster(cluster, spec.since.cluster_id) if spec.since else None
         if other is not None:
             raise SnapshotError(other)
-        topics = await _topics(cluster, wish)
-        keys = _keys(topics, wish)
-        facts = await _ask(cluster, keys, wish)
-        cuts = _cuts(topics, keys, wish, facts)
+        topics = await _topics(cluster, spec)
+        keys = _keys(topics, spec)
+        facts = await _ask(cluster, keys, spec)
+        cuts = _cuts(topics, keys, spec, facts)
         return Snapshot(
             id=new_id(created_at_ms, rng),
             cluster_id=cluster.view.cluster_id or "",
             created_at_ms=created_at_ms,
-            isolation=wish.isolation,
+            isolation=spec.isolation,
             topics=cuts,
-            parent=wish.since.id if wish.since else None,
+            parent=spec.since.id if spec.since else None,
             bootstrap=",".join(format_address(*item) for item in options.bootstrap_servers),
         )
     finally:
         await cluster.close()
 
 
-def plan_blocking(options: Mapping[str, str], wish: Wish) -> Snapshot:
-    """As `plan`, for blocking code. `options` are those of the client under Kafka's names, with or
-    without `kafka.` before them. Raises ConfigError, too."""
+def plan_blocking(options: Mapping[str, str], spec: SnapshotSpec) -> Snapshot:
+    """Take a snapshot as `plan` does, from blocking code. `options` are client options with Kafka's
+    names, with or without the prefix `kafka.`. Raises ConfigError as well."""
     parsed, _ = parse_range_options({"client.id": CLIENT_ID, **options})
-    return run_blocking(lambda: plan(parsed, wish))
+    return run_blocking(lambda: plan(parsed, spec))
 
 
 def new_id(created_at_ms: int, rng: Rng) -> str:
-    """An id that sorts by time: 26 letters and digits, of which the first 10 are the moment (a
-    ULID)."""
+    """Return an id that sorts by time: a ULID, 26 letters and digits, the first 10 of them the
+    time."""
     number = created_at_ms << 80 | int.from_bytes(rng.randbytes(10), "big")
     return "".join(_LETTERS[number >> shift & 31] for shift in range(125, -1, -5))
 
 
 def _fail(faults: Iterable[str]) -> None:
-    """Raises SnapshotError if there are any."""
+    """Raise SnapshotError if there are faults."""
     found = list(dict.fromkeys(faults))
     if not found:
         return
@@ -142,47 +145,48 @@ def _fail(faults: Iterable[str]) -> None:
     raise SnapshotError(f"{text}; and {more} more" if more > 0 else text)
 
 
-# What is asked for
+# Topics and partitions
 
 
-def _check(wish: Wish) -> None:
-    """What can be found wrong without asking anybody. Raises SnapshotError."""
+def _check(spec: SnapshotSpec) -> None:
+    """Check the spec without a request. Raises SnapshotError."""
     faults = []
-    given = [bool(wish.topics), wish.pattern is not None, bool(wish.partitions)]
+    given = [bool(spec.topics), spec.pattern is not None, bool(spec.partitions)]
     if sum(given) != 1:
         faults.append(
             "no topic is named: name at least one"
             if not any(given)
             else "topics, a pattern and partitions exclude each other: give one of them"
         )
-    for topic in [*wish.topics, *wish.partitions]:
+    for topic in [*spec.topics, *spec.partitions]:
         fault = topic_name_fault(topic)
         if fault is not None:
             faults.append(f"{fault}: name an existing topic")
     faults += [
         f"no partition of topic {topic} is named: name at least one, or leave the topic out"
-        for topic, numbers in wish.partitions.items()
+        for topic, numbers in spec.partitions.items()
         if not numbers
     ]
-    if wish.isolation not in ISOLATION_LEVELS:
-        faults.append(f"isolation is {wish.isolation!r}, expected {' or '.join(ISOLATION_LEVELS)}")
-    elif wish.since is not None and wish.since.isolation != wish.isolation:
+    if spec.isolation not in ISOLATION_LEVELS:
+        faults.append(f"isolation is {spec.isolation!r}, expected {' or '.join(ISOLATION_LEVELS)}")
+    elif spec.since is not None and spec.since.isolation != spec.isolation:
         faults.append(
-            f"snapshot {wish.since.id} is {wish.since.isolation}, and one that goes on from it has"
-            f" to be, too: take this one with isolation={wish.since.isolation}"
+            f"snapshot {spec.since.id} is {spec.since.isolation}, and its successor must be the"
+            f" same: take this one with isolation={spec.since.isolation}"
         )
     try:
-        re.compile(wish.pattern or "")
+        re.compile(spec.pattern or "")
     except re.error as error:
-        faults.append(f"{wish.pattern!r} is no regular expression: {error}")
+        faults.append(f"{spec.pattern!r} is not a regular expression: {error}")
     _fail(faults)
 
 
-async def _topics(cluster: Cluster, wish: Wish) -> dict[str, TopicInfo]:
-    """What is known of the topics, sorted by name. Raises SnapshotError, ClientError."""
+async def _topics(cluster: Cluster, spec: SnapshotSpec) -> dict[str, TopicInfo]:
+    """Return the metadata of the chosen topics, sorted by name. Wait a moment for unknown topics.
+    Raises SnapshotError, ClientError."""
     deadline = Deadline(cluster.clock, int(UNKNOWN_TOPIC_LIMIT_S * 1_000))
     while True:
-        found = _chosen(cluster.view, wish)
+        found = _chosen(cluster.view, spec)
         ready = {
             name: topic
             for name, topic in found.items()
@@ -199,13 +203,13 @@ async def _topics(cluster: Cluster, wish: Wish) -> dict[str, TopicInfo]:
             break
     missing = [name for name in found if name not in ready]
     if missing or not ready:
-        await _explain(cluster, wish, found, missing)
+        await _explain(cluster, spec, found, missing)
     return dict(sorted(ready.items()))
 
 
-def _chosen(view: ClusterView, wish: Wish) -> dict[str, TopicInfo]:
-    if wish.pattern is not None:
-        pattern = re.compile(wish.pattern)
+def _chosen(view: ClusterView, spec: SnapshotSpec) -> dict[str, TopicInfo]:
+    if spec.pattern is not None:
+        pattern = re.compile(spec.pattern)
         return {
             name: topic
             for name, topic in view.topics.items()
@@ -214,17 +218,17 @@ def _chosen(view: ClusterView, wish: Wish) -> dict[str, TopicInfo]:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return {
         name: view.topics.get(name) or TopicInfo(name, unknown, NO_TOPIC_ID, False, {})
-        for name in {*wish.topics, *wish.partitions}
+        for name in {*spec.topics, *spec.partitions}
     }
 
 
 async def _explain(
-    cluster: Cluster, wish: Wish, found: Mapping[str, TopicInfo], missing: Sequence[str]
+    cluster: Cluster, spec: SnapshotSpec, found: Mapping[str, TopicInfo], missing: Sequence[str]
 ) -> None:
-    """Raises SnapshotError that says why there is no such topic."""
+    """Raise a SnapshotError that explains the missing topics."""
     where = ", ".join(format_address(*item) for item in cluster.options.bootstrap_servers)
     if not missing:
-        _fail([f"no topic at {where} has a name that {wish.pattern!r} matches: change the pattern"])
+        _fail([f"no topic at {where} has a name that {spec.pattern!r} matches: change the pattern"])
     everything = await cluster.metadata(None, timeout_s=cluster.options.request_timeout_ms / 1_000)
     faults = []
     for name in sorted(missing):
@@ -240,11 +244,11 @@ async def _explain(
     _fail(faults)
 
 
-def _keys(topics: Mapping[str, TopicInfo], wish: Wish) -> list[TopicPartition]:
-    """The partitions meant, sorted. Raises SnapshotError."""
-    if not wish.partitions:
+def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPartition]:
+    """Return the chosen partitions, sorted. Raises SnapshotError."""
+    if not spec.partitions:
         return [TopicPartition(name, n) for name in topics for n in sorted(topics[name].partitions)]
-    keys = [TopicPartition(name, n) for name in topics for n in sorted({*wish.partitions[name]})]
+    keys = [TopicPartition(name, n) for name in topics for n in sorted({*spec.partitions[name]})]
     _fail(
         f"topic {key.topic} has no partition {key.partition}, it has"
         f" {len(topics[key.topic].partitions)} of them: name others"
@@ -254,13 +258,14 @@ def _keys(topics: Mapping[str, TopicInfo], wish: Wish) -> list[TopicPartition]:
     return keys
 
 
-# What the cluster says
+# The cluster's answers
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """One answer a partition. `moments` are those of AtTime bounds; `epoch_ends` say where the
-    leader epochs of the earlier snapshot end now."""
+    """The cluster's answers by partition. `first` and `last` are the log start and end offsets,
+    `at_start` and `at_end` the offsets for AtTime bounds. `epoch_ends` holds the present end of the
+    leader epoch that the earlier snapshot recorded."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]
@@ -269,22 +274,22 @@ class _Facts:
     epoch_ends: Mapping[TopicPartition, EpochEnd]
 
 
-async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], wish: Wish) -> _Facts:
-    """All in one round. Raises SnapshotError where a partition cannot be asked."""
+async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotSpec) -> _Facts:
+    """Send all requests in one round. Raises SnapshotError if a partition gives an error."""
     deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)
-    starts = {} if wish.since else _moments(keys, wish.starts, "start")
-    ends = _moments(keys, wish.ends, "end")
+    starts = {} if spec.since else _moments(keys, spec.starts, "start")
+    ends = _moments(keys, spec.ends, "end")
 
     async def look_up(
         moments: Mapping[TopicPartition, int],
     ) -> Mapping[TopicPartition, OffsetAnswer]:
         return await list_offsets(
-            cluster, moments, isolation_level=wish.isolation, deadline=deadline
+            cluster, moments, isolation_level=spec.isolation, deadline=deadline
         )
 
     known = {
         item.topic_partition: item.leader_epoch
-        for item in (wish.since.ranges() if wish.since else ())
+        for item in (spec.since.ranges() if spec.since else ())
         if item.leader_epoch >= 0
     }
     epochs = {key: known[key] for key in keys if key in known}
@@ -296,7 +301,7 @@ async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], wish: Wish) -> 
         epoch_ends(cluster, epochs, deadline=deadline),
     )
     _fail(
-        f"{key} cannot be asked where it begins and ends: {answer.error}"
+        f"the start and end of {key} cannot be looked up: {answer.error}"
         for answers in (first, last, at_start, at_end)
         for key, answer in answers.items()
         if answer.error is not None
@@ -307,8 +312,8 @@ async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], wish: Wish) -> 
 def _moments(
     keys: Sequence[TopicPartition], bounds: Bounds, side: str
 ) -> dict[TopicPartition, int]:
-    """The times that have to be looked up. Raises SnapshotError for partitions that the bounds do
-    not name, and for those that they name and that are not there."""
+    """Return the timestamps to look up. Raises SnapshotError for a partition that the bounds omit,
+    and for a named partition that is not read."""
     found = {key: _bound(bounds, key) for key in keys}
     faults = [
         f"{key} is missing from the {side} offsets: name every partition (-2 earliest, -1 latest)"
@@ -343,21 +348,24 @@ def _bound(bounds: Bounds, key: TopicPartition) -> Bound | None:
 
 
 def _cuts(
-    topics: Mapping[str, TopicInfo], keys: Sequence[TopicPartition], wish: Wish, facts: _Facts
+    topics: Mapping[str, TopicInfo],
+    keys: Sequence[TopicPartition],
+    spec: SnapshotSpec,
+    facts: _Facts,
 ) -> dict[str, TopicCut]:
-    """Raises SnapshotError."""
+    """Return the range of each partition. Raises SnapshotError."""
     faults: list[str] = []
-    before = _before(topics, wish, facts, faults)
+    before = _before(topics, spec, facts, faults)
     cuts: dict[str, dict[int, PartitionCut]] = {name: {} for name in topics}
     for key in keys:
         first, last = facts.first[key].offset, facts.last[key]
-        end = _resolved(_bound(wish.ends, key), facts, key, facts.at_end, "end", faults)
-        if wish.since is not None:
+        end = _resolved(_bound(spec.ends, key), facts, key, facts.at_end, "end", faults)
+        if spec.since is not None:
             start = before.get(key, first)
         else:
-            start = _resolved(_bound(wish.starts, key), facts, key, facts.at_start, "start", faults)
+            start = _resolved(_bound(spec.starts, key), facts, key, facts.at_start, "start", faults)
         if start > end and not faults:
-            faults.append(_reversed(key, start, end, wish))
+            faults.append(_reversed(key, start, end, spec))
         info = topics[key.topic].partitions[key.partition]
         epoch = last.leader_epoch if last.leader_epoch >= 0 else info.leader_epoch
         cuts[key.topic][key.partition] = PartitionCut(start, end, first, epoch)
@@ -373,14 +381,14 @@ def _resolved(
     side: str,
     faults: list[str],
 ) -> int:
-    """The offset that a bound means."""
+    """Return the offset of a bound. Add to `faults` if there is none."""
     first, last = facts.first[key].offset, facts.last[key].offset
     if isinstance(bound, AtTime):
         offset = at_time[key].offset
         if offset < 0 and not bound.or_latest:
             faults.append(
                 f"{key} has no record of {bound.timestamp_ms} or later for its {side}: give an"
-                " earlier time, or take the end of the partition then"
+                " earlier time, or allow the end of the partition instead"
             )
         return last if offset < 0 else min(offset, last)
     if bound == EARLIEST:
@@ -389,36 +397,37 @@ def _resolved(
         return last
     if bound > last:
         faults.append(
-            f"{key} ends at {last}, its {side} offset {bound} lies in the future: give {last} or"
+            f"{key} ends at {last}, its {side} offset {bound} does not exist yet: give {last} or"
             " less, or wait"
         )
     return bound
 
 
-def _reversed(key: TopicPartition, start: int, end: int, wish: Wish) -> str:
-    if wish.since is None:
+def _reversed(key: TopicPartition, start: int, end: int, spec: SnapshotSpec) -> str:
+    if spec.since is None:
         return f"the range of {key} is reversed, from {start} to {end}: give an end after its start"
     return (
-        f"{key} would end at {end}, before snapshot {wish.since.id} ended ({start}): choose a later"
-        " end, or an earlier snapshot to go on from"
+        f"{key} would end at {end}, before the end of snapshot {spec.since.id} ({start}): choose a"
+        " later end, or an earlier snapshot for since"
     )
 
 
 def _before(
-    topics: Mapping[str, TopicInfo], wish: Wish, facts: _Facts, faults: list[str]
+    topics: Mapping[str, TopicInfo], spec: SnapshotSpec, facts: _Facts, faults: list[str]
 ) -> dict[TopicPartition, int]:
-    """Where the earlier snapshot ended in each partition. Faults are what makes it impossible to go
-    on from there; that records have aged out since is for whoever reads to decide."""
-    if wish.since is None:
+    """Return the end of the earlier snapshot in each partition. Add to `faults` what makes it
+    impossible to continue from there. Records deleted by retention are no fault here: the reader
+    decides about them."""
+    if spec.since is None:
         return {}
     found = {}
-    advice = "take a snapshot without an earlier one to go on from"
-    for item in wish.since.ranges():
+    advice = "take a snapshot without since"
+    for item in spec.since.ranges():
         key = item.topic_partition
         if key.topic not in topics:
-            if not wish.partitions:
+            if not spec.partitions:
                 faults.append(
-                    f"topic {key.topic} of snapshot {wish.since.id} is not read: name it, or"
+                    f"topic {key.topic} of snapshot {spec.since.id} is not read: name it, or"
                     f" {advice}"
                 )
             continue
@@ -435,8 +444,8 @@ def _before(
         damage = [str(fault) for fault in range_faults(item, item.end, current)]
         if known and not damage and facts.last[key].offset < item.end:
             damage.append(
-                f"{key} ends at {facts.last[key].offset} now, before snapshot {wish.since.id} did"
-                f" ({item.end}), so that records were lost: {advice}"
+                f"{key} now ends at {facts.last[key].offset}, before the end of snapshot"
+                f" {spec.since.id} ({item.end}), so records were lost: {advice}"
             )
         faults += damage
         found[key] = item.end

@@ -1,10 +1,9 @@
-"""Whether ranges that were cut earlier can still be read as they were, as the cluster says now.
+"""Checks whether the ranges of a snapshot can still be read with the same records.
 
-What can be seen: a log that begins behind a range's start, another topic of the same name, a
-partition that is gone, a history that an unclean election cut off. What cannot be asked for is what
-compaction has removed: where a key was written again, records that the snapshot means may go, and
-leave what any compacted record leaves. The topic's options tell whether that may have happened. Of
-ranges whose records were counted, reading tells whether it has.
+The cluster's answers show: a log start offset after the start of a range, a recreated topic, a
+missing partition, a log truncated by an unclean election. They do not show compaction, which may
+have removed a record of the snapshot if its key was written again. The topic's options say whether
+compaction is possible. If the records were counted, reading the range shows whether it happened.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ COMPACTION_LAG: Final = "min.compaction.lag.ms"
 
 @dataclass(frozen=True, slots=True)
 class Readability:
-    """True where nothing is known to be missing. `problems` are what reading would fail with, or
-    what kept a partition from being asked; `warnings` what may be missing without a trace. Both are
-    one line each."""
+    """The result of a check; true if no record is known to be missing. `problems` are the errors
+    that a read would raise, and partitions that could not be checked. `warnings` name records that
+    may be missing without a trace. Each is one line."""
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -53,8 +52,8 @@ async def readability(
     rng: Rng | None = None,
 ) -> Readability:
     """Ask the leaders of all partitions. `cluster_id` and `created_at_ms` are those of the
-    snapshot. Of topics that were counted it is not warned if they will be counted again. Raises
-    ClientError where the cluster cannot be asked at all."""
+    snapshot. With `will_recount`, counted topics give no warning. Raises ClientError if the cluster
+    does not answer at all."""
     clock = clock or defaults.make_clock()
     cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
     try:
@@ -70,7 +69,7 @@ async def readability(
         for item in ranges:
             current = found[item.topic_partition]
             if isinstance(current, ClientError):
-                problems.append(f"{item.topic_partition} cannot be asked: {current}")
+                problems.append(f"{item.topic_partition} cannot be checked: {current}")
             else:
                 problems += map(str, faults(item, item.start, current))
         age_ms = clock.wall_ms() - created_at_ms
@@ -91,9 +90,8 @@ async def readability(
 def recounted(
     options: Mapping[str, str], ranges: Iterable[PartitionRange], isolation: str
 ) -> Iterator[str]:
-    """What reading the ranges whose records were counted would fail with. `options` are those of
-    the client under Kafka's names. Raises ConfigError, and ClientErrors that say nothing of a
-    range."""
+    """Read the counted ranges, and yield the error of each that fails. `options` are client options
+    with Kafka's names. Raises ConfigError, and ClientErrors that do not concern one range."""
     with RangeReader(options, isolation=isolation) as reader:
         for item in ranges:
             if not item.counts:
@@ -106,7 +104,7 @@ def recounted(
 
 
 def wrong_cluster(cluster: Cluster, cluster_id: str) -> str | None:
-    """What to say if this is not the cluster of that id; None if it is, or nobody knows."""
+    """Return a message if the cluster has another id; None if the ids are equal or unknown."""
     here = cluster.view.cluster_id
     if not here or not cluster_id or here == cluster_id:
         return None
@@ -118,17 +116,19 @@ def wrong_cluster(cluster: Cluster, cluster_id: str) -> str | None:
 
 
 class Compaction(NamedTuple):
-    """What the options of a topic say of it."""
+    """The options of a topic about compaction."""
 
     is_compacted: bool
     lag_ms: int
-    """How old a newer record of the same key is at least before an older one is removed."""
+    """min.compaction.lag.ms: the least age of a record before an older record of its key is
+    removed."""
 
 
 async def compactions(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, Compaction | ClientError]:
-    """Of each topic what its options say, or why they are not told. Raises ClientError."""
+    """Return the compaction options of each topic, or the error of describing them. Raises
+    ClientError."""
     calls = Calls(cluster)
     calls.opened = True
     described = await describe_configs(
@@ -152,25 +152,23 @@ async def compactions(
 
 
 def _not_told(topic: str, error: ClientError) -> str:
-    return f"{topic}: nobody knows whether it is compacted ({error})"
+    return f"{topic}: it is unknown whether it is compacted ({error})"
 
 
 def _warning(topic: str, compaction: Compaction, age_ms: int, *, is_counted: bool) -> str:
-    """For a topic of which compaction may have removed records that the snapshot means."""
+    """Return the warning for a compacted topic: records of the snapshot may have been removed."""
     how = (
-        "which is seen when they are read, as they were counted"
+        "and a read fails then, because the records were counted"
         if is_counted
-        else "and reading cannot tell"
+        else "and a read does not notice it"
     )
-    text = (
-        f"{topic} is compacted: records that later ones of the same key replace may be gone, {how}"
-    )
+    text = f"{topic} is compacted: a record may be gone if a later one has its key, {how}"
     if age_ms < compaction.lag_ms:
-        return f"{text}; the last one of each key is there"
+        return f"{text}; the last record of each key in the snapshot exists"
     return (
-        f"{text}; also the last one of a key, where it was written again after the snapshot: keep"
-        f" {COMPACTION_LAG} ({compaction.lag_ms}) above the time from taking a snapshot to having"
-        f" read it ({age_ms} ms so far)"
+        f"{text}; this includes the last record of a key that was written again after the snapshot:"
+        f" keep {COMPACTION_LAG} ({compaction.lag_ms}) above the time from taking a snapshot to"
+        f" reading it ({age_ms} ms so far)"
     )
 
 

@@ -1,5 +1,5 @@
-"""From options to rows: what is decided at `load()`, how it is divided into tasks, and what a task
-does."""
+"""The data source's read: `load()` fixes the offsets, the reader divides them into tasks, a task
+yields rows."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from pybroker.spark.rows import arrow_schema, check_schema, spark_schema
 from pybroker.spark.snapshot_model import Snapshot
 from pybroker.spark.splits import Limits, pieces_blocking
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class BatchOnly(PybrokerError):
-    """The source was asked for a stream, or to write."""
+    """The user asked the source for a stream or for a write."""
 
     def __init__(self) -> None:
         super().__init__(
-            'format("pybroker") reads in batch only: for streams and for writing take Spark\'s own'
+            'format("pybroker") reads in batch only: for streams and for writing use Spark\'s own'
             ' source, format("kafka"), which works with the same brokers'
         )
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenRead:
-    """A read whose every offset is a number; travels from the driver to the tasks."""
+    """A read whose offsets are all numbers. It is pickled from the driver to the tasks."""
 
     request: ReadRequest
     snapshot: Snapshot
 
 
 def freeze(options: Mapping[str, str]) -> FrozenRead:
-    """What is read, decided now and for good. Raises ConfigError, SnapshotError or ClientError."""
+    """Fix the offsets to read. Raises ConfigError, SnapshotError or ClientError."""
     with in_one_line():
         request = read_request(options)
         for notice in request.notices:
-            logger.warning("event=option-without-effect detail=%r", notice)
+            log.warning("event=option-without-effect detail=%r", notice)
         if request.snapshot is not None:
             return _of_snapshot(request, request.snapshot)
         return FrozenRead(request, _planned(request))
 
 
 def schema_of(names: Sequence[str]) -> StructType:
-    """The columns of these names, as Spark's Kafka source has them."""
+    """Return the columns of these names with the types of Spark's Kafka source."""
     return spark_schema(names)
 
 
@@ -85,9 +85,9 @@ def _planned(request: ReadRequest) -> Snapshot:
     while True:
         attempts -= 1
         try:
-            return plan_blocking(request.client, request.wish)
+            return plan_blocking(request.client, request.spec)
         except NoBrokers:
-            raise  # the client has gone round the addresses for bootstrap.timeout.ms
+            raise  # the client has tried the addresses for bootstrap.timeout.ms
         except ClientError as error:
             if not (error.retriable and attempts):
                 raise
@@ -95,31 +95,31 @@ def _planned(request: ReadRequest) -> Snapshot:
 
 
 class FrozenReader(DataSourceReader):
-    """Divides a frozen read into tasks and carries one out. Travels to the tasks, too."""
+    """Divides a frozen read into tasks, and carries out a task. It is pickled to the tasks."""
 
     def __init__(self, frozen: FrozenRead, schema: StructType) -> None:
-        """Raises ConfigError for a user's own schema that is not a choice of our columns."""
+        """Check the schema. Raises ConfigError for a user's own schema with other columns."""
         with in_one_line():
             check_schema(schema, frozen.request)
         self._frozen = frozen
         self._schema = schema
 
     def __getstate__(self) -> dict[str, object]:
-        """What every task needs; its range comes besides. A snapshot of many partitions that was
-        counted is megabytes."""
+        """Return the state without the snapshot's ranges: a task receives its own range separately,
+        and a counted snapshot of many partitions has megabytes."""
         without_ranges = replace(self._frozen, snapshot=replace(self._frozen.snapshot, topics={}))
         return {**self.__dict__, "_frozen": without_ranges}
 
     def partitions(self) -> list[InputPartition]:
-        """A range for each task. Runs each time that Spark plans, in a process of its own; it asks
-        for sizes only, never for offsets."""
+        """Return a range for each task. Spark calls it at each planning, in a process of its own.
+        It asks the cluster for sizes only, never for offsets."""
         with in_one_line():
             return [InputPartition(each) for each in _pieces(self._frozen)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, as batches of exactly the schema that Spark was told."""
+        """Yield the rows of one range as batches with exactly the schema announced to Spark."""
         wanted: PartitionRange | None = partition.value
-        if wanted is None:  # how Spark hands out an empty list of ranges
+        if wanted is None:  # Spark's form of an empty list of ranges
             return
         names = self._schema.fieldNames()
         expected = arrow_schema(self._schema)
@@ -129,10 +129,10 @@ class FrozenReader(DataSourceReader):
 
 
 def _pieces(frozen: FrozenRead) -> list[PartitionRange]:
-    """The range of each task."""
+    """Return the range of each task."""
     request = frozen.request
     limits = Limits()
-    if request.mode != "latest":  # else the last record of a key might be in another task
+    if request.mode != "latest":  # one task must see all records of a key
         limits = Limits(
             max_bytes=request.max_bytes_per_partition,
             max_offsets=request.max_records_per_partition,

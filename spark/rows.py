@@ -1,4 +1,4 @@
-"""The columns of a read as Spark and as Arrow see them, and what a user's own schema may say."""
+"""The columns of a read as schemas of Spark and Arrow, and the check of a user's own schema."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pybroker.errors import ConfigError
 from pybroker.spark.options import COLUMNS, ReadRequest
 
 BATCH_ROWS: Final = 8_192
-"""A batch costs Spark about 60 microseconds, as much as 150 rows; so many rows make it vanish."""
+"""A batch costs Spark about 60 microseconds, as much as 150 rows. This size makes it negligible."""
 BATCH_BYTES: Final = 4 * 2**20
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -41,23 +41,23 @@ _NEVER_NULL: Final = frozenset(COLUMNS) - {"key", "value", "headers"}
 
 
 def spark_schema(names: Sequence[str]) -> StructType:
-    """The columns of these names, as Spark's Kafka source has them."""
+    """Return the columns of these names with the types of Spark's Kafka source."""
     return StructType([StructField(name, _TYPES[name]) for name in names])
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark compares the batches of a read with, to the letter."""
+    """Return the Arrow schema that the batches of a read must have exactly."""
     found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     return found
 
 
 def check_schema(schema: StructType, request: ReadRequest) -> None:
-    """A user's own schema may choose and order columns; nothing else. Raises ConfigError."""
+    """Check a user's own schema, which may only choose and order columns. Raises ConfigError."""
     faults = []
     names = schema.fieldNames()
     if request.chosen_columns is not None and names != list(request.chosen_columns):
         faults.append(
-            f"it has {', '.join(names)}, the option columns others: leave one of them out"
+            f"it has {', '.join(names)}, the option columns names others: leave one of them out"
         )
     elif request.include_headers and "headers" not in names:
         faults.append("it has no headers, which includeHeaders=true asks for: leave one out")

@@ -1,4 +1,4 @@
-"""Taking snapshots of topics, and asking whether they can still be read:
+"""Takes and loads snapshots of topics:
 
 from pybroker.spark import snapshot
 
@@ -15,7 +15,7 @@ from typing import Final
 
 from pybroker.client.offset_lookup import EARLIEST, LATEST
 from pybroker.spark.counting import COUNTS, Count, Progress, counted
-from pybroker.spark.planning import CLIENT_ID, AtTime, Bounds, Wish, plan_blocking
+from pybroker.spark.planning import CLIENT_ID, AtTime, Bounds, SnapshotSpec, plan_blocking
 from pybroker.spark.snapshot_model import (
     Change,
     PartitionChange,
@@ -51,21 +51,21 @@ def take(
     count: Count = "compacted",
     progress: Progress | None = None,
 ) -> Snapshot:
-    """A snapshot of these topics as they are now; with `since` what came after that snapshot (or
-    the one in that file), of its topics if none are named.
+    """Take a snapshot of topics. With `since` (a snapshot or the path of one), it starts at the end
+    of that snapshot, and covers its topics if no topics are named.
 
     It ends at "latest" (the last stable offset with read_committed, else the high watermark), at
     the first record of a time in ms since 1970 or later, or at {topic: {partition: offset}}, which
-    has to name every partition. Partitions that `since` did not know start at their log's start.
-    `isolation` is that of `since`, or read_committed. `conf` are options of the client under
-    Kafka's names.
+    must name every partition. A partition that `since` does not hold starts at its log start
+    offset. The default of `isolation` is that of `since`, or read_committed. `conf` are client
+    options with Kafka's names.
 
-    The records of topics that are compacted are counted, so that reading fails if some are gone;
-    that takes a pass over them. `count` says of which topics: "compacted", "always" (all), "never".
-    `progress` hears now and then how many offsets were counted, of how many.
+    The records of compacted topics are counted by reading them once, so that a later read fails if
+    some are gone. `count` chooses the topics: "compacted", "always" (all), "never". `progress` is
+    called now and then with the number of counted offsets and their total.
 
-    Raises SnapshotError with what to change, ConfigError, NoBrokers where nobody answers, and
-    RangeFailed for a range that cannot be counted.
+    Raises SnapshotError, which says what to change, ConfigError, NoBrokers if no broker answers,
+    and RangeFailed for a range that cannot be counted.
     """
     if count not in COUNTS:
         raise SnapshotError(f"count is {count!r}: give one of {', '.join(COUNTS)}")
@@ -73,18 +73,18 @@ def take(
     names: Sequence[str] = [topics] if isinstance(topics, str) else list(topics)
     if not names and before is not None:
         names = list(before.topics)
-    wish = Wish(
+    spec = SnapshotSpec(
         topics=names,
         ends=_ends(until),
         since=before,
         isolation=isolation or (before.isolation if before else "read_committed"),
     )
     options = {"client.id": CLIENT_ID, **(conf or {}), "bootstrap.servers": bootstrap}
-    return counted(plan_blocking(options, wish), options, count, progress or (lambda *_: None))
+    return counted(plan_blocking(options, spec), options, count, progress or (lambda *_: None))
 
 
 def load(path: Path | str) -> Snapshot:
-    """The snapshot in a file. Raises SnapshotError."""
+    """Load a snapshot from a file. Raises SnapshotError."""
     return Snapshot.load(path)
 
 

@@ -1,4 +1,4 @@
-"""The topics of a snapshot as its document has them: written, and read with every fault named."""
+"""Writes and reads the topics in the document of a snapshot. Reading reports every fault."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _COUNTS: Final = "counts"
 
 
 class DocumentReader:
-    """Takes values out of objects; faults are collected, and stand-ins given for what is wrong."""
+    """Reads values from JSON objects. It collects faults, and returns a stand-in for a wrong
+    value."""
 
     def __init__(self, *, may_have_counts: bool) -> None:
         self.faults: list[str] = []
@@ -56,7 +57,7 @@ class DocumentReader:
     def rows(
         self, row: Mapping[str, object], key: str, where: str
     ) -> Iterator[tuple[str, Mapping[str, object]]]:
-        """The objects in an object that must not be empty, by name."""
+        """Yield the objects in an object, with their names. The outer object must not be empty."""
         value = row.get(key)
         if not isinstance(value, dict) or not value:
             self.faults.append(f"{key} of {where} is {_shown(value)}, expected an object with keys")
@@ -93,7 +94,7 @@ class DocumentReader:
             start = self.number(inner, "start", where, 0, OFFSET_MAX)
             end = self.number(inner, "end", where, 0, OFFSET_MAX)
             if start > end:
-                self.faults.append(f"{where} starts at {start}, behind its end {end}: swap them")
+                self.faults.append(f"{where} starts at {start}, after its end {end}: swap them")
             yield (
                 int(name),
                 PartitionCut(
@@ -120,8 +121,8 @@ class DocumentReader:
             if counted is None:
                 self.faults.append(
                     f"{_COUNTS} of {where} has {_shown(each)}, expected an offset above {place} and"
-                    f" up to {end}, a number of records that so many offsets can hold, and a"
-                    f" digest below {DIGEST_END}"
+                    f" up to {end}, a number of records that is at most the number of offsets, and"
+                    f" a digest below {DIGEST_END}"
                 )
                 return
             place = counted.beyond
@@ -131,7 +132,7 @@ class DocumentReader:
 
 
 def _counted(row: object, first: int, end: int) -> Counted | None:
-    """A stretch from `first` on; None if the row says none."""
+    """Return the stretch from `first` on; None if the row is malformed."""
     if not isinstance(row, list) or len(row) != 3 or any(type(each) is not int for each in row):
         return None
     beyond, records, digest = row
@@ -141,12 +142,13 @@ def _counted(row: object, first: int, end: int) -> Counted | None:
 
 
 def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Names may not repeat: readers of JSON differ in which of the values they take."""
+    """Build an object. Raises ValueError for a repeated name: JSON readers differ in the value that
+    they use."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} stands in an object more than once")
+        raise ValueError(f"the key {twice!r} is in an object more than once")
     return found
 
 

@@ -1,8 +1,7 @@
-"""A snapshot: which offsets of which partitions are meant, as one frozen value that is written as
-JSON.
+"""A snapshot: the offset ranges of partitions, as one frozen value with a JSON form.
 
-It says what the cluster said when it was taken, and nothing changes it afterwards. Every partition
-is cut by itself: the cut is consistent within a partition, and no moment common to all of them.
+A snapshot records the cluster's answers at the time when it was taken, and never changes. Each
+range is consistent within its partition; there is no common point in time for all partitions.
 
 The form of the document:
 
@@ -11,9 +10,9 @@ The form of the document:
      "topics": {"orders": {"topicId": "...", "partitions":
          {"0": {"start": 100, "end": 250, "logStart": 0, "leaderEpoch": 7}}}}}
 
-Where records were counted the version is 2, which programs that do not compare refuse, and the
-partition has "counts", too: [[180, 75, 6117254], [250, 70, 8192903]] says that 75 records were
-there before offset 180 and 70 from there on before 250, each with the digest of their offsets.
+If records were counted, the version is 2, so that a program that does not compare counts refuses
+it. A partition then has "counts": [[180, 75, 6117254], [250, 70, 8192903]] means 75 records before
+offset 180 and 70 records from there to 250, each with the digest of their offsets.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ VERSION_WITH_COUNTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Topics in the order of their names. `created_at_ms` in ms since 1970 by the clock of the
-    machine that took it; `isolation` is read_committed or read_uncommitted; `parent` is the id of
-    the snapshot that it goes on from; `bootstrap` the addresses at which it was taken."""
+    """Topics sorted by name. `created_at_ms` is in ms since 1970, by the clock of the machine that
+    took it. `isolation` is read_committed or read_uncommitted. `parent` is the id of the snapshot
+    that it continues. `bootstrap` holds the addresses of the brokers that were asked."""
 
     id: str
     cluster_id: str
@@ -82,12 +81,13 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """Of the document: programs that do not compare counts must not read it if it has some."""
+        """The version of the document. It is higher with counts, so that a program that does not
+        compare them refuses the document."""
         has_counts = any(cut.counts for _, cut in self._cuts().values())
         return VERSION_WITH_COUNTS if has_counts else VERSION
 
     def ranges(self) -> list[PartitionRange]:
-        """All partitions, also those without any offsets, by topic and number."""
+        """Return the ranges of all partitions, also empty ones, sorted by topic and number."""
         return [
             PartitionRange(
                 topic,
@@ -104,16 +104,16 @@ class Snapshot:
         ]
 
     def counts(self) -> dict[str, int]:
-        """How many offsets of each topic: an upper bound of the rows, as compacted records, markers
-        and aborted records have offsets, too."""
+        """Return topic -> number of offsets. It is an upper bound of the rows, since compacted
+        records, markers and aborted records have offsets too."""
         return {
             topic: sum(cut.end - cut.start for cut in found.partitions.values())
             for topic, found in self.topics.items()
         }
 
     def records(self) -> dict[str, int | None]:
-        """How many records of each topic there were when it was taken; None where they were not
-        counted in every partition."""
+        """Return topic -> number of records when it was taken; None if not every partition was
+        counted."""
         found: dict[str, int | None] = {}
         for topic, cut in self.topics.items():
             numbers = [part.records for part in cut.partitions.values()]
@@ -122,7 +122,7 @@ class Snapshot:
         return found
 
     def diff(self, previous: Snapshot) -> list[PartitionChange]:
-        """What became of each partition since `previous`, by topic and number."""
+        """Return the change of each partition since `previous`, sorted by topic and number."""
         before, after = previous._cuts(), self._cuts()
         return [compare(key, before.get(key), after.get(key)) for key in sorted({*before, *after})]
 
@@ -133,13 +133,12 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
         recount: bool = False,
     ) -> Readability:
-        """Whether all of it can still be read, as the cluster says now: true, or false with the
-        `problems` of each partition. `warnings` name topics from which compaction may have removed
-        records; with `recount` the records that were counted are counted again, if nothing else is
-        wrong, and what is missing is a problem. `conf` are options of the client under Kafka's
-        names.
+        """Ask the cluster whether the whole snapshot can still be read. The result is true, or
+        false with `problems`. Its `warnings` name topics from which compaction may have removed
+        records. With `recount`, and if there are no other problems, counted records are counted
+        again, and missing ones are problems. `conf` are client options with Kafka's names.
 
-        Raises ConfigError, and NoBrokers where nobody answers.
+        Raises ConfigError, and NoBrokers if no broker answers.
         """
         given = {**(conf or {}), "bootstrap.servers": self._servers(bootstrap)}
         options, _ = parse_range_options(given)
@@ -168,9 +167,9 @@ class Snapshot:
         bootstrap: str | None = None,
         conf: Mapping[str, str] | None = None,
     ) -> DataFrame:
-        """Its records as rows: `spark.read.format("pybroker")` with this document. `bootstrap` are
-        the brokers to ask, if not those where the snapshot was taken; `conf` further options of
-        the data source (failOnDataLoss, kafka.client.id, ...)."""
+        """Return the records as rows, by `spark.read.format("pybroker")`. The default of
+        `bootstrap` is the snapshot's own brokers. `conf` are further options of the data source
+        (failOnDataLoss, kafka.client.id, ...)."""
         names = columns if columns is None or isinstance(columns, str) else ",".join(columns)
         given: dict[str, object] = {
             "snapshot": self.to_json(),
@@ -189,9 +188,7 @@ class Snapshot:
 
     def _servers(self, given: str | None) -> str:
         if not given and not self.bootstrap:
-            raise SnapshotError(
-                f"snapshot {self.id} does not say where it was taken: give bootstrap='host:port'"
-            )
+            raise SnapshotError(f"snapshot {self.id} names no brokers: give bootstrap='host:port'")
         return given or self.bootstrap
 
     def _cuts(self) -> dict[TopicPartition, tuple[str, PartitionCut]]:
@@ -202,7 +199,7 @@ class Snapshot:
         }
 
     def to_json(self) -> str:
-        """The document, in one line. The same snapshot gives the same text."""
+        """Return the document in one line. Equal snapshots give equal texts."""
         document = {
             "version": self.version,
             "id": self.id,
@@ -225,12 +222,11 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, text: str) -> Snapshot:
-        """Raises SnapshotError with every fault."""
+        """Parse a document. Raises SnapshotError with every fault."""
         return parse_snapshot(text)
 
     def save(self, path: Path | str) -> None:
-        """Write the document to a file, which is there as a whole or not at all. Raises
-        SnapshotError."""
+        """Write the document to a file atomically. Raises SnapshotError."""
         target = Path(path)
         try:
             handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -252,7 +248,7 @@ class Snapshot:
 
     @classmethod
     def load(cls, path: Path | str) -> Snapshot:
-        """The snapshot in a file. Raises SnapshotError."""
+        """Load a snapshot from a file. Raises SnapshotError."""
         try:
             text = Path(path).read_text("utf-8")
         except OSError as error:
@@ -260,7 +256,7 @@ class Snapshot:
                 f"the snapshot {path} cannot be read: {error.strerror or error}"
             ) from error
         except UnicodeDecodeError as error:
-            raise SnapshotError(f"{path} is no snapshot: it is not UTF-8 text") from error
+            raise SnapshotError(f"{path} is not a snapshot: it is not UTF-8 text") from error
         try:
             return parse_snapshot(text)
         except SnapshotError as error:
@@ -279,17 +275,17 @@ def _sync_folder(folder: Path) -> None:
 
 
 def parse_snapshot(text: str) -> Snapshot:
-    """Raises SnapshotError with every fault."""
+    """Parse a document. Raises SnapshotError with every fault."""
     try:
         document = json.loads(text, object_pairs_hook=object_of)
     except (ValueError, RecursionError) as error:
         raise SnapshotError(f"the snapshot is not valid JSON: {error}") from error
     if not isinstance(document, dict):
-        raise SnapshotError("the snapshot is no JSON object: write it with Snapshot.to_json()")
+        raise SnapshotError("the snapshot is not a JSON object: write it with Snapshot.to_json()")
     version = document.get("version")
     if version not in (VERSION, VERSION_WITH_COUNTS) or isinstance(version, bool):
         raise SnapshotError(
-            f"the snapshot has version {version!r}, this program knows {VERSION} and"
+            f"the snapshot has version {version!r}, this program supports {VERSION} and"
             f" {VERSION_WITH_COUNTS}: use the version of pybroker that wrote it, or a newer one"
         )
     reader = DocumentReader(may_have_counts=version == VERSION_WITH_COUNTS)

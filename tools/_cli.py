@@ -1,7 +1,7 @@
-"""What the tools share: options, the boundary at which errors become one line, output.
+"""Code shared by all tools: common options, the boundary that turns an error into a line, output.
 
-Knows no tool. Wrong usage and failures end with exit code 1 as Kafka's tools do, never with a stack
-trace unless --debug asks for it.
+This module imports no tool. Wrong usage and failures end with exit code 1, as in Kafka's tools. A
+stack trace is printed only with --debug.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ T = TypeVar("T")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 LEADERLESS_MS = 3_000
-"""An election takes less. Kafka's tools wait a minute."""
+"""A tool reports a partition without a leader after this time. An election takes less. Kafka's
+tools wait a minute."""
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
 class Failure(PybrokerError):
-    """The tool cannot do what it was asked; the message is for the user."""
+    """The tool cannot carry out the command; the message is for the user."""
 
 
 class Tool(click.Command):
-    """A command whose failures begin with `error_prefix`, and which knows --debug."""
+    """A command with the options --debug and --version. Its error lines begin with
+    `error_prefix`."""
 
     def __init__(self, *args: Any, error_prefix: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,11 +78,11 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def run(command: click.Command, words: Sequence[str], program: str) -> int:
-    """Run a command with these arguments; the exit code."""
+    """Run a command with these arguments. Return the exit code."""
     prefix = getattr(command, "error_prefix", "")
     debug = "--debug" in words
     try:
-        # Not `command.main`: it writes and ends in its own way.
+        # Not `command.main`, which prints errors and exits on its own.
         with command.make_context(program, list(words)) as context:
             result = command.invoke(context)
         sys.stdout.flush()
@@ -96,7 +98,7 @@ def run(command: click.Command, words: Sequence[str], program: str) -> int:
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except UnicodeEncodeError as error:
-        # Python keeps the bytes of an argument that are no UTF-8, and JSON may name any code point.
+        # An argument may hold bytes that are not UTF-8, and JSON may name any code point.
         if debug:
             traceback.print_exc()
         shown = ascii(error.object[error.start : error.end])
@@ -108,24 +110,24 @@ def run(command: click.Command, words: Sequence[str], program: str) -> int:
         for line in _error_lines(error):
             _complain(prefix + line)
         return EXIT_FAILED
-    except Exception as error:  # the last boundary: no user reads a stack without --debug
+    except Exception as error:  # the last boundary: a stack trace is printed only with --debug
         if not isinstance(command, Tool | click.Group):
-            raise  # a broker, which has no --debug; its log is read by those who mend it
+            raise  # a broker has no --debug; the stack trace belongs in its log
         if debug:
             traceback.print_exc()
         _complain(f"{prefix}{type(error).__name__}: {error}".removesuffix(": "))
-        _complain(f"{program} has met an error that it does not expect; --debug shows where.")
+        _complain(f"{program} failed with an unexpected error; --debug prints the stack trace.")
         return EXIT_FAILED
     return result if isinstance(result, int) else 0
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine, on an event loop of its own."""
+    """Run a coroutine on a new event loop and return its result."""
     return asyncio.run(work)
 
 
 def write_json(value: object) -> None:
-    """One document of --format json on standard output."""
+    """Print one document of --format json on standard output."""
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
@@ -172,9 +174,9 @@ def client_options(
     overrides: Iterable[str] = (),
     **given: object,
 ) -> dict[str, Any]:
-    """The options for a client: those given by flags, over which go the file and then the
-    key=value words. A partition without a leader is told soon, unless `leaderless_timeout_ms` is
-    given as 0 by a tool that waits. Raises ConfigError."""
+    """Merge the options of a client; the later wins: the flags in `given`, the file, the key=value
+    words. The client reports a partition without a leader after `LEADERLESS_MS`, unless a tool
+    that waits passes `leaderless_timeout_ms=0`. Raises ConfigError."""
     options: dict[str, Any] = {"leaderless_timeout_ms": LEADERLESS_MS}
     options |= {name: value for name, value in given.items() if value is not None}
     layers: list[Mapping[str, object]] = [
@@ -199,10 +201,10 @@ def _usage_text(error: click.UsageError) -> str:
 
 
 def sentence_of(error: PybrokerError) -> str:
-    """The broker's own sentence where it sent one, as Kafka's tools print it; else the error with
-    its name."""
-    # By name, not by class: this module is loaded by `pybroker start`, too, which should not have
-    # to load the client.
+    """Return the broker's own error message if it sent one, as Kafka's tools print it; else the
+    error with its name."""
+    # By attribute, not by class: `pybroker start` loads this module too, and must not have to load
+    # the client.
     return getattr(error, "broker_sentence", "") or str(error)
 
 

@@ -25,7 +25,7 @@ from pybroker.tools._dump_segments import (
 )
 
 SNAPSHOT_BYTES_MAX: Final = 256 * 1024**2
-"""Some six million producers; what is larger is not read into memory."""
+"""Room for about six million producers. A larger file is refused rather than read into memory."""
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -36,8 +36,8 @@ _CHUNK_ENTRIES: Final = 4096
 
 
 class IndexView(NamedTuple):
-    """`sanity_only`: just say whether a start would believe the index; `verify_only`: print no
-    entries; `max_message_size`: how much of the log is looked at for an entry, in bytes."""
+    """The form of the output. `sanity_only`: run only the check that a broker runs at its start.
+    `verify_only`: print no entries. `max_message_size`: bytes of the log to read for one entry."""
 
     sanity_only: bool = False
     verify_only: bool = False
@@ -45,7 +45,7 @@ class IndexView(NamedTuple):
 
 
 def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
-    """An offset index. Raises Failure, OSError."""
+    """Print an offset index. Raises Failure, OSError."""
     base = base_offset(path)
     with _log_beside(path) as log:
         size = path.stat().st_size
@@ -66,7 +66,7 @@ def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
 
 
 def dump_time_index(path: Path, view: IndexView, complaints: Complaints) -> None:
-    """Raises Failure, OSError."""
+    """Print a time index. Raises Failure, OSError."""
     base = base_offset(path)
     with _log_beside(path) as log:
         if view.sanity_only:
@@ -108,7 +108,7 @@ def _verify_time(
 
 
 def _batch_of(log: LogFile, position: int, offset: int) -> StoredBatch | None:
-    """The first batch from `position` that ends at the offset or later."""
+    """Return the first batch from `position` on whose last offset is `offset` or greater."""
     for batch in log.batches(position, WHOLE):
         if log.last_offset(batch) >= offset:
             return batch
@@ -116,7 +116,7 @@ def _batch_of(log: LogFile, position: int, offset: int) -> StoredBatch | None:
 
 
 def dump_transactions(path: Path) -> None:
-    """Raises Failure, OSError."""
+    """Print an index of aborted transactions. Raises Failure, OSError."""
     with path.open("rb") as stream:
         while data := stream.read(txn_index.ENTRY.size):
             if len(data) < txn_index.ENTRY.size:
@@ -134,11 +134,12 @@ def dump_transactions(path: Path) -> None:
 
 
 def dump_snapshot(path: Path) -> None:
-    """Raises Failure, OSError; a damaged one is told on standard error."""
+    """Print a producer snapshot, or on standard error that it is damaged. Raises Failure,
+    OSError."""
     with path.open("rb") as stream:
         data = stream.read(SNAPSHOT_BYTES_MAX + 1)
     if len(data) > SNAPSHOT_BYTES_MAX:
-        raise Failure(f"{path}: more than {SNAPSHOT_BYTES_MAX} bytes, which is no snapshot")
+        raise Failure(f"{path}: more than {SNAPSHOT_BYTES_MAX} bytes is too large for a snapshot")
     fault = _snapshot_fault(data)
     if fault is not None:
         click.echo(fault, err=True)
@@ -167,9 +168,9 @@ def dump_snapshot(path: Path) -> None:
 
 
 def _snapshot_fault(data: bytes) -> str | None:
-    """In Kafka's words."""
+    """Return Kafka's message for a damaged snapshot, None for an intact one."""
     if len(data) < _SNAPSHOT_HEAD.size + 4:
-        return f"Snapshot failed schema validation: {len(data)} bytes are no snapshot"
+        return f"Snapshot failed schema validation: {len(data)} bytes are too few for a snapshot"
     version, crc = _SNAPSHOT_HEAD.unpack_from(data)
     if version != _SNAPSHOT_VERSION:
         return f"Snapshot contained an unknown file version {version}"
@@ -186,7 +187,7 @@ def _snapshot_fault(data: bytes) -> str | None:
 
 
 class _Positions:
-    """An offset index that is asked for rising offsets: reads it once."""
+    """Lookups in an offset index. Lookups with rising offsets read the file only once."""
 
     def __init__(self, path: Path, base: int) -> None:
         self._entries = iter(_offset_entries(path, base)) if path.exists() else iter(())
@@ -197,7 +198,7 @@ class _Positions:
         self._base = base
 
     def floor(self, offset: int) -> int:
-        """The position of the last entry at or before the offset, 0 if there is none."""
+        """Return the position of the last entry at or before the offset, 0 if there is none."""
         if offset < self._asked:
             self.__init__(self._path, self._base)  # type: ignore[misc]
         self._asked = offset
@@ -208,7 +209,7 @@ class _Positions:
 
 
 def _offset_entries(path: Path, base: int) -> Iterator[tuple[int, int]]:
-    """Absolute offsets and positions."""
+    """Yield (absolute offset, position) for each entry."""
     for relative, position in _entries(path, _OFFSET_ENTRY, base, offset_first=True):
         yield base + relative, position
 
@@ -216,8 +217,8 @@ def _offset_entries(path: Path, base: int) -> Iterator[tuple[int, int]]:
 def _entries(
     path: Path, layout: struct.Struct, base: int, *, offset_first: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """All whole entries up to the first empty one after the first: a broker that is running has
-    made the file longer than it is filled."""
+    """Yield all whole entries before the first zero entry. The file of a running broker's index is
+    preallocated, so zeros follow its last entry."""
     first = True
     with path.open("rb") as stream:
         while data := stream.read(layout.size * _CHUNK_ENTRIES):
@@ -277,7 +278,7 @@ def _last_entry(path: Path, layout: struct.Struct) -> tuple[int, int] | None:
 
 
 def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
-    """The last offset of the batch there. Raises Failure if there is none."""
+    """Return the last offset of the batch at `position`. Raises Failure if there is no batch."""
     if not 0 <= position <= log.size:
         raise Failure(
             f"{path}: an entry names position {position}, but the log has {log.size} bytes"
@@ -290,12 +291,13 @@ def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
 
 @contextmanager
 def _log_beside(path: Path) -> Iterator[LogFile]:
-    """The log of the same segment. Raises Failure if it is missing, OSError if the index is."""
+    """Open the log of the same segment. Raises Failure if the log is missing, OSError if the index
+    is missing."""
     path.stat()
     beside = path.with_name(path.name.split(".")[0] + ".log")
     try:
         stream = beside.open("rb")
     except FileNotFoundError as error:
-        raise Failure(f"{beside}: the log of the index is not there") from error
+        raise Failure(f"{beside}: the log of this index is missing") from error
     with stream:
         yield LogFile(beside, stream)

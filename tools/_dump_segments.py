@@ -1,5 +1,5 @@
-"""The lines that Kafka's DumpLogSegments prints of a segment's batches and records. Files are read
-a batch at a time; nothing is changed."""
+"""The lines that Kafka's DumpLogSegments prints for a segment's batches and records. The tool reads
+a file batch by batch and changes nothing."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from pybroker.records.record import Record, decode_records
 from pybroker.tools._cli import Failure
 
 _DIGITS_MAX: Final = 20
-"""As many as a segment's name has."""
+"""The number of digits in a segment's file name."""
 
 WHOLE: Final = 2**31 - 1
-"""--max-bytes when nothing is said."""
+"""The default of --max-bytes: the whole log."""
 DECOMPRESSED_BYTES_MAX: Final = 1024**3
 _OVERHEAD_MIN: Final = 14
-"""What Kafka asks of the length of the smallest message of the oldest format."""
+"""Kafka's minimum length of a message in the oldest format."""
 _MAGIC_END: Final = MAGIC_POSITION + 1
 _SIZES: Final = struct.Struct(">qi")
 _OLD_HEAD: Final = struct.Struct(">qiIbb")
@@ -54,11 +54,11 @@ _CONTROL_NAMES: Final = {
 
 Decoder = Callable[[bytes], str]
 RecordText = Callable[[Record], tuple[str | None, str | None]]
-"""How a record's key and value are printed; None: not at all."""
+"""Record -> the printed key and value; None: not printed."""
 
 
 class StoredBatch(NamedTuple):
-    """A batch as it lies in the file, of any message format."""
+    """The place of a batch of any message format in its file."""
 
     position: int
     size: int
@@ -69,7 +69,7 @@ class StoredBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """What of a log is printed. `deep`: its records, too; `contents`: with keys and values."""
+    """The form of a log's output. `deep`: print each record. `contents`: print keys and values."""
 
     deep: bool = False
     contents: bool = False
@@ -77,12 +77,13 @@ class LogView:
     max_bytes: int = WHOLE
     text: RecordText = lambda record: (None, None)
     notices: tuple[str, ...] = ()
-    """Lines before the content of each log."""
+    """Lines to print before the content of each log."""
 
 
 @dataclass(slots=True)
 class Complaints:
-    """What is told on standard error when all files are through, by absolute path."""
+    """Faults found in the files, by absolute path. The tool prints them on standard error at the
+    end."""
 
     mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     time_mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -91,7 +92,7 @@ class Complaints:
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
-        """In Kafka's words and order: mismatches and gaps from the last to the first."""
+        """Yield Kafka's lines in Kafka's order: mismatches and gaps from the last to the first."""
         for path, pairs in self.mismatches.items():
             yield f"Mismatches in :{path}"
             yield from (f"  Index offset: {a}, log offset: {b}" for a, b in reversed(pairs))
@@ -124,8 +125,8 @@ class LogFile:
         self.size = os.fstat(stream.fileno()).st_size
 
     def batches(self, position: int = 0, limit: int = WHOLE) -> Iterator[StoredBatch]:
-        """Those that end within `limit` bytes from `position`. Raises Failure at a length that
-        cannot be one."""
+        """Yield the batches that end within `limit` bytes from `position`. Raises Failure at an
+        impossible length."""
         end = min(self.size, position + limit)
         while position < end - _MAGIC_END:
             head = self.read(position, _MAGIC_END)
@@ -161,8 +162,8 @@ class LogFile:
         """Raises Failure."""
         if batch.magic < MAGIC:
             raise Failure(
-                f"{self._path} at {batch.position}: messages of format {batch.magic} are not looked"
-                " into; leave out --deep-iteration and --print-data-log"
+                f"{self._path} at {batch.position}: messages of format {batch.magic} cannot be"
+                " decoded; leave out --deep-iteration and --print-data-log"
             )
         try:
             data = self.read(batch.position, batch.size)
@@ -172,16 +173,17 @@ class LogFile:
 
 
 def base_offset(path: Path) -> int:
-    """What the name of a file begins with. Raises Failure, and OSError if there is no such file."""
+    """Return the offset at the start of a file's name. Raises Failure if there is none, OSError if
+    there is no such file."""
     name = path.name.split(".")[0]
     if not (name.isascii() and name.isdigit() and len(name) <= _DIGITS_MAX):
-        path.stat()  # a missing file says more than its name
+        path.stat()  # a missing file is the better explanation
         raise Failure(f"{path}: the name does not begin with an offset")
     return int(name)
 
 
 def dump_log(path: Path, view: LogView, complaints: Complaints) -> None:
-    """Raises Failure, OSError."""
+    """Print a segment's batches, and its records if wanted. Raises Failure, OSError."""
     for notice in view.notices:
         click.echo(notice)
     click.echo(f"Log starting offset: {base_offset(path)}")
@@ -228,7 +230,7 @@ def _batch_line(log: LogFile, batch: StoredBatch) -> str:
 
 
 def _old_line(log: LogFile, batch: StoredBatch) -> str:
-    """A message of format 0 or 1."""
+    """Return the line of a message of format 0 or 1."""
     data = log.read(batch.position, batch.size)
     _, _, crc, magic, attributes = _OLD_HEAD.unpack_from(data)
     time_name, timestamp = "NoTimestampType", -1
@@ -256,7 +258,7 @@ def _dump_records(
     path: Path,
     complaints: Complaints,
 ) -> int:
-    """The offset of the last record."""
+    """Print the records of a batch. Return the offset of the last one."""
     records = log.records(batch)
     header = log.header(batch)
     for record in records:

@@ -19,8 +19,8 @@ from pybroker.tools._json_file import (
 
 
 def read_partitions(path: str, data: str, *, no_partitions: str) -> list[TopicPartition]:
-    """In the order of the file. `data` is what the tool calls the content, `no_partitions` what it
-    says of its lack. Raises Failure."""
+    """Return the partitions in the order of the file. `data` names the content in messages, and
+    `no_partitions` is the message for a missing field. Raises Failure."""
     try:
         content: object = json.loads(read_file(path))
     except (ValueError, RecursionError):

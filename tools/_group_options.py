@@ -1,6 +1,4 @@
-"""What the flags of `consumer-groups` mean, and which of them do not go together. Texts and checks
-are those of Kafka's release 3.9.
-"""
+"""Checks of the flags of `consumer-groups`, with the messages of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ NOT_EXECUTED = (
 
 
 def check_usage(flags: Mapping[str, Any]) -> None:
-    """Refuse what does not go together, with Kafka's words. Raises click.UsageError."""
+    """Refuse flags that exclude each other, with Kafka's messages. Raises click.UsageError."""
     given = {name for name, value in flags.items() if value not in (None, False, ())}
     for name, actions in ONLY_WITH.items():
         if name in given and not given & set(actions):
@@ -140,14 +138,14 @@ def _flag(name: str) -> str:
 
 
 def reset_of(flags: Mapping[str, Any]) -> Reset:
-    """What the flags ask for. Raises Failure, click.UsageError."""
+    """Convert the flags of --reset-offsets. Raises Failure, click.UsageError."""
     timestamp = None
     if flags["to_datetime"] is not None:
         timestamp = parse_datetime(flags["to_datetime"])
     elif flags["by_duration"] is not None:
         timestamp = time.time_ns() // 1_000_000 - parse_duration(flags["by_duration"])
     path = flags["from_file"]
-    parse_topics(flags["topic"])  # which complains before anything is asked
+    parse_topics(flags["topic"])  # so that a wrong word fails before any request
     return Reset(
         to_earliest=flags["to_earliest"],
         to_latest=flags["to_latest"],
@@ -162,7 +160,7 @@ def reset_of(flags: Mapping[str, Any]) -> Reset:
 
 
 def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
-    """Kafka's spelling of the words of a list, which may be written in any case. Raises
+    """Return the words of a comma-separated list in Kafka's spelling. Case does not matter. Raises
     click.UsageError."""
     spelling = {name.upper(): name for name in known}
     words = [word.strip().upper() for word in text.split(",")] if text else []
@@ -174,8 +172,8 @@ def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
 
 
 def check_types(text: str) -> None:
-    """Refuse a choice by type, which takes a newer ListGroups than ours. Raises Failure,
-    click.UsageError."""
+    """Refuse a filter by type, which needs ListGroups 5; the brokers support version 4. Raises
+    Failure, click.UsageError."""
     if parse_names(text, TYPES, "types"):
         raise Failure(
             "The broker only supports ListGroups v4, but we need v5 or newer to request groups by"

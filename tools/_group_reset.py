@@ -1,5 +1,5 @@
-"""Where `consumer-groups --reset-offsets` puts a group: what its flags mean, the CSV of --export
-and --from-file, and the offsets that follow from it. It asks, but commits nothing.
+"""`consumer-groups --reset-offsets`: its flags, the CSV of --export and --from-file, and the new
+offsets of a group. This module reads offsets from the cluster and commits nothing.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ DURATION = re.compile(
 )
 INTEGER = re.compile(r"[-+]?\d+", re.ASCII)
 QUOTED_FROM = 25
-"""Texts of so many characters are always quoted by Kafka's tool, shorter ones if need be."""
+"""Kafka's tool always quotes texts of this length or longer; shorter ones only if necessary."""
 PLAIN = re.compile(r"[^\x00-,]*")
 NOTHING_SHIFTS = "Cannot shift offset for partition {} since there is no current committed offset"
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What --reset-offsets was told: one scenario (others are None or False), and the scope, of
-    which `topics` are words like "orders" and "orders:0,1"."""
+    """The parsed flags of --reset-offsets: one scenario (the other fields are None or False) and
+    the scope. `topics` holds words such as "orders" and "orders:0,1"."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -55,7 +55,7 @@ class Reset:
 
 
 class Resetter:
-    """Works out offsets for groups. `timeout_ms` limits each question to the cluster."""
+    """Computes the new offsets of groups. `timeout_ms` limits each request."""
 
     def __init__(self, admin: Admin, reset: Reset, timeout_ms: int) -> None:
         self._admin = admin
@@ -63,8 +63,8 @@ class Resetter:
         self._timeout_ms = timeout_ms
 
     async def plan(self, group: str) -> Plan:
-        """The new offset of each partition, in order. Warns where an offset that was wished does
-        not exist. Raises PybrokerError, click.UsageError."""
+        """Return the new offset of each partition, in order. Print a warning if a requested offset
+        does not exist. Raises PybrokerError, click.UsageError."""
         reset = self._reset
         if reset.from_file is not None:
             if group not in reset.from_file:
@@ -153,12 +153,12 @@ def _between(key: TopicPartition, offset: int, start: int, end: int) -> int:
     return nearest
 
 
-# What the flags mean
+# Flags
 
 
 def parse_topics(words: Iterable[str]) -> dict[str, list[int] | None]:
-    """The partitions of each topic, None for all of them, from words like "orders" and
-    "orders:0,1". Raises click.UsageError with Kafka's words."""
+    """Parse words such as "orders" and "orders:0,1". Return topic -> partitions, or None for all.
+    Raises click.UsageError with Kafka's messages."""
     found: dict[str, list[int] | None] = {}
     for word in words:
         if ":" not in word:
@@ -182,8 +182,7 @@ def parse_topics(words: Iterable[str]) -> dict[str, list[int] | None]:
 
 
 def parse_datetime(text: str) -> int:
-    """The moment in ms since 1970 that an ISO 8601 text names; without a zone it is UTC. Raises
-    Failure."""
+    """Parse an ISO 8601 time; without a zone it is UTC. Return ms since 1970. Raises Failure."""
     if "T" not in text:
         raise Failure(
             "Error parsing timestamp. It does not contain a 'T' according to ISO8601 format"
@@ -208,7 +207,7 @@ def parse_datetime(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """A duration such as P1DT2H or PT30.5S (ISO 8601, as java.time reads it) in ms. Raises
+    """Parse an ISO 8601 duration such as P1DT2H or PT30.5S, as java.time does. Return ms. Raises
     Failure."""
     match = DURATION.fullmatch(text)
     fields = {} if match is None else match.groupdict()
@@ -227,8 +226,8 @@ def parse_duration(text: str) -> int:
 
 
 def parse_plans(path: str, groups: tuple[str, ...]) -> dict[str, Plan]:
-    """The plans in a file of "group,topic,partition,offset" lines, or "topic,partition,offset" for
-    a single group. Raises Failure."""
+    """Read the new offsets from a file of "group,topic,partition,offset" lines, or of
+    "topic,partition,offset" lines for a single group. Raises Failure."""
     plans: dict[str, Plan] = {}
     lines = read_file(path).rstrip("\n").split("\n")
     row_of: Callable[[list[str]], tuple[str, TopicPartition, int] | None] = _row_with_group
@@ -257,7 +256,7 @@ def _row_of(group: str, fields: list[str]) -> tuple[str, TopicPartition, int] | 
 
 
 def csv_text(plans: Mapping[str, Plan], *, with_group: bool) -> str:
-    """The lines of --export, quoted as Kafka's tool does."""
+    """Return the lines of --export, quoted as Kafka's tool quotes."""
     out = io.StringIO()
     for group, plan in plans.items():
         for (topic, number), offset in plan.items():

@@ -1,5 +1,5 @@
-"""What `consumer-groups --list` and `--describe` print: the tables of Kafka's tool, with its column
-widths, and the documents of --format json. Asks nobody; knows no options.
+"""The output of `consumer-groups --list` and `--describe`: the tables of Kafka's tool, with its
+column widths, and the documents of --format json. This module sends no requests.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ COORDINATOR_WIDTH = 25
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """A partition of a group: what is committed, None if nothing, how far that is behind, and who
-    reads it. `lag` is also given, for its end, where nothing is committed."""
+    """A partition of a group: the committed offset (None: none), the lag, and the member that the
+    partition is assigned to. Without a committed offset, `lag` still holds the log end offset."""
 
     partition: TopicPartition
     committed: int | None
@@ -52,8 +52,9 @@ def offset_rows(
     committed: Mapping[TopicPartition, CommittedOffset],
     lags: Mapping[TopicPartition, PartitionLag],
 ) -> list[OffsetRow]:
-    """The partitions of the members, who has most first, and then what was committed and has no
-    reader, each in order. Raises MalformedInput."""
+    """Return the rows of a group: first the members' partitions, the member with the most
+    partitions first; then the partitions with a committed offset and no member. Raises
+    MalformedInput."""
     rows = []
     read: set[TopicPartition] = set()
 
@@ -70,7 +71,7 @@ def offset_rows(
 
 
 def group_list(groups: Sequence[GroupListing], *, types: bool, states: bool) -> list[str]:
-    """The lines of --list with --type or --state."""
+    """Return the lines of --list with --type or --state."""
     width = max((GROUP_WIDTH, *(len(group.group_id) for group in groups))) + LIST_MARGIN
     titles = ["GROUP", *(["TYPE"] if types else []), *(["STATE"] if states else [])]
     rows = [
@@ -88,8 +89,8 @@ def group_list(groups: Sequence[GroupListing], *, types: bool, states: bool) -> 
 
 
 def show_state(group: GroupDescription, rows: int) -> bool:
-    """Say what there is to say of the group's state; whether there is something to show besides.
-    Raises Failure for a state that nobody knows."""
+    """Print the message for the group's state, if there is one. Return whether a table follows.
+    Raises Failure for an unknown state."""
     name = group.group_id
     if group.state == "Dead":
         click.echo(f"\nError: Consumer group '{name}' does not exist.")
@@ -104,7 +105,7 @@ def show_state(group: GroupDescription, rows: int) -> bool:
 
 
 def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> list[str]:
-    """The table of --offsets; `details` adds columns that Kafka's does not have."""
+    """Return the table of --offsets; `details` adds columns that Kafka's tool does not have."""
     titles = [
         *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
         *(("LAST-STABLE-OFFSET", "LAG-BYTES", "LAG-SECONDS") if details else ()),
@@ -131,7 +132,7 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
 
 
 def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list[str]:
-    """The table of --members. Raises MalformedInput."""
+    """Return the table of --members. Raises MalformedInput."""
     members = group.members
     with_instances = shown and any(member.group_instance_id for member in members)
     measured = members if shown else ()
@@ -166,7 +167,7 @@ def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list
 
 
 def state_lines(group: GroupDescription) -> list[str]:
-    """The table of --state."""
+    """Return the table of --state."""
     coordinator = _coordinator(group)
     widths = [_width(COORDINATOR_WIDTH, [coordinator]), 25, 20, 15]
     rows = [
@@ -177,7 +178,7 @@ def state_lines(group: GroupDescription) -> list[str]:
 
 
 def still_there(group: GroupDescription) -> list[str]:
-    """Who keeps the group from being changed, one line each."""
+    """Return one line for each member that keeps the group from being changed."""
     return [
         f"  still in group '{group.group_id}': {member.member_id}"
         + (f" (instance {member.group_instance_id})" if member.group_instance_id else "")
@@ -255,7 +256,7 @@ def _width(least: int, texts: Iterable[str]) -> int:
 
 
 def _line(words: Sequence[str], widths: Sequence[int]) -> str:
-    """The words that have a width, each padded and followed by a blank."""
+    """Join the words that have a width, each padded and followed by a space."""
     return "".join(f"{word:<{width}} " for word, width in zip(words, widths, strict=False))
 
 

@@ -1,5 +1,5 @@
-"""JSON files that tools are given, taken apart with the words of Kafka's own tools when something
-in them is not as it should be. Knows no tool.
+"""Access to the fields of a user's JSON file. A wrong type or a missing field raises Failure with
+the message of Kafka's tools. This module imports no tool.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INT64: Final = range(-(2**63), 2**63)
 
 
 def read_file(path: str) -> str:
-    """The text of a file. Raises Failure."""
+    """Return the text of a file. Raises Failure."""
     try:
         return Path(path).read_text("utf-8")
     except OSError as error:
@@ -26,35 +26,36 @@ def read_file(path: str) -> str:
 
 
 def json_field(fields: Mapping[str, object], name: str) -> object:
-    """The value of a key that has to be there. Raises Failure."""
+    """Return the value of a required key. Raises Failure."""
     if name not in fields:
         raise Failure(f"No such field exists: `{name}`")
     return fields[name]
 
 
 def json_integer(value: object, kind: str, bounds: range) -> int:
-    """`kind` is its type in Java. Raises Failure."""
+    """Return the value if it is an integer within `bounds`. `kind` is its type in Java. Raises
+    Failure."""
     if isinstance(value, int) and not isinstance(value, bool) and value in bounds:
         return value
     raise _unexpected(f"`{kind}` value", value)
 
 
 def json_object(value: object) -> dict[str, object]:
-    """Raises Failure."""
+    """Return the value if it is an object. Raises Failure."""
     if isinstance(value, dict):
         return value
     raise _unexpected("JSON object", value)
 
 
 def json_array(value: object) -> list[object]:
-    """Raises Failure."""
+    """Return the value if it is an array. Raises Failure."""
     if isinstance(value, list):
         return value
     raise _unexpected("JSON array", value)
 
 
 def json_text(value: object) -> str:
-    """Raises Failure."""
+    """Return the value if it is a string. Raises Failure."""
     if isinstance(value, str):
         return value
     raise _unexpected("`String` value", value)

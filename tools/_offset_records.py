@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` as JSON, in the words of Kafka's DumpLogSegments."""
+"""Records of `__consumer_offsets` as JSON, in the format of Kafka's DumpLogSegments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pybroker.tools._cli import Failure
 
 
 def offset_record_text(record: Record) -> tuple[str | None, str | None]:
-    """Key and value of a record; a record that cannot be read is named in place of its key. Raises
-    Failure for a record without a key, which is of another topic."""
+    """Return the texts of a record's key and value. For a record that cannot be decoded, the key's
+    text is an error line. Raises Failure for a record without a key: it is not of this topic."""
     if record.key is None:
         raise Failure(
             f"the record at offset {record.offset} has no key: --offsets-decoder is for the"

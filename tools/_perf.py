@@ -1,4 +1,4 @@
-"""What the two performance tests share: numbers, dates and metrics as Kafka's tools print them."""
+"""Numbers, dates and metrics as Kafka's performance tests print them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _RUN: Final = re.compile(r"'((?:[^']|'')*)'|(([A-Za-z])\3*)|([^A-Za-z']+)")
 
 
 def ratio(amount: float, parts: float) -> float:
-    """A quotient that knows infinity and NaN, as Java's."""
+    """Divide as Java does: division by 0 gives infinity or NaN."""
     if parts:
         return amount / parts
     return math.nan if not amount else math.copysign(math.inf, amount)
 
 
 def fixed(number: float, digits: int) -> str:
-    """With so many digits behind the point; NaN and Infinity by Java's names."""
+    """Format a number with `digits` decimals; NaN and Infinity have Java's names."""
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):
@@ -34,13 +34,13 @@ def fixed(number: float, digits: int) -> str:
 
 
 def finite(number: float) -> float | None:
-    """For JSON, which knows neither NaN nor infinity."""
+    """Return None for NaN and infinity, which JSON cannot express."""
     return number if math.isfinite(number) else None
 
 
 def date_format(pattern: str) -> Callable[[int], str]:
-    """A printer of moments (ms since 1970, local time) by a pattern of Java's SimpleDateFormat.
-    Raises Failure for a letter that means nothing."""
+    """Return a function that formats ms since 1970 in local time by a pattern of Java's
+    SimpleDateFormat. Raises Failure for an unknown letter."""
     parts: list[str | Callable[[time.struct_time, int], str]] = []
     position = 0
     while position < len(pattern):
@@ -105,7 +105,7 @@ def _field(letters: str, pattern: str) -> Callable[[time.struct_time, int], str]
 
 
 def print_metrics(metrics: Mapping[str, float]) -> None:
-    """By name, in Kafka's columns."""
+    """Print metrics sorted by name, in Kafka's columns."""
     width = max(map(len, metrics), default=0)
     click.echo(f"\n{'Metric Name':{width}}   Value")
     for name in sorted(metrics):

@@ -1,5 +1,5 @@
-"""The end of a tool at a signal, in good order: what is taken is sent, and a group is left. Knows
-no tool.
+"""The orderly end of a tool at a signal: it sends the records it has accepted and leaves its group.
+This module imports no tool.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Final
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 EXIT_BY_SIGNAL: Final = 128
-"""Plus the number of the signal: as a shell says it, and as Java ends."""
+"""The exit code is this plus the signal's number, as for a shell and for Java."""
 
 
 class Stop:
-    """Set by the first SIGTERM or SIGINT; a second one acts as it would have without us. Use as a
-    context manager inside of an event loop."""
+    """Set by the first SIGTERM or SIGINT. A second signal has its default effect. Use it as a
+    context manager inside an event loop."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -36,7 +36,7 @@ class Stop:
         return self.event.is_set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Returns when it is set, or after so many seconds."""
+        """Return when a signal has come, or after `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.event.wait()
@@ -55,8 +55,8 @@ class Stop:
 
 
 async def until_signal(work: Coroutine[Any, Any, None]) -> int:
-    """Cancel the work when a signal comes, and wait for its end. The exit code. Raises what the
-    work raises."""
+    """Run `work`; at a signal, cancel it and wait for its end. Return the exit code. An exception
+    of `work` is raised here."""
     with Stop() as stop:
         task = asyncio.ensure_future(work)
         waiter = asyncio.ensure_future(stop.event.wait())

@@ -1,5 +1,5 @@
-"""What `pybroker topics --describe` shows: which topics and partitions, and their lines in Kafka's
-form. Asks nobody."""
+"""The output of `pybroker topics --describe`: the choice of topics and partitions, and their lines
+in Kafka's format. This module sends no requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIN_ISR_DEFAULT = 1
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The flags that leave out what is well; several show what any of them does."""
+    """Filters for partitions with a problem. A partition is shown if any given filter matches."""
 
     under_replicated: bool = False
     unavailable: bool = False
@@ -31,7 +31,7 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A topic with the options that were read, and the brokers that live."""
+    """A topic with its options and the ids of the live brokers."""
 
     topic: TopicInfo
     configs: tuple[ConfigEntry, ...]
@@ -39,12 +39,12 @@ class Described:
 
     @property
     def overrides(self) -> dict[str, str | None]:
-        """The options that somebody has set."""
+        """The options that were set, by name: those whose value is not a default."""
         return {row.name: row.value for row in self.configs if not row.is_default}
 
     @property
     def replication_factor(self) -> int:
-        """Of the first partition, as Kafka says it."""
+        """The number of replicas of the first partition, as in Kafka's tool."""
         for _, partition in sorted(self.topic.partitions.items()):
             return len(partition.replicas)
         return 0
@@ -57,7 +57,7 @@ class Described:
         return MIN_ISR_DEFAULT
 
     def shown_partitions(self, reports: Reports) -> list[PartitionInfo]:
-        """By number."""
+        """Return the partitions to show, sorted by number."""
         if reports.overrides:
             return []
         return [
@@ -67,11 +67,11 @@ class Described:
         ]
 
     def is_headed(self, reports: Reports) -> bool:
-        """Whether the topic itself is shown, beside its partitions."""
+        """Return whether the topic has a line of its own before its partitions."""
         return not reports.partitions_only and bool(self.overrides or not reports.overrides)
 
     def is_shown(self, reports: Reports) -> bool:
-        """Whether there is anything to show."""
+        """Return whether the topic or one of its partitions is shown."""
         return self.is_headed(reports) or bool(self.shown_partitions(reports))
 
     def _is_reported(self, partition: PartitionInfo, reports: Reports) -> bool:
@@ -86,7 +86,7 @@ class Described:
 
 
 def lines(described: Described, reports: Reports) -> Iterator[str]:
-    """The text of one topic."""
+    """Yield the lines of one topic."""
     if described.is_headed(reports):
         yield topic_line(described)
     for partition in described.shown_partitions(reports):
@@ -106,7 +106,8 @@ def topic_line(described: Described) -> str:
 
 
 def partition_line(partition: PartitionInfo) -> str:
-    """A cluster with ZooKeeper knows no eligible leader replicas, which newer ones list."""
+    """Return the line of one partition. Elr is always N/A: a cluster with ZooKeeper has no eligible
+    leader replicas in its protocol."""
     leader = "none" if partition.leader == NO_LEADER else str(partition.leader)
     return "\t".join(
         [
@@ -123,7 +124,7 @@ def partition_line(partition: PartitionInfo) -> str:
 
 
 def document(described: Described, reports: Reports) -> dict[str, object]:
-    """The same as one JSON value."""
+    """Return one topic as a JSON value."""
     topic = described.topic
     return {
         "topic": topic.name,

@@ -1,4 +1,4 @@
-"""The events that `verifiable-producer` and `verifiable-consumer` print. Knows neither."""
+"""The form of the events that `verifiable-producer` and `verifiable-consumer` print."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 
 def print_event(name: str, **fields: object) -> None:
-    """One line on standard output: the time in ms since 1970, the event's name, its fields."""
+    """Print one line on standard output: the time in ms since 1970, the event's name, its
+    fields."""
     event = {"timestamp": time.time_ns() // 1_000_000, "name": name, **fields}
     click.echo(json.dumps(event, ensure_ascii=False, separators=(",", ":")))

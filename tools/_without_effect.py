@@ -1,4 +1,4 @@
-"""What a tool says of a topic's options that this version takes and does not carry out."""
+"""Warnings about topic options that this version accepts and that have no effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.config.without_effect import sentence, topic_options_without_effec
 
 
 def warn(topic: str, config: Mapping[str, str]) -> None:
-    """A line on standard error for each of the options that were set and have no effect. They are
-    stored all the same, as Apache's tools and brokers store them."""
+    """Print a line on standard error for each option of `config` that has no effect. The options
+    are stored nevertheless, as Apache's tools and brokers store them."""
     for option in topic_options_without_effect(topic, config):
         click.echo(f"WARN {sentence(topic, option)}", err=True)

@@ -1,7 +1,7 @@
-"""The commands of the ZooKeeper shell: what they accept, do and print, as in ZooKeeper 3.8.
+"""The commands of the ZooKeeper shell: their arguments, effects and output, as in ZooKeeper 3.8.
 
-Knows sessions only as something that has kazoo's methods; connecting and reading lines belong to
-`pybroker.tools.zookeeper_shell`.
+A session is any object with kazoo's methods. `pybroker.tools.zookeeper_shell` connects and reads
+the command lines.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _WATCH_NAMES: Final[Mapping[str, str]] = {
 
 
 class ShellError(PybrokerError):
-    """The command cannot be done; the message is ZooKeeper's own, `code` the exit code."""
+    """The command failed. The message is ZooKeeper's own; `code` is the exit code."""
 
     def __init__(self, message: str, code: int = EXIT_BAD) -> None:
         super().__init__(message)
@@ -62,15 +62,15 @@ class ShellError(PybrokerError):
 
 
 def announce(kind: str, path: str) -> None:
-    """Print an event as the shell does, in the middle of everything."""
+    """Print a watch event as ZooKeeper's shell does."""
     words = f"WatchedEvent state:SyncConnected type:{kind} path:{path}"
     click.echo(f"\nWATCHER::\n\n{words}")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A command line taken apart: `words` without the command itself and its options. `announce`
-    prints an event, given its kind and path."""
+    """A parsed command line. `words` excludes the command's name and its options. `announce` prints
+    a watch event, given its kind and path."""
 
     options: Mapping[str, str]
     words: Sequence[str]
@@ -78,20 +78,20 @@ class Call:
 
     @property
     def path(self) -> str:
-        """The node. Raises ShellError for what is no path."""
+        """The node's path. Raises ShellError if the word is not a valid path."""
         check_path(self.words[0])
         return self.words[0]
 
     @property
     def version(self) -> int:
-        """The version that is expected, -1 for any. Raises ShellError."""
+        """The expected version of the node, -1 for any. Raises ShellError."""
         return _number(self.options.get("v", "-1"), "-v")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`options` as for getopt; `least` words must follow, more than `most` (None: any number) are
-    the old way to ask for a watch or a version."""
+    """A command of the shell. `options` is in getopt's form. At least `least` words must follow;
+    more than `most` words (None: no limit) are the deprecated form of a watch or a version."""
 
     usage: str
     run: Callable[[Session, Call], None]
@@ -106,7 +106,8 @@ def parse(
     words: Sequence[str],
     announce: Callable[[str, str], None] = announce,
 ) -> Call:
-    """Raises ShellError with the usage where words are missing."""
+    """Parse the words after a command's name. Raises ShellError with the usage if words are
+    missing."""
     try:
         found, rest = getopt.gnu_getopt(list(words), command.options)
     except getopt.GetoptError as error:
@@ -127,7 +128,7 @@ def parse(
 
 
 def check_path(path: str) -> None:
-    """Raises ShellError with ZooKeeper's words."""
+    """Check the form of a path. Raises ShellError with ZooKeeper's message."""
     if not path:
         raise ShellError("Path length must be > 0")
     if not path.startswith("/"):
@@ -152,7 +153,7 @@ def check_path(path: str) -> None:
 
 
 def meaning_of(error: Exception, path: str) -> str:
-    """What ZooKeeper's shell says about an error of kazoo."""
+    """Return the message of ZooKeeper's shell for an exception of kazoo."""
     text = MEANINGS.get(type(error))
     if text is not None:
         return text.format(path)
@@ -161,7 +162,7 @@ def meaning_of(error: Exception, path: str) -> str:
 
 
 def format_stat(stat: Any) -> str:
-    """The eleven lines about a node."""
+    """Return the eleven lines that describe a node."""
     owner = stat.ephemeralOwner & (1 << 64) - 1
     return "\n".join(
         [
@@ -181,7 +182,7 @@ def format_stat(stat: Any) -> str:
 
 
 def parse_acls(text: str) -> list[Any]:
-    """`scheme:id:perms,...`; what has no such form is told and left out."""
+    """Parse `scheme:id:perms,...`. A malformed word is reported on standard error and skipped."""
     found = []
     for word in text.split(","):
         scheme, first, rest = word.partition(":")
@@ -198,7 +199,7 @@ def parse_acls(text: str) -> list[Any]:
 
 
 def _date(milliseconds: int) -> str:
-    """As Java prints a date."""
+    """Format a time as Java prints a Date."""
     return time.strftime("%a %b %d %H:%M:%S %Z %Y", time.localtime(milliseconds // 1000))
 
 
@@ -218,8 +219,8 @@ def _watcher(call: Call) -> Callable[[Any], None] | None:
 def _subtree(
     session: Session, path: str, watch: Callable[[Any], None] | None = None
 ) -> Iterator[str]:
-    """Each node before those below it, in the order of ZooKeeper's own walk: all children by name,
-    then what is below the first of them, and so on. What goes meanwhile is passed over."""
+    """Yield each node before its descendants, in the order of ZooKeeper's own walk: all children by
+    name, then the subtree of the first child, and so on. A node deleted meanwhile is skipped."""
     yield path
     waiting = [path]
     while waiting:
@@ -274,7 +275,7 @@ def set_(session: Session, call: Call) -> None:
 def create(session: Session, call: Call) -> None:
     for option, kind in (("c", "container nodes"), ("t", "nodes with a time to live")):
         if option in call.options:
-            raise ShellError(f"-{option}: {kind} cannot be made by this shell")
+            raise ShellError(f"-{option}: this shell cannot create {kind}")
     content = call.words[1].encode() if len(call.words) > 1 else None
     made = session.create(
         call.path,
@@ -354,4 +355,4 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "stat": Command("[-w] path", stat, "w", most=1),
     "sync": Command("path", sync),
 }
-"""The commands that speak with a server, by name."""
+"""The commands that need a server, by name."""

@@ -1,4 +1,4 @@
-"""The session of a tool with the ZooKeeper of a cluster, for --zookeeper. Creates no chroot."""
+"""The ZooKeeper session of a tool, for --zookeeper. It does not create the chroot."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CONNECT_S: Final = 30.0
 
 @asynccontextmanager
 async def cluster_nodes(connect: str) -> AsyncIterator[KazooCoord]:
-    """The nodes of the cluster at `connect` (HOST:PORT[,HOST:PORT...][/chroot]). Raises
-    StartupError if no ZooKeeper can be reached or the chroot is missing, Failure if there is no
-    cluster or ZooKeeper fails in the block."""
+    """Open a session with the cluster at `connect` (HOST:PORT[,HOST:PORT...][/chroot]). Raises
+    StartupError if no ZooKeeper can be reached or the chroot is missing. Raises Failure if there
+    is no cluster, or if ZooKeeper fails within the block."""
     coord = KazooCoord(connect, clock=SystemClock())
     await coord.start(CONNECT_S, refusals_max=TOOL_REFUSALS_MAX)
     try:

@@ -57,7 +57,7 @@ NAMES: Final[Mapping[int, str]] = MappingProxyType({
 """Kafka's names of the APIs of its 3.9 release, by number."""
 
 ONLY_OF_QUORUMS: Final = frozenset({52, 53, 54, 59, 62, 63, 70, 73, 82})
-"""What only controllers without ZooKeeper offer: told if a broker offers it, never missed."""
+"""APIs of KRaft nodes only. They are listed if a broker offers them, and never as UNSUPPORTED."""
 # fmt: on
 
 
@@ -66,10 +66,10 @@ ONLY_OF_QUORUMS: Final = frozenset({52, 53, 54, 59, 62, 63, 70, 73, 82})
 @config_file_option("--command-config", "--admin.config")
 @format_option()
 def command(bootstrap_server: str, config_file: str | None, output_format: str) -> int:
-    """Print which APIs each broker understands, in which versions.
+    """Print the APIs that each broker supports, with their versions.
 
-    "usable" is the version that this client would use; UNSUPPORTED are APIs of Kafka 3.9 that the
-    broker does not offer.
+    "usable" is the version that this client would use. UNSUPPORTED marks an API of Kafka 3.9 that
+    the broker does not offer.
 
     \b
     Example: pybroker broker-api-versions --bootstrap-server 127.0.0.1:9092
@@ -90,7 +90,7 @@ def command(bootstrap_server: str, config_file: str | None, output_format: str) 
 
 
 def as_text(answer: BrokerVersions) -> str:
-    """What Kafka prints of one broker."""
+    """Return the text that Kafka's tool prints for one broker."""
     name = format_node(answer.node)
     if answer.error is not None:
         return f"{name} -> ERROR: {answer.error}"
@@ -119,8 +119,8 @@ def as_json(answer: BrokerVersions) -> dict[str, object]:
 
 
 def describe_api(number: int, offered: Range | None, spoken: Api | None) -> str:
-    """`Fetch(1): 4 to 12 [usable: 12]`; `spoken` is None for an API that this client never
-    uses."""
+    """Return a text such as `Fetch(1): 4 to 12 [usable: 12]`. `spoken` is None for an API that this
+    client does not use."""
     name = NAMES.get(number, "UNKNOWN")
     if offered is None:
         return f"{name}({number}): UNSUPPORTED"
@@ -136,7 +136,7 @@ def describe_api(number: int, offered: Range | None, spoken: Api | None) -> str:
 
 
 def format_node(node: Node) -> str:
-    """As Java prints a node."""
+    """Format a node as Java's Node.toString does."""
     rack = "null" if node.rack is None else node.rack
     return f"{node.host}:{node.port} (id: {node.id} rack: {rack})"
 

@@ -28,7 +28,7 @@ from pybroker.tools._cli import (
     sentence_of,
     write_json,
 )
-from pybroker.tools._config_wish import BROKERS, LOGGERS, TOPICS, Wish, parse_wish
+from pybroker.tools._config_args import BROKERS, LOGGERS, TOPICS, Args, parse_args
 from pybroker.tools._config_zookeeper import change_in_zookeeper
 
 KINDS: Final = {
@@ -41,7 +41,7 @@ _WORDS: Final = "the command line"
 
 
 class ConfigsTool(Tool):
-    """Keeps the words as they were given: Kafka's complaint repeats them."""
+    """Keeps the words of the command line, because Kafka's error message repeats them."""
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
         context.meta[_WORDS] = " ".join(words)
@@ -49,7 +49,8 @@ class ConfigsTool(Tool):
 
 
 def _note_names(context: click.Context, _: click.Parameter, value: Any) -> Any:
-    """click calls this for --entity-name and --entity-default in the order in which they stand."""
+    """Record entity names. click calls this callback for --entity-name and --entity-default in the
+    order of the command line."""
     found = [""] * value if isinstance(value, int) else list(value)
     context.meta.setdefault(_NAMES, []).extend(found)
     return value
@@ -64,27 +65,29 @@ def _note_names(context: click.Context, _: click.Parameter, value: Any) -> Any:
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT[,HOST:PORT]/CHROOT",
-    help="Instead: change the nodes of ZooKeeper. For topics, and for brokers that do not run.",
+    help="Instead: change the nodes in ZooKeeper. Only for topics and for brokers that do not run.",
 )
 @click.option("--describe", is_flag=True, help="Print options.")
 @click.option("--alter", is_flag=True, help="Change options.")
 @click.option(
-    "--all", is_flag=True, help="Print options with their defaults too, not only what was changed."
+    "--all",
+    is_flag=True,
+    help="Print all options with their defaults, not only set options.",
 )
 @click.option(
     "--entity-type",
     multiple=True,
     metavar="TYPE",
-    help="Whose options: topics, brokers, broker-loggers, users, clients or ips.",
+    help="The type of entity: topics, brokers, broker-loggers, users, clients or ips.",
 )
 @click.option(
-    "--entity-name", multiple=True, callback=_note_names, help="Which of them. Default: all."
+    "--entity-name", multiple=True, callback=_note_names, help="The entity's name. Default: all."
 )
 @click.option(
     "--entity-default",
     count=True,
     callback=_note_names,
-    help="What holds for all that have nothing of their own.",
+    help="The default entity: its options apply to all entities without their own.",
 )
 @click.option("--topic", metavar="NAME", help="Short for --entity-type topics --entity-name NAME.")
 @click.option("--broker", metavar="ID", help="The same for brokers.")
@@ -120,15 +123,15 @@ def command(context: click.Context, /, **flags: Any) -> None:
 
     Users, clients and addresses need quotas or credentials, which the brokers do not have yet.
     """
-    wish = parse_wish(flags, context.meta.get(_NAMES, []))
+    args = parse_args(flags, context.meta.get(_NAMES, []))
     if flags["zookeeper"] is not None:
-        run_async(change_in_zookeeper(flags["zookeeper"], wish))
+        run_async(change_in_zookeeper(flags["zookeeper"], args))
         return
     options = client_options(flags["bootstrap_server"], flags["config_file"])
 
     async def work() -> None:
         async with Admin(**options) as admin:
-            await (alter if wish.alter else describe)(admin, wish)
+            await (alter if args.alter else describe)(admin, args)
 
     try:
         run_async(work())
@@ -139,81 +142,84 @@ def command(context: click.Context, /, **flags: Any) -> None:
         ) from error
 
 
-async def alter(admin: Admin, wish: Wish) -> None:
-    """Raises Failure, ClientError."""
-    name = wish.name or ""
-    resource = ConfigResource(kind_of(wish), name)
+async def alter(admin: Admin, args: Args) -> None:
+    """Set and delete options of one entity. Raises Failure, ClientError."""
+    name = args.name or ""
+    resource = ConfigResource(kind_of(args), name)
     await check_broker(admin, resource)
     entries = await read(admin, resource, everything=False)
     known = {entry.name for entry in entries}
-    if wish.type == LOGGERS:
-        if invalid := [key for key in [*wish.delete, *wish.add] if key not in known]:
+    if args.type == LOGGERS:
+        if invalid := [key for key in [*args.delete, *args.add] if key not in known]:
             raise Failure(f"Invalid broker logger(s): {','.join(invalid)}")
-    elif invalid := [key for key in wish.delete if key not in known]:
+    elif invalid := [key for key in args.delete if key not in known]:
         raise Failure(f"Invalid config(s): {','.join(invalid)}")
-    changes = [ConfigChange(key, value) for key, value in wish.add.items()]
-    changes += [ConfigChange(key, "", ConfigOperation.DELETE) for key in wish.delete]
+    changes = [ConfigChange(key, value) for key, value in args.add.items()]
+    changes += [ConfigChange(key, "", ConfigOperation.DELETE) for key in args.delete]
     for result in (await admin.alter_configs({resource: changes})).values():
         result.check()
-    if wish.type == TOPICS:
-        _without_effect.warn(name, wish.add)
-    if wish.as_json:
-        write_json({"altered": wish.type, "name": name})
+    if args.type == TOPICS:
+        _without_effect.warn(name, args.add)
+    if args.as_json:
+        write_json({"altered": args.type, "name": name})
     elif name:
-        click.echo(f"Completed updating config for {wish.type[:-1]} {name}.")
+        click.echo(f"Completed updating config for {args.type[:-1]} {name}.")
     else:
-        click.echo(f"Completed updating default config for {wish.type} in the cluster.")
+        click.echo(f"Completed updating default config for {args.type} in the cluster.")
 
 
-async def describe(admin: Admin, wish: Wish) -> None:
-    """Raises Failure, ClientError."""
-    kind = kind_of(wish)
-    if wish.name is not None:
-        names = [wish.name]
+async def describe(admin: Admin, args: Args) -> None:
+    """Print the options of the entities. Raises Failure, ClientError."""
+    kind = kind_of(args)
+    if args.name is not None:
+        names = [args.name]
     elif kind is ResourceKind.TOPIC:
         names = [topic.name for topic in await admin.list_topics()]
     else:
         names = [str(node.id) for node in (await admin.describe_cluster()).nodes] + [""]
     for name in names:
-        if not wish.as_json:
-            click.echo(headline(wish, name))
+        if not args.as_json:
+            click.echo(headline(args, name))
         await check_broker(admin, ConfigResource(kind, name))
-        entries = await read(admin, ConfigResource(kind, name), everything=wish.everything)
-        if wish.as_json:
+        entries = await read(admin, ConfigResource(kind, name), everything=args.everything)
+        if args.as_json:
             configs = [as_json(entry) for entry in entries]
-            write_json({"type": wish.type, "name": name, "configs": configs})
+            write_json({"type": args.type, "name": name, "configs": configs})
             continue
         for entry in entries:
             click.echo(as_text(entry))
 
 
-def kind_of(wish: Wish) -> ResourceKind:
-    """Raises Failure for what no broker of ours has."""
-    if wish.type not in KINDS:
-        what = "metrics of clients" if wish.type == "client-metrics" else "quotas"
-        raise Failure(f"--entity-type {wish.type}: there are no {what} yet")
-    return KINDS[wish.type]
+def kind_of(args: Args) -> ResourceKind:
+    """Return the kind of resource. Raises Failure for a type that the brokers do not support."""
+    if args.type not in KINDS:
+        what = "metrics of clients" if args.type == "client-metrics" else "quotas"
+        raise Failure(f"--entity-type {args.type}: the brokers do not support {what} yet")
+    return KINDS[args.type]
 
 
 async def check_broker(admin: Admin, resource: ConfigResource) -> None:
-    """Only the broker itself knows its options; one that is not there is not waited for. Raises
-    Failure, ClientError."""
+    """Check that the broker is running, since only the broker itself knows its options. Raises
+    Failure if it is not, ClientError."""
     if resource.kind is ResourceKind.TOPIC or not resource.name:
         return
     known = [node.id for node in (await admin.describe_cluster()).nodes]
     if int(resource.name) not in known:
-        raise Failure(f"broker {resource.name} is not known; known: {', '.join(map(str, known))}")
+        raise Failure(
+            f"broker {resource.name} is not running; running: {', '.join(map(str, known))}"
+        )
 
 
-def headline(wish: Wish, name: str) -> str:
+def headline(args: Args, name: str) -> str:
     if not name:
-        return f"Default configs for {wish.type} in the cluster are:"
-    which = "All" if wish.everything else "Dynamic"
-    return f"{which} configs for {wish.type[:-1]} {name} are:"
+        return f"Default configs for {args.type} in the cluster are:"
+    which = "All" if args.everything else "Dynamic"
+    return f"{which} configs for {args.type[:-1]} {name} are:"
 
 
 async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> list[ConfigEntry]:
-    """The options by name: all, or those that were set for this resource. Raises ClientError."""
+    """Return the options sorted by name: all, or only those set for this resource. Raises
+    ClientError."""
     found = await admin.describe_configs([resource], synonyms=True)
     entries = found[resource].check().entries
     wanted = None if everything else dynamic_source(resource)
@@ -224,8 +230,8 @@ async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> l
 
 
 def dynamic_source(resource: ConfigResource) -> ConfigSource | None:
-    """The source of what was set for this resource itself; None for loggers, which are all
-    shown."""
+    """Return the config source of options set for this resource itself. None for loggers, all of
+    which are shown."""
     if resource.kind is ResourceKind.TOPIC:
         return ConfigSource.DYNAMIC_TOPIC_CONFIG
     if resource.kind is ResourceKind.BROKER:

@@ -1,5 +1,5 @@
 """`pybroker console-consumer`: Kafka's kafka-console-consumer. It reads partitions by assignment,
-or as a member of a group where one is named."""
+or as a member of a group if a group is named."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Formatter = Callable[[ConsumerRecord], bytes]
 
 @dataclass(frozen=True, slots=True)
 class LineStyle:
-    """How a record is printed: the --property words of Kafka's default formatter."""
+    """The form of a printed record: the --property words of Kafka's default formatter."""
 
     print_timestamp: bool = False
     print_partition: bool = False
@@ -81,7 +81,7 @@ class LineStyle:
 
 
 def line_style(properties: Mapping[str, str]) -> LineStyle:
-    """Raises Failure for a property that the formatter does not know."""
+    """Parse the --property words. Raises Failure for an unknown property."""
     known = {name.replace("_", "."): name for name in LineStyle.__slots__}
     given: dict[str, bytes | bool] = {}
     for name, value in properties.items():
@@ -93,7 +93,8 @@ def line_style(properties: Mapping[str, str]) -> LineStyle:
 
 
 def format_json(record: ConsumerRecord) -> bytes:
-    """One JSON object; key and value as text, or under `keyBase64` where they are no UTF-8."""
+    """Return one JSON object. Key and value are text; content that is not UTF-8 is in base64, under
+    `keyBase64` and `valueBase64`."""
     document: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -127,8 +128,8 @@ def _timestamp(record: ConsumerRecord) -> bytes:
 )
 @click.option(
     "--group",
-    help="Share the partitions with the other consumers of this group, begin where it has ended"
-    " and commit what was printed. Also by the option group.id of the consumer.",
+    help="Share the partitions with the other consumers of this group, begin at its committed"
+    " offsets and commit the printed records. Same as the consumer's option group.id.",
 )
 @click.option("--partition", type=int, help="Only this partition. Default: all.")
 @click.option(
@@ -136,9 +137,9 @@ def _timestamp(record: ConsumerRecord) -> bytes:
     metavar="OFFSET",
     help="Where to start in the partition: a number, earliest or latest. Default: latest.",
 )
-@click.option("--from-beginning", is_flag=True, help="Start with the first record that there is.")
-@click.option("--max-messages", type=int, help="End after so many records. Default: never.")
-@click.option("--timeout-ms", type=int, help="End if no record comes for so long. Default: never.")
+@click.option("--from-beginning", is_flag=True, help="Start at the log start offset.")
+@click.option("--max-messages", type=int, help="End after this number of records. Default: never.")
+@click.option("--timeout-ms", type=int, help="End if no record comes in this time. Default: never.")
 @property_option(
     "--property",
     "properties",
@@ -167,7 +168,7 @@ def command(
 ) -> int:
     """Print the records of a topic.
 
-    Without --partition all partitions are read; records of one partition come in their order.
+    Without --partition all partitions are read. Records of one partition are printed in order.
     """
     topic, include = flags["topic"], flags["include"]
     if (topic is None) == (include is None):
@@ -189,7 +190,7 @@ def command(
     if group is not None:
         options["group_id"] = group
     elif include is not None:
-        # A pattern is a matter of groups; this one is not used again, and commits nothing.
+        # Only group members can subscribe by pattern. This group is used once, without commits.
         options["group_id"] = f"console-consumer-{random.randrange(100_000)}"
         options.setdefault("enable_auto_commit", "false")
     set_reset(options, start, from_beginning=from_beginning, by_offset=offset is not None)
@@ -200,20 +201,22 @@ def command(
         sys.stdout.buffer,
         format_json if output_format == "json" else style.format,
     )
-    wish = Wish(topic, include, partition, start, flags["max_messages"], timeout_ms)
-    return run_async(until_signal(printer.run(wish)))
+    args = Args(topic, include, partition, start, flags["max_messages"], timeout_ms)
+    return run_async(until_signal(printer.run(args)))
 
 
 def leaderless_ms(timeout_ms: int | None) -> int:
-    """After which time a partition without a leader is an error, so that it is told before the tool
-    ends; 0 for never, since a consumer that goes on reading waits for the leader."""
+    """Return the time after which a partition without a leader is an error, short enough that the
+    error comes before the tool ends. 0 (never) without a timeout: the consumer waits for a
+    leader."""
     return 0 if timeout_ms is None else max(1, min(LEADERLESS_MS, timeout_ms // 2))
 
 
 def group_of(
     flag: str | None, words: Sequence[str], config_file: str | None, partition: int | None
 ) -> str | None:
-    """The group that was named, by whatever means. Raises click.UsageError with Kafka's words."""
+    """Return the group from the flag, the words or the file. Raises click.UsageError, with Kafka's
+    message, if they differ."""
     places = (
         flag,
         parse_overrides(words).get("group.id"),
@@ -234,8 +237,8 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Where to begin without a committed offset: as an option says, else as the flags do. Raises
-    Failure where they differ."""
+    """Set auto_offset_reset: an explicit option wins over the flags. Raises Failure if
+    --from-beginning contradicts it."""
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):
         raise Failure(
@@ -247,7 +250,7 @@ def set_reset(
 
 
 def parse_start(partition: int | None, offset: str | None, from_beginning: bool) -> int | str:
-    """An offset, "earliest" or "latest". Raises click.UsageError with Kafka's words."""
+    """Return an offset, "earliest" or "latest". Raises click.UsageError with Kafka's messages."""
     if offset is None:
         return "earliest" if from_beginning else "latest"
     if partition is None:
@@ -265,9 +268,9 @@ def parse_start(partition: int | None, offset: str | None, from_beginning: bool)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to read: a topic or (`include`) all that match, `partition` of it, from `start` on. With
-    `timeout_ms` it ends when no record came for so long."""
+class Args:
+    """The range to read: one topic, or all topics that match `include`; only `partition` if given;
+    from `start` on. With `timeout_ms`, reading ends when no record arrives for that time."""
 
     topic: str | None
     include: str | None = None
@@ -278,7 +281,7 @@ class Wish:
 
 
 class Printer:
-    """Reads with a consumer, and prints."""
+    """Reads records with a consumer and prints them."""
 
     def __init__(self, consumer: Consumer, output: BinaryIO, formatter: Formatter) -> None:
         self._consumer = consumer
@@ -286,25 +289,25 @@ class Printer:
         self._format = formatter
         self.count = 0
 
-    async def run(self, wish: Wish) -> None:
-        """Until enough was printed, or nothing came for too long. Tells on standard error how many
-        records there were, also when it is interrupted. Raises PybrokerError."""
+    async def run(self, args: Args) -> None:
+        """Print records until `max_messages` or `timeout_ms` ends it. At the end, also when
+        interrupted, print the number of records on standard error. Raises PybrokerError."""
         try:
             async with self._consumer as consumer:
-                if await self._choose(consumer, wish):
-                    await self._print(consumer, wish.max_messages, wish.timeout_ms)
+                if await self._choose(consumer, args):
+                    await self._print(consumer, args.max_messages, args.timeout_ms)
         finally:
             click.echo(f"Processed a total of {self.count} messages", err=True)
 
-    async def _choose(self, consumer: Consumer, wish: Wish) -> bool:
-        """Whether there is something to read."""
-        if wish.topic is None:
-            consumer.subscribe(pattern=wish.include)
+    async def _choose(self, consumer: Consumer, args: Args) -> bool:
+        """Subscribe or assign. Return whether there is something to read."""
+        if args.topic is None:
+            consumer.subscribe(pattern=args.include)
             return True
         if consumer.options.group_id is not None:
-            consumer.subscribe([wish.topic])
+            consumer.subscribe([args.topic])
             return True
-        return await self._assign(consumer, wish.topic, wish.partition, wish.start, wish.timeout_ms)
+        return await self._assign(consumer, args.topic, args.partition, args.start, args.timeout_ms)
 
     async def _assign(
         self,
@@ -314,7 +317,8 @@ class Printer:
         start: int | str,
         timeout_ms: int | None,
     ) -> bool:
-        """Whether the topic came to be known."""
+        """Assign the partitions and seek. Return False if the topic is unknown until the
+        timeout."""
         while True:
             try:
                 known = await consumer.partitions_for(topic)

@@ -32,11 +32,11 @@ from pybroker.tools._cli import (
 CHUNK_BYTES = 65_536
 CHUNKS_AHEAD_MAX = 8
 UNCONFIRMED_MAX = 10_000
-"""So many records may be on their way before the oldest is looked at."""
+"""The tool flushes when this number of records is unacknowledged."""
 
 
 class Line(NamedTuple):
-    """A line taken apart."""
+    """The parts of a line of input."""
 
     headers: Headers
     key: bytes | None
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """How a line is taken apart: the --property words of Kafka's reader."""
+    """The form of an input line: the --property words of Kafka's reader."""
 
     parse_key: bool = False
     parse_headers: bool = False
@@ -57,7 +57,7 @@ class LineFormat:
     ignore_error: bool = False
 
     def parse(self, line: bytes, number: int) -> Line:
-        """Raises Failure if a part is missing, unless ignore.error=true."""
+        """Split a line. Raises Failure if a part is missing, unless ignore.error=true."""
         rest, headers = line, b""
         if self.parse_headers:
             headers, rest = self._cut(rest, self.headers_delimiter, "header", number)
@@ -95,7 +95,7 @@ class LineFormat:
 
 
 def line_format(properties: Mapping[str, str]) -> LineFormat:
-    """Raises Failure for a property that the reader does not know."""
+    """Parse the --property words. Raises Failure for an unknown property."""
     flags = {"parse.key", "parse.headers", "ignore.error"}
     words = {
         "key.separator",
@@ -123,7 +123,7 @@ def line_format(properties: Mapping[str, str]) -> LineFormat:
 @property_option(
     "--property",
     "properties",
-    "How lines are read: parse.key, key.separator (tab), parse.headers, headers.delimiter (tab),"
+    "The form of lines: parse.key, key.separator (tab), parse.headers, headers.delimiter (tab),"
     " headers.separator (,), headers.key.separator (:), null.marker, ignore.error.",
 )
 @property_option("--producer-property", "producer_properties", "An option of the producer.")
@@ -133,13 +133,13 @@ def line_format(properties: Mapping[str, str]) -> LineFormat:
     is_flag=False,
     flag_value="gzip",
     metavar="[CODEC]",
-    help="none, gzip, snappy, lz4 or zstd; gzip if nothing follows.",
+    help="none, gzip, snappy, lz4 or zstd; without a value: gzip.",
 )
 @click.option("--request-required-acks", metavar="ACKS", help="all (-1), 1 or 0. Default: all.")
 @click.option("--sync", is_flag=True, help="Wait for each record before reading the next.")
 @click.option("--batch-size", "--max-partition-memory-bytes", type=int, help="Bytes of a batch.")
 @click.option("--timeout", type=int, default=1_000, help="linger.ms. Default: 1000.")
-@click.option("--max-block-ms", type=int, help="How long a record may wait to be taken.")
+@click.option("--max-block-ms", type=int, help="How long a record may wait for buffer memory.")
 @click.option("--max-memory-bytes", type=int, help="buffer.memory.")
 @click.option("--request-timeout-ms", type=int, help="How long to wait for an answer.")
 @click.option("--retry-backoff-ms", type=int, help="Wait before a record is sent again.")
@@ -178,7 +178,7 @@ def command(
     def read() -> bytes:
         if terminal:
             click.echo(">", nl=False)
-        # Past Python's buffer, whose lock would be held when the interpreter ends.
+        # Not through Python's buffer, whose lock would be held when the interpreter ends.
         return os.read(sys.stdin.fileno(), CHUNK_BYTES)
 
     return run_async(send_lines(Producer(**options), topic, reader, read, sync=sync))
@@ -187,8 +187,8 @@ def command(
 async def send_lines(
     producer: Producer, topic: str, reader: LineFormat, read: Callable[[], bytes], *, sync: bool
 ) -> int:
-    """Send every line; the exit code is 1 if a record was not delivered. Raises Failure at a line
-    that cannot be read; what came before it is sent."""
+    """Send every line. Return the exit code: 1 if a record was not delivered. Raises Failure at a
+    malformed line, after the lines before it were sent."""
     failures = Failures(topic)
     number = 0
     async with producer:
@@ -209,7 +209,7 @@ async def send_lines(
 
 
 class Failures:
-    """Tells of records that were not delivered, in Kafka's words."""
+    """Counts records that were not delivered, and prints Kafka's message for each."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -236,8 +236,8 @@ class Failures:
 
 
 async def lines_of(read: Callable[[], bytes]) -> AsyncIterator[bytes]:
-    """The lines, without their ends (LF or CRLF), of what `read` gives, until it gives none. It is
-    called in a daemon thread, so that Ctrl-C need not wait for input."""
+    """Yield the lines, without LF or CRLF, of the chunks that `read` returns until an empty one.
+    `read` runs in a daemon thread, so that Ctrl-C need not wait for input."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
     room = threading.Semaphore(CHUNKS_AHEAD_MAX)

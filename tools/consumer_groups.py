@@ -1,5 +1,5 @@
-"""`pybroker consumer-groups`: Kafka's kafka-consumer-groups. Texts and checks are those of its
-release 3.9."""
+"""`pybroker consumer-groups`: Kafka's kafka-consumer-groups, with the messages and checks of
+Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from pybroker.tools._group_reset import Plan, Reset, Resetter, csv_text, parse_t
 
 FAILED = "Error: Executing consumer group command failed due to "
 NOTHING_LEFT = 2**63 - 1
-"""In place of an offset that nobody has committed: the end is to be shown, and there is no lag."""
+"""Stands for a missing committed offset in the request for lags: the log end offset is wanted, and
+the lag is then 0."""
 RESET_FORMAT = "{:<30} {:<30} {:<10} {:<15}"
 DELETED_FORMAT = "{:<30} {:<15} {:<15}"
 
@@ -49,18 +50,18 @@ DELETED_FORMAT = "{:<30} {:<15} {:<15}"
 @click.option(
     "--reset-offsets",
     is_flag=True,
-    help="Commit other offsets for groups without members; only --execute really does it.",
+    help="Commit other offsets for groups without members. Without --execute it is a dry run.",
 )
-@click.option("--delete-offsets", is_flag=True, help="Forget what a group committed of topics.")
+@click.option("--delete-offsets", is_flag=True, help="Delete committed offsets of a group.")
 @click.option("--group", multiple=True, metavar="GROUP", help="A group; may be repeated.")
 @click.option("--all-groups", is_flag=True, help="All groups.")
 @click.option(
     "--topic",
     multiple=True,
     metavar="TOPIC[:0,1,...]",
-    help="A topic, or partitions of it, to reset or to forget; may be repeated.",
+    help="A topic, or partitions of it, to reset or to delete offsets of; may be repeated.",
 )
-@click.option("--all-topics", is_flag=True, help="All of which the group committed an offset.")
+@click.option("--all-topics", is_flag=True, help="All topics with a committed offset of the group.")
 @click.option("--offsets", is_flag=True, help="With --describe: offsets and lag (the default).")
 @click.option("--members", is_flag=True, help="With --describe: the members.")
 @click.option(
@@ -76,20 +77,20 @@ DELETED_FORMAT = "{:<30} {:<15} {:<15}"
     is_flag=False,
     flag_value="",
     metavar="[TYPE,...]",
-    help="With --list: print types, which brokers of Kafka's ZooKeeper years do not tell.",
+    help="With --list: print types. Brokers of Kafka's ZooKeeper era do not report them.",
 )
-@click.option("--verbose", is_flag=True, help="With --members: what each member was assigned.")
+@click.option("--verbose", is_flag=True, help="With --members: the assignment of each member.")
 @click.option(
     "--lag-details",
     is_flag=True,
     help="With --offsets: also the last stable offset, and the lag in bytes (estimated) and in"
-    " seconds. Kafka's tool does not have it.",
+    " seconds. Kafka's tool does not have this flag.",
 )
 @click.option("--to-earliest", is_flag=True, help="Reset to the first offset.")
 @click.option("--to-latest", is_flag=True, help="Reset to the end.")
-@click.option("--to-current", is_flag=True, help="Reset to what is committed, else to the end.")
+@click.option("--to-current", is_flag=True, help="Reset to the committed offset, else to the end.")
 @click.option("--to-offset", type=int, help="Reset to this offset.")
-@click.option("--shift-by", type=int, help="Move so many offsets on, or back if negative.")
+@click.option("--shift-by", type=int, help="Move forward by this number, or back if negative.")
 @click.option(
     "--to-datetime",
     metavar="YYYY-MM-DDTHH:mm:SS.sss",
@@ -101,7 +102,7 @@ DELETED_FORMAT = "{:<30} {:<15} {:<15}"
 @click.option(
     "--from-file",
     metavar="FILE",
-    help="Reset to what lines of [group,]topic,partition,offset say, as --export prints them.",
+    help="Reset to the offsets in lines [group,]topic,partition,offset, as --export prints them.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the new offsets, do nothing (the default).")
 @click.option("--execute", is_flag=True, help="Commit the new offsets.")
@@ -116,7 +117,7 @@ DELETED_FORMAT = "{:<30} {:<15} {:<15}"
 @config_file_option("--command-config", "--admin.config")
 @format_option()
 def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> None:
-    """List, describe, delete groups of consumers, and change what they have committed."""
+    """List, describe and delete groups of consumers, and change their committed offsets."""
     check_usage(flags)
     reset = reset_of(flags) if flags["reset_offsets"] else Reset()
     options = client_options(bootstrap_server, config_file, client_id="consumer-groups")
@@ -139,7 +140,7 @@ def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> Non
 
 
 class Groups:
-    """The actions, on a cluster."""
+    """The actions of the command line."""
 
     def __init__(self, admin: Admin, flags: Mapping[str, Any]) -> None:
         self._admin = admin
@@ -149,7 +150,7 @@ class Groups:
         self._in_line = False
 
     async def list(self) -> None:
-        """Raises PybrokerError, click.UsageError."""
+        """Print the groups. Raises PybrokerError, click.UsageError."""
         types, states = self._flags["type"], self._flags["state"]
         wanted = parse_names(states or "", STATES, "state")
         check_types(types or "")
@@ -166,7 +167,7 @@ class Groups:
                 click.echo(line)
 
     async def describe(self) -> None:
-        """Raises PybrokerError."""
+        """Print the offsets, members or state of groups. Raises PybrokerError."""
         groups = await self._described(sorted(await self._chosen()))
         if self._flags["members"]:
             for group in groups.values():
@@ -202,7 +203,7 @@ class Groups:
         if group.state == "Dead":
             self._in_line = False
         if tables.show_state(group, len(rows)):
-            # As Kafka's tool does, which ends a line only where the next group begins.
+            # Kafka's tool ends a group's last line only when the next group begins.
             lines = tables.offset_lines(group.group_id, rows, details=details)
             click.echo("\n" + "\n".join(lines), nl=False)
             self._in_line = True
@@ -223,7 +224,7 @@ class Groups:
             click.echo("\n" + "\n".join(tables.state_lines(group)))
 
     async def delete(self) -> None:
-        """Raises PybrokerError."""
+        """Delete groups, and print the result. Raises PybrokerError."""
         results = await self._admin.delete_groups(await self._chosen(), timeout_ms=self._timeout_ms)
         if self._as_json:
             for name, problem in results.items():
@@ -247,7 +248,7 @@ class Groups:
         )
 
     async def delete_offsets(self) -> None:
-        """Raises PybrokerError, click.UsageError."""
+        """Delete a group's committed offsets of topics. Raises PybrokerError, click.UsageError."""
         name, words = self._flags["group"][0], self._flags["topic"]
         wanted = parse_topics(words)
         outcomes: dict[TopicPartition, ClientError | None] = {}
@@ -300,7 +301,8 @@ class Groups:
             click.echo(DELETED_FORMAT.format(topic, shown, status))
 
     async def reset(self, reset: Reset) -> None:
-        """Raises PybrokerError, click.UsageError."""
+        """Compute new offsets, print them, and commit them with --execute. Raises PybrokerError,
+        click.UsageError."""
         resetter = Resetter(self._admin, reset, self._timeout_ms)
         plans: dict[str, Plan] = {}
         active = []
@@ -346,7 +348,7 @@ class Groups:
                 click.echo(RESET_FORMAT.format(name, topic, number, offset))
 
     async def _chosen(self) -> Sequence[str]:
-        """The groups that were named, or all."""
+        """Return the named groups, or all."""
         if self._flags["all_groups"]:
             return [group.group_id for group in await self._listed([])]
         return list(dict.fromkeys(self._flags["group"]))
@@ -363,7 +365,7 @@ class Groups:
         return found
 
     async def _tell_members(self, names: Iterable[str]) -> None:
-        """Name, on standard error, who is in the way."""
+        """Print, on standard error, the members that prevent the change."""
         chosen = list(names)
         if not chosen:
             return
@@ -378,7 +380,7 @@ def _code(error: ClientError | None) -> ErrorCode:
 
 
 def _deletion_refused(name: str, refusal: ClientError) -> str:
-    """Kafka's sentence for why offsets are not deleted."""
+    """Return Kafka's message for offsets that could not be deleted."""
     code = _code(refusal)
     sentences = {
         ErrorCode.INVALID_GROUP_ID: f"'{name}' is not valid.",

@@ -1,5 +1,5 @@
-"""`pybroker consumer-perf-test`: Kafka's kafka-consumer-perf-test, on our own client, reading by
-assignment."""
+"""`pybroker consumer-perf-test`: Kafka's kafka-consumer-perf-test, on the Python client. It reads
+partitions by assignment."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to read, until when, and what to print."""
+class Args:
+    """The topic to read, the conditions that end the run, and the lines to print."""
 
     topic: str
     messages: int
@@ -57,7 +57,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Tally:
-    """What was read until a moment (ms since 1970)."""
+    """The number of records and bytes read until `moment_ms` (ms since 1970)."""
 
     moment_ms: int
     messages: int = 0
@@ -83,29 +83,29 @@ class Tally:
 )
 @click.option("--topic", required=True, help="The topic to read: all of its partitions.")
 @click.option(
-    "--messages", required=True, type=click.IntRange(0), help="End when so many have been read."
+    "--messages", required=True, type=click.IntRange(0), help="End after this number of records."
 )
 @click.option(
-    "--group", help="Taken for the sake of scripts: partitions are assigned, without a group."
+    "--group", help="Without effect, for compatibility: partitions are assigned, without a group."
 )
 @click.option(
     "--fetch-size",
     type=click.IntRange(1),
     default=FETCH_BYTES,
     metavar="BYTES",
-    help="Of one partition in one request. Default: 1048576.",
+    help="The most bytes of one partition in one response. Default: 1048576.",
 )
-@click.option("--from-latest", is_flag=True, help="Begin at the end, not with the first record.")
+@click.option("--from-latest", is_flag=True, help="Begin at the log end, not at its start.")
 @click.option(
     "--timeout",
     "timeout_ms",
     type=click.IntRange(0),
     default=TIMEOUT_MS,
     metavar="MS",
-    help="End if no record comes for so long. Default: 10000.",
+    help="End if no record comes in this time. Default: 10000.",
 )
 @click.option(
-    "--show-detailed-stats", is_flag=True, help="A line each interval, in place of one at the end."
+    "--show-detailed-stats", is_flag=True, help="Print a line each interval, and none at the end."
 )
 @click.option(
     "--reporting-interval",
@@ -119,22 +119,20 @@ class Tally:
     "--date-format",
     default=DATE_FORMAT,
     metavar="PATTERN",
-    help=f"For the times, as Java's SimpleDateFormat has it. Default: {DATE_FORMAT}.",
+    help=f"The form of times, a pattern of Java's SimpleDateFormat. Default: {DATE_FORMAT}.",
 )
-@click.option(
-    "--print-metrics", is_flag=True, help="Print what the client has counted at the end, too."
-)
+@click.option("--print-metrics", is_flag=True, help="Print the client's metrics at the end.")
 @click.option("--socket-buffer-size", type=int, metavar="BYTES", help="Without effect.")
 @click.option("--threads", type=int, help="Without effect, as in Kafka.")
 @click.option("--num-fetch-threads", type=int, help="Without effect, as in Kafka.")
 @config_file_option("--consumer.config", "--command-config")
 @format_option()
 def command(**flags: Any) -> None:
-    """Read a topic as fast as it goes and print how long it took.
+    """Read a topic at full speed and print the throughput.
 
-    No group is joined: all partitions of the topic are read by assignment, from the
-    first record on, and no offset is committed. rebalance.time.ms is the time until the partitions
-    were known. MB are of 2^20 bytes.
+    The tool joins no group: it reads all partitions of the topic by assignment, from the first
+    record on, and commits no offset. rebalance.time.ms is the time until the partitions are known.
+    An MB is 2^20 bytes.
 
     \b
     Example: pybroker consumer-perf-test --bootstrap-server 127.0.0.1:9092 --topic orders
@@ -147,7 +145,7 @@ def command(**flags: Any) -> None:
         )
     if flags["reporting_interval"] <= 0:
         raise Failure("Reporting interval must be greater than 0.")
-    wish = Wish(
+    args = Args(
         topic=flags["topic"],
         messages=flags["messages"],
         timeout_ms=flags["timeout_ms"],
@@ -157,14 +155,14 @@ def command(**flags: Any) -> None:
         print_metrics=flags["print_metrics"],
         as_json=flags["output_format"] == "json",
     )
-    if not (flags["hide_header"] or wish.as_json):
-        first = ("time", "threadId") if wish.detailed else ("start.time", "end.time")
+    if not (flags["hide_header"] or args.as_json):
+        first = ("time", "threadId") if args.detailed else ("start.time", "end.time")
         click.echo(", ".join(first + COLUMNS))
-    run_async(Test(wish, consumer_options(flags)).run())
+    run_async(Test(args, consumer_options(flags)).run())
 
 
 def consumer_options(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The consumer's options: what the flags say goes over the file. Raises ConfigError."""
+    """Return the consumer's options; the flags win over the file. Raises ConfigError."""
     file = flags["config_file"]
     given = read_properties(file) if file is not None else {}
     return {
@@ -180,39 +178,40 @@ def consumer_options(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Test:
-    """One run."""
+    """One run of the test."""
 
-    def __init__(self, wish: Wish, options: Mapping[str, Any]) -> None:
-        self._wish = wish
+    def __init__(self, args: Args, options: Mapping[str, Any]) -> None:
+        self._args = args
         self._consumer = Consumer(**options)
         self._assign_ms = 0
         self._assign_ms_untold = 0
 
     async def run(self) -> None:
-        """Raises PybrokerError."""
+        """Read the topic and print the results. Raises PybrokerError."""
         async with self._consumer:
             start = Tally(_now_ms())
             tally = Tally(start.moment_ms)
             if await self._assign():
                 await self._read(tally)
             tally.moment_ms = _now_ms()
-        if tally.messages < self._wish.messages:
+        if tally.messages < self._args.messages:
             click.echo(
                 "WARNING: Exiting before consuming the expected number of messages: timeout"
-                f" ({self._wish.timeout_ms} ms) exceeded. You can use the --timeout option to"
+                f" ({self._args.timeout_ms} ms) exceeded. You can use the --timeout option to"
                 " increase the timeout.",
-                err=self._wish.as_json,
+                err=self._args.as_json,
             )
-        if not self._wish.detailed:
-            self._print(start, tally, self._assign_ms, self._wish.show_date(start.moment_ms))
-        if self._wish.print_metrics:
+        if not self._args.detailed:
+            self._print(start, tally, self._assign_ms, self._args.show_date(start.moment_ms))
+        if self._args.print_metrics:
             self._print_metrics(start, tally)
 
     async def _assign(self) -> bool:
-        """Whether the topic came to be known in time."""
+        """Assign all partitions of the topic. Return False if the topic is unknown until the
+        timeout."""
         begun = _now_ms()
         try:
-            partitions = await self._consumer.partitions_for(self._wish.topic)
+            partitions = await self._consumer.partitions_for(self._args.topic)
         except TopicUnavailable as error:
             if not error.retriable:
                 raise
@@ -223,14 +222,14 @@ class Test:
         return True
 
     async def _read(self, tally: Tally) -> None:
-        wish, getmany = self._wish, self._consumer.getmany
+        args, getmany = self._args, self._consumer.getmany
         told = Tally(tally.moment_ms)
         consumed_ms = tally.moment_ms
-        while tally.messages < wish.messages:
+        while tally.messages < args.messages:
             found = await getmany(POLL_MS)
             tally.moment_ms = _now_ms()
             for records in found.values():
-                if tally.moment_ms - told.moment_ms >= wish.report_every_ms:
+                if tally.moment_ms - told.moment_ms >= args.report_every_ms:
                     tally.add(records[:1])
                     self._report(told, tally)
                     told = Tally(tally.moment_ms, tally.messages, tally.bytes)
@@ -238,16 +237,17 @@ class Test:
                 tally.add(records)
             if found:
                 consumed_ms = tally.moment_ms
-            elif tally.moment_ms - consumed_ms > wish.timeout_ms:
+            elif tally.moment_ms - consumed_ms > args.timeout_ms:
                 return
 
     def _report(self, told: Tally, tally: Tally) -> None:
-        if self._wish.detailed:
+        if self._args.detailed:
             self._print(told, tally, self._assign_ms_untold)
         self._assign_ms_untold = 0
 
     def _print(self, since: Tally, until: Tally, assign_ms: int, start: str | None = None) -> None:
-        """A line about what was read between two moments; with `start` the one at the end."""
+        """Print a line about the records read between two moments. With `start` it is the last
+        line."""
         elapsed_ms = until.moment_ms - since.moment_ms
         fetch_ms = elapsed_ms - assign_ms
         mib = (until.bytes - since.bytes) / MIB
@@ -255,7 +255,7 @@ class Test:
         fetch_s = fetch_ms / 1000
         quiet = start is None and fetch_ms <= 0
         rates = [0.0, 0.0] if quiet else [ratio(mib, fetch_s), ratio(count, fetch_s)]
-        end = self._wish.show_date(until.moment_ms)
+        end = self._args.show_date(until.moment_ms)
         values: list[float] = [
             until.bytes / MIB,
             ratio(mib, elapsed_ms / 1000),
@@ -265,7 +265,7 @@ class Test:
             fetch_ms,
             *rates,
         ]
-        if self._wish.as_json:
+        if self._args.as_json:
             write_json({"time": end, **dict(zip(COLUMNS, map(finite, values), strict=True))})
             return
         first = [end, "0"] if start is None else [start, end]

@@ -1,8 +1,8 @@
-"""`pybroker container`: what the image runs. A broker whose options come from the environment, or
-the command that was given instead.
+"""`pybroker container`: the entry point of the image. It runs a broker whose options come from the
+environment, or another command.
 
-Also what the image needs around it: the check of its health, the end by a command, and Kafka's
-names for every tool. What variables mean is decided in `container_environment.py`.
+It also checks the broker's health, stops the broker, and writes commands with Kafka's names for all
+tools. `container_environment.py` decides what the variables mean.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pybroker.tools.container_environment import Settings, read_settings, with_h
 from pybroker.tools.container_topics import create_when_started
 
 MOUNTED_FOLDER: Final = "/mnt/shared/config"
-"""May hold server.properties and logging.ini."""
+"""A mounted folder. It may hold server.properties and logging.ini."""
 HEALTH_SECONDS_MAX: Final = 5.0
 EXIT_NOT_FOUND: Final = 127
 
@@ -44,27 +44,27 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "start": ("kafka-server-start",),
     "container": (),
 }
-"""Tools whose command is not called `kafka-` and their name."""
+"""Tools whose command in Kafka is not `kafka-` plus their name."""
 _STOP: Final = "kafka-server-stop"
 _LOG_CONFIG: Final = "pybroker.log.config"
 _SIGNALS: Final = {signal.SIGTERM, signal.SIGINT}
 
 
 @click.command("container", context_settings={"allow_interspersed_args": False})
-@click.option("--health", is_flag=True, help="Only check whether the broker here answers.")
-@click.option("--stop", is_flag=True, help="Only tell the broker here to end.")
+@click.option("--health", is_flag=True, help="Only check that this container's broker answers.")
+@click.option("--stop", is_flag=True, help="Only tell this container's broker to stop.")
 @click.option(
     "--commands",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Only write commands of Kafka's names for all tools into DIR.",
+    help="Only write commands with Kafka's names for all tools into DIR.",
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
 def command(health: bool, stop: bool, commands: Path | None, words: tuple[str, ...]) -> None:
-    """Run a broker whose options come from variables KAFKA_*, or COMMAND.
+    """Run a broker whose options come from the variables KAFKA_*, or run COMMAND.
 
-    COMMAND may be any program, a tool of pybroker, or NAME=VALUE words, which are further
-    variables for the broker.
+    COMMAND is any program or a tool of pybroker. NAME=VALUE words are further variables for the
+    broker.
     """
     if commands is not None:
         write_commands(commands)
@@ -80,7 +80,7 @@ def command(health: bool, stop: bool, commands: Path | None, words: tuple[str, .
 
 
 def _run(environment: Mapping[str, str]) -> None:
-    """Run the broker until a signal."""
+    """Run the broker until a signal ends it."""
     settings = _settings(environment)
     config = _config(settings)
     if config.zookeeper_connect is None and _lacks_zookeeper(environment):
@@ -102,7 +102,8 @@ def _settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _config(settings: Settings) -> BrokerConfig:
-    """Raises ConfigError with one line for each fault, which names the variable."""
+    """Parse the broker's options. Raises ConfigError with one line for each fault; each line names
+    the variable."""
     faults = list(settings.faults)
     config = None
     try:
@@ -115,13 +116,14 @@ def _config(settings: Settings) -> BrokerConfig:
 
 
 def _lacks_zookeeper(environment: Mapping[str, str]) -> bool:
-    """Whether this is an image that was built without the embedded server."""
+    """Return whether the image was built without the embedded ZooKeeper server."""
     jars = environment.get(JARS_VARIABLE)
     return jars is not None and not any(Path(jars).glob("*.jar"))
 
 
 def _become(words: Sequence[str]) -> NoReturn:
-    """Run the command in place of this process: a program, or else a tool. Raises Failure."""
+    """Replace this process by a program, or by a tool if there is no such program. Exit with code
+    127 if it cannot be run."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     program = list(words)
     if shutil.which(words[0]) is None and tool_name(words[0]) in TOOLS:
@@ -137,9 +139,9 @@ def _become(words: Sequence[str]) -> NoReturn:
 
 
 def check_health(environment: Mapping[str, str]) -> None:
-    """Returns if the broker of these variables answers a request. Raises Failure.
+    """Return if the broker of these variables answers a request. Raises Failure if not.
 
-    What is advertised does not matter here; a script that starts the broker may have set it for
+    The advertised listeners are not used: the script that starts the broker may have set them for
     the broker only.
     """
     settings = _settings(environment)
@@ -160,8 +162,8 @@ async def _ask(listener: Listener) -> None:
 
 
 def own_listener(config: BrokerConfig) -> Listener:
-    """The listener by which the broker is reached from beside it: that between brokers, on the
-    loopback where it listens everywhere."""
+    """Return the address of the broker within the container: its inter-broker listener, on the
+    loopback interface if it listens on all interfaces."""
     name = config.inter_broker_listener
     found = next(each for each in config.bound_listeners if each.name == name)
     if found.is_wildcard:
@@ -169,7 +171,7 @@ def own_listener(config: BrokerConfig) -> Listener:
     return found
 
 
-# The end by a command
+# Stop
 
 
 def _stop() -> None:
@@ -193,7 +195,7 @@ def _broker_processes() -> Iterator[int]:
 
 
 def is_broker(arguments: Sequence[str]) -> bool:
-    """Whether a process with these arguments runs a broker."""
+    """Return whether a process with these arguments runs a broker."""
     for position, word in enumerate(arguments[:-1]):
         if Path(word).name == "pybroker":
             tool, rest = arguments[position + 1], arguments[position + 2 :]
@@ -202,18 +204,19 @@ def is_broker(arguments: Sequence[str]) -> bool:
     return False
 
 
-# Commands of Kafka's names
+# Commands with Kafka's names
 
 
 def command_names(tool: str) -> tuple[str, ...]:
-    """What Kafka calls a tool, in both spellings."""
+    """Return Kafka's names for a tool, with and without `.sh`."""
     plain = tool.startswith(_WITHOUT_PREFIX)
     names = _OTHER_NAMES.get(tool, (tool if plain else f"kafka-{tool}",))
     return tuple(f"{name}{suffix}" for name in names for suffix in ("", ".sh"))
 
 
 def write_commands(folder: Path) -> None:
-    """A script for every tool and name, so that what works with Kafka's commands works here."""
+    """Write a script for every tool under each of Kafka's names, so that scripts written for Kafka
+    work here."""
     folder.mkdir(parents=True, exist_ok=True)
     program = f'exec "{Path(sys.executable).parent / "pybroker"}"'
     scripts = {name: f'{program} {tool} "$@"' for tool in TOOLS for name in command_names(tool)}

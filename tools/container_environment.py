@@ -1,10 +1,9 @@
-"""What the environment of a container says of a broker: variables in, Kafka's options out.
+"""The environment variables of a container, converted to Kafka's options.
 
 The names are those of the images in use: `KAFKA_` and the option's name in capitals, with `_` for
-`.`, `__` for `_` and `___` for `-` (Apache, Confluent), the same behind `KAFKA_CFG_` (Bitnami), and
-`KAFKA_CREATE_TOPICS` (wurstmeister). Pure: nothing is read here but what is given; secrets come
-through a function. Whether the values make sense is for `BrokerConfig` to say;
-`Settings.name_source` turns its sentences into ones that name the variable.
+`.`, `__` for `_` and `___` for `-` (Apache, Confluent), the same after `KAFKA_CFG_` (Bitnami), and
+`KAFKA_CREATE_TOPICS` (wurstmeister). This module does no I/O; a function reads secrets. The values
+are checked by `BrokerConfig`; `Settings.name_source` adds the variable's name to its messages.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pybroker.model import topic_name_fault
 
 PREFIX: Final = "KAFKA_"
 OWN_PREFIXES: Final = ("KAFKA_CFG_", PREFIX)
-"""The longer one first."""
+"""The longer prefix first."""
 CREATE_TOPICS: Final = "KAFKA_CREATE_TOPICS"
 CREATE_TOPICS_SEPARATOR: Final = "KAFKA_CREATE_TOPICS_SEPARATOR"
 DATA_DIRECTORY: Final = "/var/lib/kafka/data"
@@ -30,42 +29,42 @@ DEFAULT_LISTENERS: Final = "PLAINTEXT://0.0.0.0:9092"
 DEFAULT_ADVERTISED: Final = "PLAINTEXT://localhost:9092"
 HTTP_OPTION: Final = "pybroker.http.listener"
 DEFAULT_HTTP: Final = "0.0.0.0:8090"
-"""The network of a container is a wall of its own; what is inside listens for all of it."""
+"""The container's network isolates it, so the listeners bind to all interfaces."""
 PARTITIONS_MAX: Final = 10_000
 REPLICAS_MAX: Final = 32_767
 
-_KRAFT: Final = (
-    "belongs to a Kafka without ZooKeeper (KRaft), and this broker is one with ZooKeeper"
-)
+_KRAFT: Final = "belongs to Kafka without ZooKeeper (KRaft), and this broker runs with ZooKeeper"
 KRAFT_ONLY: Final[Mapping[str, str]] = {
     "process.roles": f"{_KRAFT}; remove it",
-    "node.id": f"{_KRAFT}; say KAFKA_BROKER_ID instead",
-    "controller.quorum.voters": f"{_KRAFT}; say KAFKA_ZOOKEEPER_CONNECT, or nothing for its own",
+    "node.id": f"{_KRAFT}; set KAFKA_BROKER_ID instead",
+    "controller.quorum.voters": (
+        f"{_KRAFT}; set KAFKA_ZOOKEEPER_CONNECT, or remove it for the embedded ZooKeeper"
+    ),
     "controller.quorum.bootstrap.servers": (
-        f"{_KRAFT}; say KAFKA_ZOOKEEPER_CONNECT, or nothing for its own"
+        f"{_KRAFT}; set KAFKA_ZOOKEEPER_CONNECT, or remove it for the embedded ZooKeeper"
     ),
     "controller.listener.names": f"{_KRAFT}; remove it, and its listener from KAFKA_LISTENERS",
 }
-"""Options that would make another broker of this one, and what to do."""
+"""Option of KRaft -> the error message, with what to set instead."""
 
 IGNORED: Final[tuple[tuple[str, str], ...]] = (
     (r"KAFKA_(HEAP|JVM_PERFORMANCE|GC_LOG|JMX)_OPTS|KAFKA_OPTS|KAFKA_DEBUG", "there is no JVM"),
     (r"KAFKA_JMX_\w+|JMX_PORT", "there is no JMX; metrics are served over HTTP"),
-    (r"KAFKA_(TOOLS_)?LOG4J_\w+", "there is no log4j; say KAFKA_PYBROKER_LOG_LEVELS"),
+    (r"KAFKA_(TOOLS_)?LOG4J_\w+", "there is no log4j; set KAFKA_PYBROKER_LOG_LEVELS"),
     (r"CLUSTER_ID|KAFKA_KRAFT_CLUSTER_ID", "the id of the cluster comes from ZooKeeper"),
     (
         r"KAFKA_(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP)\w*)?)",
         "Kubernetes sets it for a service",
     ),
 )
-"""Variables that mean something to other images only, as patterns of their names, and why they are
-passed over; each is told in the log. KAFKA_PORT only with Kubernetes' kind of value."""
+"""Patterns of variables that only other images use, and the reason why this image ignores them.
+Each ignored variable is logged. KAFKA_PORT is ignored only with a value as Kubernetes sets it."""
 
 SILENT: Final = frozenset(
     {"KAFKA_HOME", "KAFKA_VERSION", "KAFKA_CREATE_TOPICS", "KAFKA_CREATE_TOPICS_SEPARATOR"}
     | {"ALLOW_PLAINTEXT_LISTENER", "ALLOW_ANONYMOUS_LOGIN"}
 )
-"""Variables that say nothing about the broker, and are not worth a line."""
+"""Variables that do not concern the broker's options and are ignored without a log line."""
 
 SECRETS: Final[Mapping[str, tuple[str, bool]]] = {
     "KAFKA_SSL_KEYSTORE_FILENAME": ("ssl.keystore.location", False),
@@ -74,10 +73,10 @@ SECRETS: Final[Mapping[str, tuple[str, bool]]] = {
     "KAFKA_SSL_KEY_CREDENTIALS": ("ssl.key.password", True),
     "KAFKA_SSL_TRUSTSTORE_CREDENTIALS": ("ssl.truststore.password", True),
 }
-"""Variable -> option, and whether its value is what the named file holds (else the file's path)."""
+"""Variable -> option, and whether its value is the file's content (else the file's path)."""
 
 OTHER_NAMES: Final[Mapping[str, str]] = {"KAFKA_LOG4J_ROOT_LOGLEVEL": "pybroker.log.level"}
-"""Variable of other images -> our option for the same."""
+"""Variable of other images -> the equivalent option of pybroker."""
 
 SECRETS_DIRECTORY: Final = "/etc/kafka/secrets"
 
@@ -87,7 +86,7 @@ _TOPIC_PARTS_MAX: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class WantedTopic:
-    """A topic of KAFKA_CREATE_TOPICS; -1 leaves the number to the broker."""
+    """A topic of KAFKA_CREATE_TOPICS; -1 means the broker's default."""
 
     name: str
     partitions: int = -1
@@ -97,20 +96,20 @@ class WantedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment and the mounted file say together."""
+    """The options from the environment and the mounted file."""
 
     properties: Mapping[str, str]
-    """Option -> text, the environment over the file over the defaults."""
+    """Option -> value. The environment wins over the file, the file over the defaults."""
     sources: Mapping[str, str]
     """Option -> the variable that set it."""
     topics: tuple[WantedTopic, ...] = ()
     notices: tuple[str, ...] = ()
-    """What the log should tell: variables that are passed over."""
+    """Log lines about ignored variables."""
     faults: tuple[str, ...] = ()
-    """Why the broker cannot start; each names a variable."""
+    """The reasons why the broker cannot start; each names a variable."""
 
     def name_source(self, fault: str) -> str:
-        """A sentence about an option, with the variable that set it in front."""
+        """Return the message with the variable that set the option in front."""
         named = re.match(r"[\w.-]+", fault)
         source = self.sources.get(named.group()) if named else None
         return f"{source}: {fault}" if source else fault
@@ -118,7 +117,7 @@ class Settings:
 
 @dataclass(slots=True)
 class _Reading:
-    """What has been gathered so far."""
+    """The result while variables are read one by one."""
 
     read_secret: Callable[[str], str]
     properties: dict[str, str] = field(default_factory=dict)
@@ -129,12 +128,12 @@ class _Reading:
     def set(self, option: str, value: str, variable: str) -> None:
         earlier = self.sources.get(option)
         if earlier is not None and self.properties[option] != value:
-            self.faults.append(f"{variable}: {earlier} says something else; remove one of the two")
+            self.faults.append(f"{variable}: {earlier} sets another value; remove one of the two")
         self.properties[option] = value
         self.sources[option] = variable
 
     def take(self, variable: str, value: str) -> None:
-        """Put one variable where it belongs."""
+        """Add one variable to the options, notices or faults."""
         reason = _reason_to_ignore(variable, value)
         if variable in OTHER_NAMES:
             self.set(OTHER_NAMES[variable], value.upper(), variable)
@@ -154,7 +153,7 @@ class _Reading:
         try:
             self.set(option, self.read_secret(path).strip(), variable)
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             self.faults.append(f"{variable}: {path} cannot be read: {reason}")
 
     def _take_option(self, variable: str, value: str) -> None:
@@ -174,8 +173,8 @@ def read_settings(
     file: Mapping[str, str] | None,
     read_secret: Callable[[str], str],
 ) -> Settings:
-    """`file` is the mounted server.properties, None without one; `read_secret` gives the text of a
-    file or raises OSError. Nothing is raised here: what is wrong stands in `faults`."""
+    """Convert variables to options. `file` holds the mounted server.properties, None without one.
+    `read_secret` returns the text of a file or raises OSError. Faults are returned, not raised."""
     reading = _Reading(read_secret)
     for variable in sorted(environment):
         ours = variable.startswith(PREFIX) or variable in ("CLUSTER_ID", "JMX_PORT")
@@ -195,8 +194,8 @@ def read_settings(
 
 
 def option_name(variable: str) -> str:
-    """The option that a variable names: known ones in their own spelling, others in small
-    letters."""
+    """Return the option that a variable names: a known option in its own spelling, another in lower
+    case."""
     prefix = next(prefix for prefix in OWN_PREFIXES if variable.startswith(prefix))
     marks = {1: ".", 2: "_", 3: "-"}
     name = re.sub(
@@ -208,19 +207,19 @@ def option_name(variable: str) -> str:
 
 
 def variable_name(option: str) -> str:
-    """The variable that sets an option."""
+    """Return the variable that sets an option."""
     name = option.replace("_", "__").replace("-", "___").replace(".", "_")
     return PREFIX + name.upper()
 
 
 def with_host(listeners: str, host: str) -> str:
-    """The listeners, each on this host."""
+    """Return the listeners with each host replaced."""
     return _LISTENER_HOST.sub(f"://{host}:", listeners)
 
 
 def parse_topics(text: str, separator: str = "") -> tuple[list[WantedTopic], list[str]]:
-    """The topics of KAFKA_CREATE_TOPICS, `name[:partitions[:replicas[:cleanup]]]`, and what is
-    wrong with it. Items are separated by commas and line ends, or by `separator`."""
+    """Parse KAFKA_CREATE_TOPICS, items of the form `name[:partitions[:replicas[:cleanup]]]`. Items
+    are separated by commas and line ends, or by `separator`. Return the topics and the faults."""
     pattern = re.escape(separator) if separator.strip(" \n$'\\n") else r"[,\n]"
     topics: list[WantedTopic] = []
     faults: list[str] = []
@@ -236,7 +235,7 @@ def parse_topics(text: str, separator: str = "") -> tuple[list[WantedTopic], lis
 
 
 def _parse_topic(item: str) -> WantedTopic | str:
-    """The topic, or what is wrong with it."""
+    """Return the topic, or a message if the item is malformed."""
     parts = [part.strip() for part in item.split(":")]
     if len(parts) > _TOPIC_PARTS_MAX:
         return "expected name:partitions:replicas[:cleanup.policy]"
@@ -270,8 +269,8 @@ def _reason_to_ignore(variable: str, value: str) -> str | None:
 
 
 def _derive_listeners(reading: _Reading, file: Mapping[str, str]) -> None:
-    """Without listeners of its own a broker in a container listens on the advertised ports of all
-    interfaces: the advertised hosts are those of the world outside."""
+    """Set `listeners` if only advertised.listeners is set: the advertised ports on all interfaces,
+    since the advertised hosts exist only outside the container."""
     advertised = reading.properties.get("advertised.listeners")
     if advertised is None or "listeners" in reading.properties or "listeners" in file:
         return
@@ -280,7 +279,7 @@ def _derive_listeners(reading: _Reading, file: Mapping[str, str]) -> None:
 
 
 def _defaults(given: Mapping[str, str], file: Mapping[str, str] | None) -> dict[str, str]:
-    """What holds in a container when nobody says otherwise."""
+    """Return a container's defaults for options that neither the variables nor the file set."""
     named = given.keys() | (file or {}).keys()
     defaults = {}
     if not named & {"log.dir", "log.dirs"}:

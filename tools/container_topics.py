@@ -1,8 +1,8 @@
-"""The topics of KAFKA_CREATE_TOPICS, made as soon as the broker beside us answers.
+"""The creation of the topics in KAFKA_CREATE_TOPICS, as soon as the container's broker answers.
 
-A thread of the broker's process with an event loop of its own, so that a container has one process
-to watch. Asks our own broker on its own listener: the advertised address may mean something outside
-the container only. What cannot be made is one line in the log; the broker goes on.
+It runs in a thread of the broker's process, with an event loop of its own, so that a container has
+only one process. It connects to the broker's own listener, since the advertised address may be
+valid only outside the container. A topic that cannot be created is logged; the broker goes on.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ WAIT_SECONDS_MAX: Final = 600.0
 _PAUSE_SECONDS: Final = 0.25
 _ANSWER_SECONDS_MAX: Final = 60.0
 _LATER: Final = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
-"""Errors that go away."""
+"""Retriable errors."""
 
 
 def create_when_started(topics: Iterable[WantedTopic], listener: Listener) -> None:
-    """Returns at once; the thread ends with the process at the latest."""
+    """Start the thread. It ends with the process at the latest."""
     wanted = tuple(topics)
     if wanted:
         threading.Thread(
@@ -54,7 +54,7 @@ async def _create_all(wanted: tuple[WantedTopic, ...], listener: Listener) -> No
                 try:
                     await _create(left, listener)
                 except ClientError:
-                    pass  # not started yet, or not yet able
+                    pass  # the broker has not started yet
                 if left:
                     await asyncio.sleep(_PAUSE_SECONDS)
     except TimeoutError:
@@ -63,7 +63,7 @@ async def _create_all(wanted: tuple[WantedTopic, ...], listener: Listener) -> No
 
 
 async def _create(left: dict[str, WantedTopic], listener: Listener) -> None:
-    """Ask once for all that are left, and take out of them what is settled. Raises ClientError."""
+    """Request all topics in `left` once, and remove those that are settled. Raises ClientError."""
     connection = await Connection.open(
         listener.host, listener.port, client_id="create-topics", timeout_s=_ANSWER_SECONDS_MAX
     )

@@ -1,4 +1,4 @@
-"""`pybroker delete-records`: Kafka's kafka-delete-records. Texts are those of its release 3.9."""
+"""`pybroker delete-records`: Kafka's kafka-delete-records, with the messages of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VERSION = 1
     "--offset-json-file",
     required=True,
     metavar="FILE",
-    help="Where each partition shall begin; offset -1 deletes all that is committed:"
+    help="The new log start offset of each partition; -1 deletes up to the high watermark:"
     ' {"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], "version": 1}',
 )
 @config_file_option("--command-config", "--admin.config")
@@ -49,9 +49,9 @@ VERSION = 1
 def command(
     bootstrap_server: str, offset_json_file: str, config_file: str | None, output_format: str
 ) -> None:
-    """Delete the records of partitions below the offsets that a file names.
+    """Delete the records of partitions below the offsets in a file.
 
-    A partition that fails has its error in its line; the exit code is that of the whole command.
+    The line of a partition that fails shows its error. The exit code is 0 all the same.
     """
     options = client_options(bootstrap_server, config_file)
     offsets = parse_offsets(read_file(offset_json_file))
@@ -64,7 +64,7 @@ def command(
 
 
 async def perform(admin: Admin, offsets: Mapping[TopicPartition, int], *, as_json: bool) -> None:
-    """Delete, and print what became of each. Raises PybrokerError."""
+    """Delete, and print the result for each partition. Raises PybrokerError."""
     if not as_json:
         click.echo("Executing records delete operation")
     results = await admin.delete_records(offsets)
@@ -93,7 +93,7 @@ def result_document(key: TopicPartition, result: DeletedRecords) -> dict[str, ob
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
-    """The content of the file: partition -> offset, in its order. Raises Failure."""
+    """Parse the file. Return partition -> offset, in the file's order. Raises Failure."""
     try:
         document = json_object(json.loads(text))
     except (ValueError, RecursionError):

@@ -1,5 +1,5 @@
-"""`pybroker dump-log`: Kafka's kafka-dump-log (DumpLogSegments): what is in the files of a
-partition. Reads only, also beside a running broker."""
+"""`pybroker dump-log`: Kafka's kafka-dump-log (DumpLogSegments). It prints the content of a
+partition's files. It changes nothing, so it can run beside a running broker."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _decoder_option(name: str, what: str) -> click.Option:
         is_flag=False,
         flag_value=STRING,
         metavar="CLASS",
-        help=f"How {what} are printed: StringDecoder, LongDecoder, IntegerDecoder, or"
+        help=f"The decoder of {what}: StringDecoder, LongDecoder, IntegerDecoder, or"
         " DefaultDecoder for hexadecimal digits.",
     )
 
@@ -76,7 +76,7 @@ def _flag(name: str, meaning: str) -> click.Option:
 def _unsupported(name: str, what: str) -> click.Option:
     def refuse(_: click.Context, __: click.Parameter, value: bool) -> None:
         if value:
-            raise Failure(f"{name} is not supported; --print-data-log shows {what} as they are")
+            raise Failure(f"{name} is not supported; --print-data-log prints {what} undecoded")
 
     return click.Option([name], is_flag=True, expose_value=False, callback=refuse, hidden=True)
 
@@ -94,7 +94,7 @@ def run(
     skip_record_metadata: bool,
     offsets_decoder: bool,
 ) -> int:
-    """Print what is in segments (.log), their indexes (.index, .timeindex, .txnindex) and producer
+    """Print the content of segments (.log), indexes (.index, .timeindex, .txnindex) and producer
     snapshots (.snapshot)."""
     decoded = key_decoder_class is not None or value_decoder_class is not None
     contents = print_data_log or decoded or offsets_decoder
@@ -119,7 +119,7 @@ def run(
 
 
 def text_by(key_decoder: Decoder, value_decoder: Decoder) -> RecordText:
-    """Keys and values, each by its decoder."""
+    """Return a function that decodes a record's key and value."""
 
     def text(record: Record) -> tuple[str | None, str | None]:
         return (
@@ -131,7 +131,7 @@ def text_by(key_decoder: Decoder, value_decoder: Decoder) -> RecordText:
 
 
 def decoder(name: str) -> Decoder:
-    """By the name of Kafka's class. Raises Failure."""
+    """Return the decoder with the name of Kafka's class. Raises Failure."""
     short = name.removeprefix(_PACKAGE).removeprefix(_OLD_PACKAGE)
     found = DECODERS.get(short)
     if found is None:
@@ -140,7 +140,7 @@ def decoder(name: str) -> Decoder:
 
 
 def outdated(*names: str | None) -> list[str]:
-    """What Kafka says before each log about decoders that are named as they were."""
+    """Return Kafka's deprecation notices for the old names of decoder classes."""
     return [
         f"{name} is deprecated. Please use {_PACKAGE}{name.removeprefix(_OLD_PACKAGE)} instead"
         for name in names
@@ -149,7 +149,7 @@ def outdated(*names: str | None) -> list[str]:
 
 
 def dump(path: Path, log_view: LogView, index_view: IndexView, complaints: Complaints) -> None:
-    """One file, by its name. Raises Failure."""
+    """Print one file; its name decides how. Raises Failure."""
     click.echo(f"Dumping {path}")
     try:
         match path.suffix:
@@ -183,20 +183,20 @@ command = Tool(
         _flag("--print-data-log", "Print keys and values of records; implies --deep-iteration."),
         _flag("--deep-iteration", "Print each record, not only each batch."),
         _flag("--verify-index-only", "Compare indexes with the log, but print no entries."),
-        _flag("--index-sanity-check", "Only say whether a start would believe the indexes."),
+        _flag("--index-sanity-check", "Only run the check that a broker runs at its start."),
         click.Option(
             ["--max-message-size"],
             type=click.IntRange(1),
             default=5 * 1024 * 1024,
             metavar="BYTES",
-            help="How much of the log to read for an entry of an index. Default: 5242880.",
+            help="The most bytes of the log to read for an index entry. Default: 5242880.",
         ),
         click.Option(
             ["--max-bytes"],
             type=click.IntRange(0, WHOLE),
             default=WHOLE,
             metavar="BYTES",
-            help="Read only so much of each log.",
+            help="Read at most this number of bytes of each log.",
         ),
         _decoder_option("--key-decoder-class", "keys"),
         _decoder_option("--value-decoder-class", "values"),

@@ -1,4 +1,4 @@
-"""`pybroker etl`: runs the jobs of the Spark pipeline, tells how they are, tidies up after them."""
+"""`pybroker etl`: run the jobs of the Spark pipeline, print their state, remove leftover files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Etl(click.Group):
-    """Its commands know --debug as every tool does."""
+    """A group whose commands have the options of every tool, such as --debug."""
 
     command_class = Tool
 
@@ -23,16 +23,16 @@ class Etl(click.Group):
 def command() -> None:
     """Run jobs that read topics into tables with Spark, exactly once.
 
-    A job is a YAML file: which topics, how records are decoded, what is made of them, where the
-    table goes. Each run reads what came since the last one and commits rows, dead letters and
-    offsets in one step. docs/etl.rst explains it.
+    A job is a YAML file: the topics, the decoding of records, the transformation, the output table.
+    Each run reads the records since the last run and commits rows, dead letters and offsets in one
+    step. docs/etl.rst explains it.
 
     \b
-      pybroker etl run orders.yaml             read all that is new
-      pybroker etl run orders.yaml --dry-run   tell what would be read
-      pybroker etl status orders.yaml          what is committed, and what is new
-      pybroker etl replay orders.yaml 12       make run 12 again with the job of now
-      pybroker etl gc orders.yaml              remove what crashes left behind
+      pybroker etl run orders.yaml             read all new records
+      pybroker etl run orders.yaml --dry-run   print the ranges that a run would read
+      pybroker etl status orders.yaml          print the last runs and the number of new records
+      pybroker etl replay orders.yaml 12       repeat run 12 with the present job file
+      pybroker etl gc orders.yaml              remove files that crashes left behind
     """
 
 
@@ -42,23 +42,23 @@ def _job_argument(function: Any) -> Any:
 
 def _report_option(function: Any) -> Any:
     return click.option(
-        "--report", metavar="FILE", help="Write a JSON report of the runs there, also if one fails."
+        "--report", metavar="FILE", help="Write a JSON report of the runs, also of a failed run."
     )(function)
 
 
 @command.command("run")
 @_job_argument
-@click.option("--once", is_flag=True, help="Make one run, even if more is left to read after it.")
+@click.option("--once", is_flag=True, help="Make one run, even if more records are left to read.")
 @click.option(
     "--until",
     metavar="TIME",
     help="Read to the first record of this time (ISO 8601, or ms since 1970), not to the end.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be read; start no Spark.")
+@click.option("--dry-run", is_flag=True, help="Print the ranges to read, without starting Spark.")
 @click.option(
     "--new-plan",
     is_flag=True,
-    help="Forget what a failed run planned to read, and plan anew from the last commit on.",
+    help="Discard the ranges that a failed run planned, and plan anew from the last commit on.",
 )
 @_report_option
 @format_option()
@@ -73,15 +73,15 @@ def run_command(
     report: str | None,
     output_format: str,
 ) -> None:
-    """Read what is new into the job's table, in one run or, with max-bytes-per-run, in several.
+    """Read new records into the job's table, in one run or, with max-bytes-per-run, in several.
 
-    A run that was interrupted is repeated with the same offsets first. Several processes may do
-    this at once: each run is committed by one of them.
+    An interrupted run is repeated first, with the same offsets. Several processes may run a job at
+    once: exactly one of them commits each run.
     """
     commands = _commands()
     commands.run(
         job,
-        commands.RunWishes(
+        commands.RunArgs(
             once=once,
             until=until,
             dry_run=dry_run,
@@ -102,12 +102,12 @@ def run_command(
 def replay_command(
     context: click.Context, job: str, seq: int, report: str | None, output_format: str
 ) -> None:
-    """Make the committed run SEQ again: the same offsets, decoded and transformed by the job file
-    of now. The new result takes the place of the old one in one step."""
+    """Repeat the committed run SEQ: the same offsets, decoded and transformed by the present job
+    file. The new result replaces the old one in one step."""
     commands = _commands()
     commands.run(
         job,
-        commands.RunWishes(
+        commands.RunArgs(
             replay=seq,
             report=report,
             json=output_format == "json",
@@ -123,7 +123,7 @@ def replay_command(
 )
 @format_option()
 def status_command(job: str, last: int, output_format: str) -> None:
-    """Print the last runs, what is planned or being written, and how much is new in the topics."""
+    """Print the last runs, planned runs, unfinished attempts, and the number of new records."""
     _commands().status(job, as_json=output_format == "json", last=last)
 
 
@@ -134,16 +134,16 @@ def status_command(job: str, last: int, output_format: str) -> None:
     metavar="AGE",
     default="1h",
     show_default=True,
-    help="Keep what was written in this time (30s, 10m, 1h, 2d): another machine may be at it.",
+    help="Keep files written in this time (30s, 10m, 1h, 2d); another machine may still use them.",
 )
 @click.option(
     "--superseded",
     is_flag=True,
-    help="Remove results that were replayed since, or replaced by a newer table, too.",
+    help="Also remove results that a replay or a newer table has replaced.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Print the files to remove, and remove nothing.")
 def gc_command(job: str, older_than: str, superseded: bool, dry_run: bool) -> None:
-    """Remove attempts that were never committed and that nobody writes any more."""
+    """Remove attempts that were never committed and that no process writes any more."""
     _commands().gc(job, older_than_s=_age(older_than), superseded=superseded, dry_run=dry_run)
 
 
@@ -155,7 +155,7 @@ def _age(text: str) -> float:
 
 
 def _commands() -> Any:
-    """Spark is loaded when it is needed: --help works without it."""
+    """Import the commands, and thereby Spark, only when needed: --help works without Spark."""
     try:
         return importlib.import_module("pybroker.spark.etl.command")
     except ModuleNotFoundError as error:

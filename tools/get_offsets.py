@@ -40,8 +40,8 @@ Filter = Callable[[TopicPartition], bool]
 @click.option(
     "--topic-partitions",
     metavar="TOPIC:0,TOPIC:0-3,TOPIC,...",
-    help="Only these: a topic (regular expression), a partition of it, or a range whose end is not"
-    " part of it. Instead of --topic and --partitions.",
+    help="Only these: a topic (regular expression), a partition of it, or a range that excludes its"
+    " end. Instead of --topic and --partitions.",
 )
 @click.option(
     "--time",
@@ -84,7 +84,8 @@ def command(
 
 
 def parse_moment(text: str) -> int:
-    """Raises Failure with Kafka's words."""
+    """Return the timestamp, or Kafka's negative number for a name. Raises Failure with Kafka's
+    message."""
     if text in MOMENTS:
         return MOMENTS[text]
     try:
@@ -100,7 +101,7 @@ def parse_moment(text: str) -> int:
 
 
 def parse_topic_and_partitions(topic: str | None, partitions: str | None) -> Filter:
-    """Raises Failure."""
+    """Return a filter for --topic and --partitions. Raises Failure."""
     pattern = _regex(topic) if topic is not None else None
     numbers = None
     if partitions:
@@ -118,7 +119,8 @@ def parse_topic_and_partitions(topic: str | None, partitions: str | None) -> Fil
 
 
 def parse_topic_partitions(text: str) -> Filter:
-    """Any of the patterns, as `TOPIC_PARTITION` writes them. Raises Failure."""
+    """Return a filter that accepts what any of the comma-separated patterns accepts. Raises
+    Failure."""
     rules = [_rule(word) for word in text.split(",")]
     return lambda item: any(rule(item) for rule in rules)
 
@@ -150,7 +152,7 @@ def _regex(text: str) -> re.Pattern[str]:
 def choose(
     topics: Iterable[TopicInfo], wanted: Filter, with_internal: bool
 ) -> list[TopicPartition]:
-    """The partitions to ask for, sorted. Raises Failure if there are none."""
+    """Return the wanted partitions, sorted. Raises Failure if there are none."""
     found = sorted(
         partition.topic_partition
         for topic in topics
@@ -164,8 +166,8 @@ def choose(
 
 
 def show(answers: Mapping[TopicPartition, OffsetAnswer], *, as_json: bool) -> int:
-    """Print what was found; a partition without such a record is left out, one that could not be
-    asked is told on standard error. The exit code."""
+    """Print the offsets. A partition without a matching record is left out; an error is printed on
+    standard error. Return the exit code."""
     for (topic, partition), answer in answers.items():
         if answer.error is not None:
             click.echo(

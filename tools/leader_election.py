@@ -1,4 +1,4 @@
-"""`pybroker leader-election`: Kafka's kafka-leader-election. Texts are those of its release 3.9."""
+"""`pybroker leader-election`: Kafka's kafka-leader-election, with the messages of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ Results = Mapping[TopicPartition, ClientError | None]
 @click.option(
     "--election-type",
     type=click.Choice(["preferred", "unclean"], case_sensitive=False),
-    help="preferred: the first replica of each partition leads, where another does. unclean: where"
-    " nobody leads, any live replica does, and records may be lost.",
+    help="preferred: make the first replica of each partition its leader. unclean: elect any live"
+    " replica of a partition without a leader; records may be lost.",
 )
 @click.option("--topic", metavar="NAME", help="The topic of --partition.")
 @click.option("--partition", type=int, metavar="NUMBER", help="The partition of --topic.")
@@ -60,9 +60,9 @@ def command(
     all_topic_partitions: bool,
     output_format: str,
 ) -> None:
-    """Elect leaders: the preferred ones, or, where nobody leads, from whoever is left.
+    """Elect the preferred leaders, or elect any live replica of partitions without a leader.
 
-    Each partition has its line; the exit code is 1 if one of them could not be helped.
+    The exit code is 1 if an election failed.
     """
     given = {"bootstrap-server": bootstrap_server, "election-type": election_type}
     if missing := [name for name, value in given.items() if value is None]:
@@ -101,7 +101,7 @@ def command(
 async def elect(
     options: dict[str, Any], kind: ElectionType, wanted: list[TopicPartition] | None
 ) -> Results:
-    """Raises Failure, PybrokerError."""
+    """Request the elections. Raises Failure, PybrokerError."""
     async with Admin(**options) as admin:
         try:
             return await admin.elect_leaders(kind, wanted)
@@ -110,7 +110,8 @@ async def elect(
 
 
 def show(results: Results, name: str, noop: str) -> None:
-    """Print what became of each partition. `noop`: whose election was not needed."""
+    """Print the result for each partition. `noop` names the replicas whose election was not
+    needed."""
     elected = [key for key, error in results.items() if error is None]
     needless = [key for key, error in results.items() if error is not None and _is_noop(error)]
     if elected:
@@ -128,7 +129,7 @@ def check(results: Results, what: str) -> None:
 
 
 def failed(results: Results) -> dict[TopicPartition, ClientError]:
-    """The partitions that have not the leader that was asked for."""
+    """Return the partitions whose election failed."""
     return {
         key: error for key, error in results.items() if error is not None and not _is_noop(error)
     }

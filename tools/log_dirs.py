@@ -1,4 +1,4 @@
-"""`pybroker log-dirs`: Kafka's kafka-log-dirs (LogDirsCommand): what the log directories hold."""
+"""`pybroker log-dirs`: Kafka's kafka-log-dirs (LogDirsCommand)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from pybroker.tools._cli import (
 )
 
 JAVA_ERROR: Final = "org.apache.kafka.common.errors.KafkaStorageException"
-"""How Kafka's tool names an offline directory."""
+"""The error that Kafka's tool prints for an offline directory."""
 
 
 @click.command("log-dirs", cls=Tool)
 @bootstrap_option()
-@click.option("--describe", is_flag=True, help="Print what the directories hold. Required.")
+@click.option("--describe", is_flag=True, help="Print the directories' content. Required.")
 @click.option(
     "--topic-list",
     default="",
@@ -60,7 +60,7 @@ def command(
 
 
 def parse_brokers(text: str) -> set[int]:
-    """Raises Failure."""
+    """Return the broker ids. Raises Failure."""
     try:
         return {int(word) for word in text.split(",") if word}
     except ValueError as error:
@@ -68,7 +68,7 @@ def parse_brokers(text: str) -> set[int]:
 
 
 async def show(admin: Admin, brokers: set[int], topics: set[str]) -> int:
-    """Raises Failure if a broker does not exist, ClientError."""
+    """Print the log directories. Raises Failure if a broker does not exist, ClientError."""
     existing = {node.id for node in (await admin.describe_cluster()).nodes}
     unknown = brokers - existing
     if unknown:
@@ -86,7 +86,7 @@ async def show(admin: Admin, brokers: set[int], topics: set[str]) -> int:
 
 
 def document(answers: Iterable[BrokerLogDirs], topics: set[str]) -> Mapping[str, object]:
-    """What Kafka's tool prints; without `topics` all of them."""
+    """Return the JSON document of Kafka's tool. An empty `topics` means all topics."""
     brokers = [
         {"broker": answer.broker, "logDirs": [directory_row(row, topics) for row in answer.dirs]}
         for answer in answers

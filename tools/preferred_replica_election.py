@@ -1,8 +1,8 @@
-"""`pybroker preferred-replica-election`: Kafka's kafka-preferred-replica-election of its ZooKeeper
-years. Texts are those of its release 2.8.
+"""`pybroker preferred-replica-election`: Kafka's kafka-preferred-replica-election, with the
+messages of Kafka 2.8.
 
-Kafka's tool writes a node and is done; nobody hears of an election that did not happen. This one
-waits until the controller has removed the node, and says who does not lead what he should.
+Kafka's tool writes a node and ends, without a word about elections that fail. This tool waits until
+the controller has removed the node, and reports each preferred replica that is not the leader.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Replicas = dict[TopicPartition, tuple[int, ...]]
 @click.option(
     "--path-to-json-file",
     metavar="FILE",
-    help='The partitions: {"partitions": [{"topic": "foo", "partition": 1}]}. All without it.',
+    help='Only these: {"partitions": [{"topic": "foo", "partition": 1}]}. Default: all.',
 )
 def command(
     zookeeper: str | None,
@@ -54,9 +54,9 @@ def command(
     config_file: str | None,
     path_to_json_file: str | None,
 ) -> None:
-    """Have the preferred replica of each partition, the first of its list, lead it again.
+    """Make the preferred replica of each partition, the first of its list, the leader again.
 
-    The exit code is 1 if one of them does not lead in the end.
+    The exit code is 1 if a preferred replica does not lead in the end.
     """
     if (zookeeper is None) == (bootstrap_server is None):
         raise Failure("Exactly one of '[bootstrap-server]' or '[zookeeper]' must be provided")
@@ -91,7 +91,7 @@ async def _ask_zookeeper(connect: str, wanted: list[TopicPartition] | None) -> N
 
 
 async def perform(coord: Coord, wanted: list[TopicPartition] | None) -> None:
-    """Ask for the election and report what became of it. Raises Failure, CoordError."""
+    """Request the election and report its result. Raises Failure, CoordError."""
     existing = await _existing(coord, wanted)
     chosen = sorted(existing) if wanted is None else [key for key in wanted if key in existing]
     await _write(coord, chosen)
@@ -107,14 +107,14 @@ async def perform(coord: Coord, wanted: list[TopicPartition] | None) -> None:
             )
     if not await _removed(coord, paths.PREFERRED_ELECTION, ELECTION_WAIT_S):
         raise Failure(
-            f"the controller has not taken the election up within {ELECTION_WAIT_S:.0f} s; it will"
-            f" when there is one ({paths.CONTROLLER} names it)"
+            f"the controller has not run the election within {ELECTION_WAIT_S:.0f} s; if there is"
+            f" no controller ({paths.CONTROLLER} names it), the next one will run it"
         )
     await _report(coord, {key: existing[key] for key in chosen})
 
 
 async def _existing(coord: Coord, wanted: Iterable[TopicPartition] | None) -> Replicas:
-    """The replicas of all partitions of the topics that are wanted (None: of all topics)."""
+    """Return the replicas of all partitions of the wanted topics (None: of all topics)."""
     names: Collection[str]
     if wanted is None:
         names = await read_topic_names(coord)
@@ -138,7 +138,7 @@ async def _write(coord: Coord, chosen: Collection[TopicPartition]) -> None:
         ) from error
     except RequestTooLarge as error:
         raise Failure(
-            f"{len(chosen)} partitions are too many for one node; name some of them by"
+            f"{len(chosen)} partitions are too many for one node; choose fewer with"
             " --path-to-json-file, or use --bootstrap-server"
         ) from error
 
@@ -152,7 +152,7 @@ async def _in_progress(coord: Coord) -> str:
 
 
 async def _removed(coord: Coord, path: str, timeout_s: float) -> bool:
-    """Whether the node went away within that time."""
+    """Return whether the node was removed within that time."""
     try:
         async with asyncio.timeout(timeout_s):
             while True:
@@ -169,7 +169,7 @@ def _setter(changed: asyncio.Event) -> Callable[[WatchEvent], None]:
 
 
 async def _report(coord: Coord, chosen: Replicas) -> None:
-    """Print who does not lead what he should. Raises Failure if there is one."""
+    """Print each preferred replica that is not the leader. Raises Failure if there is one."""
     await coord.sync(paths.TOPICS)
     states, _ = await read_states(coord, chosen)
     live = set(await coord.children(paths.BROKER_IDS))
@@ -189,9 +189,9 @@ async def _report(coord: Coord, chosen: Replicas) -> None:
 
 def _why_not(preferred: int, state: PartitionState | None, live: Collection[str]) -> str:
     if state is None:
-        return "does not lead it, since nobody ever has"
+        return "is not the leader; the partition has never had one"
     if str(preferred) not in live:
         return f"is not running; the leader is {state.leader}"
     if preferred not in state.isr:
         return f"is not in sync; the leader is {state.leader}"
-    return f"may lead, but the leader is {state.leader}"
+    return f"is in sync, but the leader is {state.leader}"

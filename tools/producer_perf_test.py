@@ -1,4 +1,4 @@
-"""`pybroker producer-perf-test`: Kafka's kafka-producer-perf-test, on our own client."""
+"""`pybroker producer-perf-test`: Kafka's kafka-producer-perf-test, on the Python client."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SLEEP_MIN_S: Final = 0.002
 _LETTERS: Final = bytes(65 + octet % 26 for octet in range(256))
 
 Payloads = Callable[[int], bytes]
-"""The value of the record with this number."""
+"""Number of a record -> its value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to send, where to and how fast. `throughput` is in records a second, below 0 as fast
-    as it goes."""
+class Args:
+    """The topic, the records and the rate. `throughput` is in records a second; a negative value
+    means no limit."""
 
     topic: str
     record_count: int
@@ -53,7 +53,7 @@ class Wish:
 @click.command("producer-perf-test", cls=Tool, error_prefix="producer-perf-test: ")
 @click.option("--topic", required=True, help="The topic to send to.")
 @click.option(
-    "--num-records", "record_count", required=True, type=click.IntRange(1), help="How many records."
+    "--num-records", "record_count", required=True, type=click.IntRange(1), help="Records to send."
 )
 @click.option(
     "--record-size", type=click.IntRange(0), help="Bytes of each record: random capital letters."
@@ -67,7 +67,7 @@ class Wish:
     "--payload-delimiter",
     default="\\n",
     metavar="REGEX",
-    help="What stands between the pieces of the file. Default: a new line.",
+    help="The separator of the file's pieces. Default: a new line.",
 )
 @click.option(
     "--payload-monotonic", is_flag=True, help="Instead: the records are the numbers from 0 on."
@@ -76,7 +76,7 @@ class Wish:
     "--throughput",
     required=True,
     type=float,
-    help="Records a second, approximately; -1 for as fast as it goes.",
+    help="Records a second, approximately; -1 for no limit.",
 )
 @click.option(
     "--producer-props",
@@ -84,7 +84,7 @@ class Wish:
     multiple=True,
     metavar="KEY=VALUE ...",
     help="Options of the producer, several in a row, such as bootstrap.servers=127.0.0.1:9092"
-    " linger.ms=5 acks=1. They go over those of --producer.config.",
+    " linger.ms=5 acks=1. They win over those of --producer.config.",
 )
 @config_file_option("--producer.config", "--command-config")
 @click.option(
@@ -92,9 +92,7 @@ class Wish:
     metavar="HOST:PORT[,HOST:PORT]",
     help="The brokers to start from, instead of bootstrap.servers among the properties.",
 )
-@click.option(
-    "--print-metrics", is_flag=True, help="Print what the client has counted at the end, too."
-)
+@click.option("--print-metrics", is_flag=True, help="Print the client's metrics at the end.")
 @click.option("--transactional-id", help="Refused: there are no transactions yet.")
 @click.option(
     "--transaction-duration-ms", type=int, default=0, help="Refused above 0, for the same reason."
@@ -102,10 +100,10 @@ class Wish:
 @format_option()
 @click.argument("more_properties", nargs=-1, metavar="")
 def command(more_properties: tuple[str, ...], **flags: Any) -> int:
-    """Send records as fast as wished and print how long they took.
+    """Send records at a given rate and print throughput and latency.
 
-    A line each five seconds, and at the end one with records a second, MB (2^20 bytes) a second
-    and latencies from sending to acknowledgement.
+    The tool prints a line every five seconds and one at the end, with records a second, MB (2^20
+    bytes) a second and latencies from sending to acknowledgement.
 
     \b
     Example: pybroker producer-perf-test --topic orders --num-records 100000 --record-size 100
@@ -115,7 +113,7 @@ def command(more_properties: tuple[str, ...], **flags: Any) -> int:
         raise Failure("--throughput 0 would never end; give a number above 0, or -1 for no limit")
     check_payload(flags)
     options = producer_options(flags, more_properties)
-    wish = Wish(
+    args = Args(
         topic=flags["topic"],
         record_count=flags["record_count"],
         throughput=flags["throughput"],
@@ -124,13 +122,13 @@ def command(more_properties: tuple[str, ...], **flags: Any) -> int:
         as_json=flags["output_format"] == "json",
     )
     if "bootstrap_servers" not in options:
-        raise Failure("bootstrap.servers is missing; say --producer-props bootstrap.servers=...")
-    return run_async(Test(wish, options).run())
+        raise Failure("bootstrap.servers is missing; add --producer-props bootstrap.servers=...")
+    return run_async(Test(args, options).run())
 
 
 def producer_options(flags: Mapping[str, Any], more: tuple[str, ...]) -> dict[str, Any]:
-    """The producer's options from file, words and flags. Raises Failure, click.UsageError,
-    ConfigError."""
+    """Return the producer's options from file, words and flags; the later wins. Raises Failure,
+    click.UsageError, ConfigError."""
     words = [*flags["properties"], *more]
     if more and not flags["properties"]:
         raise click.UsageError(f"unrecognized arguments: '{more[0]}'")
@@ -152,7 +150,7 @@ def producer_options(flags: Mapping[str, Any], more: tuple[str, ...]) -> dict[st
 
 
 def check_payload(flags: Mapping[str, Any]) -> None:
-    """There is one way to make the records. Raises click.UsageError."""
+    """Check that exactly one flag says how to make the records. Raises click.UsageError."""
     ways = [
         flags["record_size"] is not None,
         flags["payload_file"] is not None,
@@ -169,7 +167,7 @@ def check_payload(flags: Mapping[str, Any]) -> None:
 
 
 def choose_payloads(flags: Mapping[str, Any]) -> Payloads:
-    """Raises Failure."""
+    """Return the function that makes the records' values. Raises Failure."""
     size, file = flags["record_size"], flags["payload_file"]
     rng = random.Random(0)
     if size is not None:
@@ -181,7 +179,7 @@ def choose_payloads(flags: Mapping[str, Any]) -> Payloads:
 
 
 def read_pieces(path: Path, delimiter: str) -> list[bytes]:
-    """The records of a file; says what it read. Raises Failure."""
+    """Return the records in a file, and print their number. Raises Failure."""
     click.echo(f"Reading payloads from: {path.absolute()}")
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -202,7 +200,7 @@ def read_pieces(path: Path, delimiter: str) -> list[bytes]:
 
 
 class Stats:
-    """What was acknowledged: the whole, and the window since the last line. Moments and latencies
+    """Counts acknowledged records, in total and since the last printed line. Times and latencies
     are ms."""
 
     def __init__(self, record_count: int, now_ms: int, *, as_json: bool = False) -> None:
@@ -215,7 +213,7 @@ class Stats:
         self._window_count = self._window_bytes = self._window_sum = self._window_max = 0
 
     def record(self, latency_ms: int, size: int, now_ms: int) -> None:
-        """Count one record, and print a line if it is time for one."""
+        """Count one record, and print a line if the interval is over."""
         if self.count % self._every == 0:
             self._samples.append(latency_ms)
         self.count += 1
@@ -258,7 +256,7 @@ class Stats:
         self._window_start_ms = now_ms
 
     def print_total(self, now_ms: int) -> None:
-        """The last line."""
+        """Print the last line."""
         self._close_window(now_ms)
         seconds = (now_ms - self._start_ms) / 1000
         rate = ratio(self.count, seconds)
@@ -288,40 +286,41 @@ class Stats:
 
 
 def percentiles(samples: Iterable[int], *shares: float) -> list[int]:
-    """For each share the value below which it lies; 0 where there is no sample."""
+    """Return the percentile for each share (0.5 is the median); 0 without samples."""
     ordered = sorted(samples)
     return [ordered[int(share * len(ordered))] if ordered else 0 for share in shares]
 
 
 class Test:
-    """One run."""
+    """One run of the test."""
 
-    def __init__(self, wish: Wish, options: Mapping[str, Any]) -> None:
-        self._wish = wish
+    def __init__(self, args: Args, options: Mapping[str, Any]) -> None:
+        self._args = args
         self._producer = Producer(**options)
         self._errors = 0
-        self._stats = Stats(wish.record_count, 0)
+        self._stats = Stats(args.record_count, 0)
 
     async def run(self) -> int:
-        """The exit code: 1 if a record was not delivered. Raises PybrokerError."""
+        """Send all records. Return the exit code: 1 if a record was not delivered. Raises
+        PybrokerError."""
         producer = self._producer
         async with producer:
-            self._stats = Stats(self._wish.record_count, _now_ms(), as_json=self._wish.as_json)
+            self._stats = Stats(self._args.record_count, _now_ms(), as_json=self._args.as_json)
             started = time.monotonic()
             await self._send_all(started)
             await producer.flush()
             await asyncio.sleep(0)  # the callbacks of the last records
             self._stats.print_total(_now_ms())
-            if self._wish.print_metrics:
+            if self._args.print_metrics:
                 self._print_metrics(time.monotonic() - started)
         if self._errors:
             click.echo(f"{self._errors} records were not delivered", err=True)
         return EXIT_FAILED if self._errors else 0
 
     async def _send_all(self, started: float) -> None:
-        wish, send, payloads = self._wish, self._producer.send, self._wish.payloads
-        topic, throughput = wish.topic, wish.throughput
-        for number in range(wish.record_count):
+        args, send, payloads = self._args, self._producer.send, self._args.payloads
+        topic, throughput = args.topic, args.throughput
+        for number in range(args.record_count):
             value = payloads(number)
             begun = time.monotonic()
             delivery = await send(topic, value)

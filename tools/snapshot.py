@@ -1,4 +1,4 @@
-"""`pybroker snapshot`: cut topics for reading, look at a cut, and compare two."""
+"""`pybroker snapshot`: take a snapshot of topics, print it, check it, compare two."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from pybroker.tools._cli import (
 )
 
 LINE_S: Final = 0.3
-"""How often progress is shown."""
+"""The interval of the progress line."""
 
 
 class Tools(Tool, click.Group):
-    """A tool that consists of several, each with the options that all tools have."""
+    """A group whose commands have the options of every tool, such as --debug."""
 
     command_class = Tool
 
 
 @click.group("snapshot", cls=Tools)
 def command() -> None:
-    """Cut topics into exact ranges that can be read again and again, by Spark or anybody else.
+    """Take snapshots of topics: exact ranges of offsets that Spark or another reader can read again
+    and again.
 
-    A snapshot is a small JSON document: of each partition where the range starts and ends, and by
-    what to recognise that it is not any more what it was.
+    A snapshot is a small JSON document. For each partition it holds the start and the end of the
+    range, and the facts by which a reader notices that the range has changed.
     """
 
 
@@ -60,23 +61,23 @@ def command() -> None:
     "--until",
     default="latest",
     metavar="MOMENT",
-    help="Where to end: latest, a time in ms since 1970 (the first record that is not older), or"
-    ' JSON that names every partition: {"orders": {"0": 250, "1": 300}}. Default: latest.',
+    help="The end: latest, a time in ms since 1970 (the first record that is not older), or JSON"
+    ' that names every partition: {"orders": {"0": 250, "1": 300}}. Default: latest.',
 )
 @click.option(
     "--isolation-level",
     "isolation",
     type=click.Choice(["read_committed", "read_uncommitted"]),
-    help="Whether to end before open transactions. Default: read_committed, or as --since.",
+    help="read_committed ends before open transactions. Default: read_committed, or as --since.",
 )
 @click.option(
     "--count",
     type=click.Choice(COUNTS),
     default="compacted",
-    help="Of which topics to count the records, which takes a pass over them, so that whoever reads"
-    " can tell whether compaction has taken some. Default: compacted, those to which it happens.",
+    help="The topics whose records are counted, by reading them once, so that a later reader"
+    " notices records removed by compaction. Default: compacted, that is compacted topics only.",
 )
-@click.option("--output", metavar="FILE", help="Write the snapshot there and print what it holds.")
+@click.option("--output", metavar="FILE", help="Write the snapshot to FILE and print a summary.")
 @config_file_option("--command-config", "--admin.config")
 @format_option()
 def take(
@@ -92,7 +93,7 @@ def take(
 ) -> None:
     """Take a snapshot of topics as they are now.
 
-    Without --output the document is printed; an existing FILE is replaced in one step.
+    Without --output the document is printed. An existing FILE is replaced atomically.
     """
     with CountingLine(sys.stderr) as progress:
         found = snapshots.take(
@@ -117,17 +118,17 @@ def take(
 @click.option(
     "--check",
     is_flag=True,
-    help="Ask the cluster whether all of it can still be read; the exit code is 1 if not.",
+    help="Ask the cluster whether all ranges can still be read; the exit code is 1 if not.",
 )
 @click.option(
     "--recount",
     is_flag=True,
-    help="With --check, count again what was counted: a pass that finds what compaction took.",
+    help="With --check: count the records again, to find those that compaction removed.",
 )
 @click.option(
     "--bootstrap-server",
     metavar="HOST:PORT[,HOST:PORT]",
-    help="The brokers to ask with --check, if not those where it was taken.",
+    help="The brokers to ask with --check. Default: the brokers in the snapshot.",
 )
 @config_file_option("--command-config", "--admin.config")
 @format_option()
@@ -139,9 +140,9 @@ def show(
     config_file: str | None,
     output_format: str,
 ) -> int:
-    """Print what the snapshot in FILE holds, and with --check whether it can still be read."""
+    """Print the snapshot in FILE, and with --check whether it can still be read."""
     if not check and (recount or bootstrap_server or config_file):
-        raise Failure("--recount, --bootstrap-server and --command-config are for --check: add it")
+        raise Failure("--recount, --bootstrap-server and --command-config need --check")
     found = snapshots.load(file)
     standing = None
     if check:
@@ -157,7 +158,7 @@ def show(
 @click.argument("new")
 @format_option()
 def diff(old: str, new: str, output_format: str) -> None:
-    """Print what became of each partition from the snapshot in OLD to the one in NEW."""
+    """Print the change of each partition from the snapshot in OLD to the one in NEW."""
     changes = snapshots.load(new).diff(snapshots.load(old))
     if output_format == "json":
         write_json([change_document(change) for change in changes])
@@ -167,14 +168,14 @@ def diff(old: str, new: str, output_format: str) -> None:
 
 
 def _conf(config_file: str | None) -> dict[str, str]:
-    """Options of the client: a partition without a leader is told soon."""
+    """Return the client's options. The client soon reports a partition without a leader."""
     given = read_properties(config_file) if config_file else {}
     return {"leaderless.timeout.ms": str(LEADERLESS_MS), **given}
 
 
 class CountingLine:
-    """Tells on a terminal how far counting is, in a line that goes away in the end; elsewhere
-    nothing."""
+    """Prints the progress of counting in a line of the terminal, and erases it at the end. Without
+    a terminal it prints nothing."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -189,7 +190,7 @@ class CountingLine:
         self._write("")
 
     def __call__(self, done: int, total: int) -> None:
-        """So many offsets were counted of so many."""
+        """Show that `done` of `total` offsets were counted."""
         if self._is_shown and time.monotonic() - self._last >= LINE_S:
             self._last = time.monotonic()
             self._write(f"counting records: {done:,} of {total:,} offsets ({done / total:.0%})")
@@ -202,7 +203,7 @@ class CountingLine:
 
 
 def parse_until(text: str) -> Until:
-    """Raises Failure."""
+    """Parse --until: a number, "latest" or JSON. Raises Failure."""
     if text.isascii() and text.isdecimal():
         return int(text)
     if not text.startswith("{"):
@@ -215,8 +216,8 @@ def parse_until(text: str) -> Until:
         }
     except (ValueError, TypeError, AttributeError):
         raise Failure(
-            f'--until is {text}: give JSON of the form {{"topic": {{"0": 250}}}}, with an offset'
-            " for every partition"
+            f'--until is {text}: expected JSON of the form {{"topic": {{"0": 250}}}}, with an'
+            " offset for every partition"
         ) from None
 
 
@@ -227,7 +228,7 @@ def _offset(value: object) -> int:
 
 
 def print_snapshot(found: Snapshot, standing: Readability | None, *, as_json: bool) -> None:
-    """What it holds, and what the cluster said of it if that was asked."""
+    """Print a snapshot, and the result of --check if there is one."""
     if as_json:
         document = json.loads(found.to_json())
         if standing is not None:
@@ -244,7 +245,7 @@ def print_snapshot(found: Snapshot, standing: Readability | None, *, as_json: bo
 
 
 def snapshot_lines(found: Snapshot) -> Iterable[str]:
-    """Columns are parted by tabs, as `topics --describe` has it."""
+    """Yield the lines of a snapshot. Columns are separated by tabs, as in `topics --describe`."""
     taken = datetime.datetime.fromtimestamp(found.created_at_ms / 1_000, datetime.UTC)
     yield (
         f"Snapshot: {found.id}\tTaken: {taken.isoformat(timespec='milliseconds')}"

@@ -19,7 +19,7 @@ from pybroker.host.supervisor import run_brokers
 
 DEFAULT_DATA = "pybroker-data"
 BROKERS_MAX: Final = 64
-"""Of one machine and command."""
+"""The most brokers that one command starts."""
 
 
 def broker_properties(
@@ -33,10 +33,10 @@ def broker_properties(
     overrides: tuple[str, ...],
     brokers: int = 1,
 ) -> dict[str, str]:
-    """What the command line means as Kafka's options; the later of these wins: the values of a
-    small cluster (without a file), the file, the flags, the overrides.
+    """Convert the command line to Kafka's options. The later of these wins: the values for a small
+    cluster (only without a file), the file, the flags, the overrides.
 
-    Raises ConfigError for a file or an override that cannot be read.
+    Raises ConfigError for a file or an override that cannot be parsed.
     """
     if config_path is None:
         properties = small_cluster_properties(brokers)
@@ -61,8 +61,8 @@ def broker_properties(
 
 
 def _words_of_each(config: str | None, properties: Mapping[str, str]) -> list[str]:
-    """What the command lines of several brokers have in common: the file, and what differs from
-    it."""
+    """Return the words that the command lines of all brokers share: the file, and an override for
+    each option that differs from it."""
     in_file = {} if config is None else read_properties(config)
     words = [] if config is None else [config]
     for name, value in properties.items():
@@ -76,7 +76,7 @@ def _words_of_each(config: str | None, properties: Mapping[str, str]) -> list[st
 @click.option(
     "--data",
     metavar="DIR",
-    help=f"Directory of the data (log.dirs). Default: ./{DEFAULT_DATA}, or what CONFIG says.",
+    help=f"The data directory (log.dirs). Default: ./{DEFAULT_DATA}, or log.dirs in CONFIG.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen on 127.0.0.1:PORT.")
 @click.option(
@@ -84,7 +84,7 @@ def _words_of_each(config: str | None, properties: Mapping[str, str]) -> list[st
     type=click.IntRange(1, BROKERS_MAX),
     default=1,
     metavar="N",
-    help="Run so many brokers, at PORT and those behind it, each in a directory of its own in DIR.",
+    help="Run N brokers, at PORT and the ports after it, each in a directory of its own in DIR.",
 )
 @click.option(
     "--zookeeper",
@@ -99,14 +99,14 @@ def _words_of_each(config: str | None, properties: Mapping[str, str]) -> list[st
 @click.option(
     "--log-config",
     metavar="FILE",
-    help="Configure logging as FILE says, see config/logging.ini (pybroker.log.config).",
+    help="Configure logging by FILE, see config/logging.ini (pybroker.log.config).",
 )
 @click.option(
     "--override",
     "overrides",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set one option, whatever CONFIG says. May be given several times.",
+    help="Set one option; it wins over CONFIG. May be given several times.",
 )
 def command(
     config: str | None,
@@ -120,12 +120,12 @@ def command(
 ) -> None:
     """Run a broker, or several, until SIGTERM or Ctrl-C.
 
-    CONFIG is a server.properties file with Kafka's options. Without it a broker for this machine
-    alone is started: on 127.0.0.1:9092, with an embedded ZooKeeper.
+    CONFIG is a server.properties file with Kafka's options. Without it, the broker listens on
+    127.0.0.1:9092 and runs an embedded ZooKeeper.
 
-    With --brokers N, SIGTERM to the process of one broker restarts that broker: it hands over what
-    it leads, ends, and is started again with CONFIG read anew. Send it to one broker after the
-    other for a rolling restart. The line "launched broker=I pid=PID" names each process.
+    With --brokers N, SIGTERM to the process of one broker restarts that broker: it hands over its
+    leadership, stops, and starts again with the present CONFIG. Send the signal to one broker after
+    the other for a rolling restart. The line "launched broker=I pid=PID" names each process.
     """
     try:
         properties = broker_properties(

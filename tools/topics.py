@@ -1,4 +1,4 @@
-"""`pybroker topics`: Kafka's kafka-topics. Texts and checks are those of its release 3.9."""
+"""`pybroker topics`: Kafka's kafka-topics, with the messages and checks of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ ONLY_WITH: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """The command line."""
+class Args:
+    """The parsed command line."""
 
     action: str
     topic: str | None
@@ -91,30 +91,30 @@ class Wish:
 @click.option("--delete", is_flag=True, help="Delete topics.")
 @click.option(
     "--topic",
-    help="The topic. A regular expression for all actions but --create; required by --create,"
-    " --alter and --delete.",
+    help="The topic. A regular expression, except with --create. Required by --create, --alter and"
+    " --delete.",
 )
-@click.option("--topic-id", help="Describe the topic with this id, whatever --topic says.")
+@click.option("--topic-id", help="Describe the topic with this id; it wins over --topic.")
 @click.option(
     "--partitions",
     type=int,
-    help="How many partitions a new topic has, or an altered one shall have; default for a new one:"
-    " the cluster's. More partitions give keys another partition.",
+    help="The number of partitions of a new or altered topic. Default for a new topic: the"
+    " cluster's. Adding partitions moves keys to other partitions.",
 )
 @click.option(
-    "--replication-factor", type=int, help="How many replicas of each; default: the cluster's."
+    "--replication-factor", type=int, help="Replicas of each partition. Default: the cluster's."
 )
 @click.option(
     "--replica-assignment",
     metavar="0:1,1:2,...",
-    help="The brokers of each partition, the preferred leader first. With --alter those of the"
-    " partitions that exist are named, too, and left as they are.",
+    help="The brokers of each partition, the preferred leader first. With --alter, list the"
+    " existing partitions too; they are not changed.",
 )
 @click.option(
     "--config",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of a new topic; repeatable. Of existing ones: pybroker configs.",
+    help="An option of a new topic; repeatable. For existing topics use pybroker configs.",
 )
 @click.option("--delete-config", multiple=True, hidden=True)
 @click.option("--if-exists", is_flag=True, help="Do nothing if the topic does not exist.")
@@ -123,7 +123,7 @@ class Wish:
 @click.option(
     "--under-replicated-partitions",
     is_flag=True,
-    help="Only partitions with fewer replicas in sync than they have.",
+    help="Only partitions with replicas that are not in sync.",
 )
 @click.option(
     "--unavailable-partitions", is_flag=True, help="Only partitions without a live leader."
@@ -136,24 +136,24 @@ class Wish:
 @click.option(
     "--at-min-isr-partitions",
     is_flag=True,
-    help="Only partitions with just as many replicas in sync as min.insync.replicas.",
+    help="Only partitions with exactly min.insync.replicas replicas in sync.",
 )
 @click.option(
     "--topics-with-overrides",
     is_flag=True,
-    help="Only topics with options of their own, without their partitions.",
+    help="Only topics with options of their own; partitions are not printed.",
 )
 @click.option("--partition-size-limit-per-response", type=int, hidden=True)
 @config_file_option("--command-config", "--admin.config")
 @format_option()
 def command(bootstrap_server: str | None, config_file: str | None, **flags: object) -> None:
     """Create, list, alter, describe and delete topics."""
-    wish = parse_wish({**flags, "bootstrap_server": bootstrap_server})
+    args = parse_args({**flags, "bootstrap_server": bootstrap_server})
     options = client_options(bootstrap_server or "", config_file)
 
     async def work() -> None:
         async with Admin(**options) as admin:
-            await perform(admin, wish)
+            await perform(admin, args)
 
     run_async(work())
 
@@ -161,8 +161,8 @@ def command(bootstrap_server: str | None, config_file: str | None, **flags: obje
 # The command line
 
 
-def parse_wish(flags: Mapping[str, object]) -> Wish:
-    """The command line as one value. Raises click.UsageError for combinations without a sense."""
+def parse_args(flags: Mapping[str, object]) -> Args:
+    """Parse the command line. Raises click.UsageError for flags that exclude each other."""
     values = dict(flags)
     values["list"] = values.pop("list_")
     values["as_json"] = values.pop("output_format") == "json"
@@ -186,7 +186,7 @@ def parse_wish(flags: Mapping[str, object]) -> Wish:
         overrides=bool(values.pop("topics_with_overrides")),
     )
     values.pop("delete_config")
-    return Wish(action=action, reports=reports, **values)  # type: ignore[arg-type]  # click's types
+    return Args(action=action, reports=reports, **values)  # type: ignore[arg-type]  # click's types
 
 
 def _check_required(action: str, values: Mapping[str, object]) -> None:
@@ -235,8 +235,8 @@ def _conflict(first: str, second: str) -> click.UsageError:
 # The actions
 
 
-async def perform(admin: Admin, wish: Wish) -> None:
-    """Do what is wished and print what Kafka prints. Raises PybrokerError."""
+async def perform(admin: Admin, args: Args) -> None:
+    """Perform the action and print Kafka's output. Raises PybrokerError."""
     actions = {
         "create": create,
         "list": list_names,
@@ -244,41 +244,42 @@ async def perform(admin: Admin, wish: Wish) -> None:
         "describe": describe,
         "delete": delete,
     }
-    await actions[wish.action](admin, wish)
+    await actions[args.action](admin, args)
 
 
-async def create(admin: Admin, wish: Wish) -> None:
-    topic = new_topic(wish)
-    if not wish.as_json and ("." in topic.name or "_" in topic.name):
+async def create(admin: Admin, args: Args) -> None:
+    topic = new_topic(args)
+    if not args.as_json and ("." in topic.name or "_" in topic.name):
         click.echo(COLLISION_WARNING)
     (result,) = await admin.create_topics([topic])
     if result.error is not None:
-        if wish.if_not_exists and result.error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+        if args.if_not_exists and result.error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
             return
         raise result.error
-    _without_effect.warn(topic.name, parse_configs(wish.config))
-    if wish.as_json:
+    _without_effect.warn(topic.name, parse_configs(args.config))
+    if args.as_json:
         write_json({"created": topic.name, "topicId": encode_uuid(result.topic_id)})
     else:
         click.echo(f"Created topic {topic.name}.")
 
 
-def new_topic(wish: Wish) -> NewTopic:
-    """Raises Failure with Kafka's words where a value cannot be right."""
-    assert wish.topic is not None
-    if wish.partitions is not None and wish.partitions < 1:
+def new_topic(args: Args) -> NewTopic:
+    """Build the request for a new topic. Raises Failure with Kafka's message for an invalid
+    value."""
+    assert args.topic is not None
+    if args.partitions is not None and args.partitions < 1:
         raise Failure("The partitions must be greater than 0")
-    factor = wish.replication_factor
+    factor = args.replication_factor
     if factor is not None and not 1 <= factor <= REPLICATION_FACTOR_MAX:
         raise Failure(
             f"The replication factor must be between 1 and {REPLICATION_FACTOR_MAX} inclusive"
         )
     return NewTopic(
-        wish.topic,
-        partitions=-1 if wish.partitions is None else wish.partitions,
+        args.topic,
+        partitions=-1 if args.partitions is None else args.partitions,
         replication_factor=-1 if factor is None else factor,
-        assignments=parse_assignment(wish.replica_assignment) if wish.replica_assignment else {},
-        configs=parse_configs(wish.config),
+        assignments=parse_assignment(args.replica_assignment) if args.replica_assignment else {},
+        configs=parse_configs(args.config),
     )
 
 
@@ -305,7 +306,7 @@ def parse_assignment(text: str) -> dict[int, list[int]]:
 
 
 def parse_configs(words: Iterable[str]) -> dict[str, str]:
-    """Raises Failure for a word that is not key=value."""
+    """Parse key=value words. Raises Failure for another word."""
     configs: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -318,70 +319,70 @@ def parse_configs(words: Iterable[str]) -> dict[str, str]:
     return configs
 
 
-async def list_names(admin: Admin, wish: Wish) -> None:
-    names = [topic.name for topic in await matching(admin, wish)]
-    if wish.as_json:
+async def list_names(admin: Admin, args: Args) -> None:
+    names = [topic.name for topic in await matching(admin, args)]
+    if args.as_json:
         write_json(names)
     else:
         click.echo("\n".join(names))
 
 
-async def alter(admin: Admin, wish: Wish) -> None:
-    assert wish.partitions is not None
-    assignment = parse_assignment(wish.replica_assignment) if wish.replica_assignment else None
-    topics = await matching(admin, wish)
+async def alter(admin: Admin, args: Args) -> None:
+    assert args.partitions is not None
+    assignment = parse_assignment(args.replica_assignment) if args.replica_assignment else None
+    topics = await matching(admin, args)
     names = [topic.name for topic in topics]
-    _check_found(names, wish)
+    _check_found(names, args)
     if not topics:
         return
     grown = [
         NewPartitions(
             topic.name,
-            wish.partitions,
+            args.partitions,
             None if assignment is None else list(assignment.values())[len(topic.partitions) :],
         )
         for topic in topics
     ]
     for result in await admin.create_partitions(grown):
         result.check()
-    if wish.as_json:
-        write_json({"altered": names, "partitions": wish.partitions})
+    if args.as_json:
+        write_json({"altered": names, "partitions": args.partitions})
 
 
-async def delete(admin: Admin, wish: Wish) -> None:
-    names = [topic.name for topic in await matching(admin, wish)]
-    _check_found(names, wish)
+async def delete(admin: Admin, args: Args) -> None:
+    names = [topic.name for topic in await matching(admin, args)]
+    _check_found(names, args)
     for result in await admin.delete_topics(names):
         result.check()
-    if wish.as_json:
+    if args.as_json:
         write_json({"deleted": names})
 
 
-async def describe(admin: Admin, wish: Wish) -> None:
-    topic_id = parse_topic_id(wish.topic_id)
+async def describe(admin: Admin, args: Args) -> None:
+    topic_id = parse_topic_id(args.topic_id)
     if topic_id != NO_TOPIC_ID:
         topics = [topic for topic in await existing(admin) if topic.topic_id == topic_id]
-        if not topics and not wish.if_exists:
-            raise Failure(f"TopicId '{wish.topic_id}' does not exist as expected")
+        if not topics and not args.if_exists:
+            raise Failure(f"TopicId '{args.topic_id}' does not exist as expected")
     else:
-        topics = await matching(admin, wish)
-        _check_found([topic.name for topic in topics], wish)
+        topics = await matching(admin, args)
+        _check_found([topic.name for topic in topics], args)
     if not topics:
-        if wish.as_json:
+        if args.as_json:
             write_json([])
         return
-    # where an old broker or a missing permission hides them, the partitions are still worth showing
+    # Without configs (an old broker, a missing permission) the partitions are printed all the same.
     configs = await admin.describe_configs([ConfigResource.topic(topic.name) for topic in topics])
     live = {node.id for node in (await admin.describe_cluster()).nodes}
     found = [
         Described(topic, configs[ConfigResource.topic(topic.name)].entries, live)
         for topic in topics
     ]
-    if wish.as_json:
-        write_json([document(each, wish.reports) for each in found if each.is_shown(wish.reports)])
+    if args.as_json:
+        write_json([document(each, args.reports) for each in found if each.is_shown(args.reports)])
         return
     for each in found:
-        for line in lines(each, wish.reports):
+        for line in lines(each, args.reports):
             click.echo(line)
 
 
@@ -389,20 +390,19 @@ async def existing(admin: Admin) -> list[TopicInfo]:
     return [topic for topic in await admin.list_topics() if topic.error == ErrorCode.NONE]
 
 
-async def matching(admin: Admin, wish: Wish) -> list[TopicInfo]:
-    """The topics that --topic means, by name; all without it."""
+async def matching(admin: Admin, args: Args) -> list[TopicInfo]:
+    """Return the topics that match --topic, or all topics without it."""
     topics = await existing(admin)
-    if wish.exclude_internal:
+    if args.exclude_internal:
         topics = [topic for topic in topics if not topic.internal]
-    if wish.topic is None:
+    if args.topic is None:
         return topics
-    pattern = name_pattern(wish.topic)
+    pattern = name_pattern(args.topic)
     return [topic for topic in topics if pattern.fullmatch(topic.name)]
 
 
 def name_pattern(text: str) -> re.Pattern[str]:
-    """What --topic means: a regular expression, in which a comma stands for "or". Raises
-    Failure."""
+    """Compile the regular expression of --topic, in which a comma means "or". Raises Failure."""
     plain = text.strip().replace(" ", "").replace(",", "|").strip("\"'")
     try:
         return re.compile(plain)
@@ -411,7 +411,7 @@ def name_pattern(text: str) -> re.Pattern[str]:
 
 
 def parse_topic_id(text: str | None) -> uuid.UUID:
-    """Raises Failure."""
+    """Return the topic id, or the zero id for None. Raises Failure."""
     if text is None:
         return NO_TOPIC_ID
     try:
@@ -420,6 +420,6 @@ def parse_topic_id(text: str | None) -> uuid.UUID:
         raise Failure(str(error)) from None
 
 
-def _check_found(names: list[str], wish: Wish) -> None:
-    if not names and wish.topic is not None and not wish.if_exists:
-        raise Failure(f"Topic '{wish.topic}' does not exist as expected")
+def _check_found(names: list[str], args: Args) -> None:
+    if not names and args.topic is not None and not args.if_exists:
+        raise Failure(f"Topic '{args.topic}' does not exist as expected")

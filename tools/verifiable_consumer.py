@@ -1,5 +1,5 @@
-"""`pybroker verifiable-consumer`: Kafka's kafka-verifiable-consumer (VerifiableConsumer), whose
-events tests count."""
+"""`pybroker verifiable-consumer`: Kafka's kafka-verifiable-consumer (VerifiableConsumer). It prints
+JSON events for system tests."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pybroker.tools._stop import Stop
 from pybroker.tools._verifiable import print_event
 
 POLL_MS = 500
-"""How long a signal may wait for its effect."""
+"""The most time until a signal takes effect."""
 Records = Mapping[TopicPartition, list[ConsumerRecord]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to read: `record_count` records, below 0 without limit."""
+class Args:
+    """The topic and the number of records to read; a negative `record_count` means no limit."""
 
     topic: str
     record_count: int = -1
@@ -43,16 +43,16 @@ class Wish:
 @bootstrap_option("--broker-list")
 @click.option("--topic", required=True, help="Consume messages of this topic.")
 @click.option("--group-id", required=True, help="The group that the consumer joins.")
-@click.option("--group-instance-id", help="Makes it a static member with this id.")
+@click.option("--group-instance-id", help="Join as a static member with this id.")
 @click.option(
     "--group-protocol",
     default="classic",
     metavar="classic",
-    help="classic is the one of Kafka's ZooKeeper years, and the only one here.",
+    help="Only classic is supported.",
 )
 @click.option("--group-remote-assignor", help="Not used by the classic protocol.")
 @click.option(
-    "--max-messages", type=int, default=-1, help="So many; -1 (the default) until it is ended."
+    "--max-messages", type=int, default=-1, help="Records to read. Default: -1, no limit."
 )
 @click.option(
     "--session-timeout",
@@ -61,32 +61,30 @@ class Wish:
     metavar="MS",
     help="The session timeout of the member, in ms. Default: 30000.",
 )
-@click.option("--verbose", is_flag=True, help="Print an event for each record, too.")
+@click.option("--verbose", is_flag=True, help="Print an event for each record.")
 @click.option(
-    "--enable-autocommit", is_flag=True, help="Let the client commit, instead of after each event."
+    "--enable-autocommit", is_flag=True, help="Let the client commit, not the tool after each poll."
 )
 @click.option(
     "--reset-policy",
     type=click.Choice(["earliest", "latest", "none"]),
     default="earliest",
-    help="Where to begin if the group has committed nothing. Default: earliest.",
+    help="The start without a committed offset. Default: earliest.",
 )
 @click.option(
     "--assignment-strategy",
     default="range",
     metavar="NAME,...",
-    help="Assignors, best first: range, roundrobin, sticky, cooperative-sticky, or the names of"
+    help="Assignors by preference: range, roundrobin, sticky, cooperative-sticky, or the names of"
     " Kafka's classes. Default: range.",
 )
 @config_file_option("--consumer.config", "--command-config")
 def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> int:
-    """Read a topic in a group, commit what was read, and print an event for all that happens."""
+    """Read a topic in a group, commit offsets, and print JSON events."""
     if flags["group_protocol"].lower() != "classic":
-        raise Failure(
-            f"group protocol {flags['group_protocol']} is not known here; say classic or leave it"
-        )
+        raise Failure(f"group protocol {flags['group_protocol']} is not supported; only classic is")
     options = client_options(bootstrap_server, config_file, leaderless_timeout_ms=0)
-    options |= {  # flags go over the file, as with Kafka's tool
+    options |= {  # flags win over the file, as with Kafka's tool
         "group_id": flags["group_id"],
         "enable_auto_commit": flags["enable_autocommit"],
         "auto_offset_reset": flags["reset_policy"],
@@ -96,27 +94,27 @@ def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> int
     options.setdefault("client_id", "verifiable-consumer")
     if flags["group_instance_id"] is not None:
         options["group_instance_id"] = flags["group_instance_id"]
-    wish = Wish(flags["topic"], flags["max_messages"], flags["verbose"], flags["enable_autocommit"])
-    return run_async(VerifiableConsumer(wish, Consumer(**options)).run())
+    args = Args(flags["topic"], flags["max_messages"], flags["verbose"], flags["enable_autocommit"])
+    return run_async(VerifiableConsumer(args, Consumer(**options)).run())
 
 
 class VerifiableConsumer:
-    """Reads and commits, and prints what happens."""
+    """Reads and commits, and prints events."""
 
-    def __init__(self, wish: Wish, consumer: Consumer) -> None:
-        self._wish = wish
+    def __init__(self, args: Args, consumer: Consumer) -> None:
+        self._args = args
         self._consumer = consumer
         self._read = 0
 
     async def run(self) -> int:
-        """The exit code. Raises PybrokerError when reading cannot go on; the group was left then as
-        at any other end."""
+        """Run until the limit or a signal. Return the exit code. Raises PybrokerError if reading
+        fails. The consumer leaves the group in every case."""
         with Stop() as stop:
             try:
                 async with self._consumer as consumer:
                     print_event("startup_complete")
                     consumer.subscribe(
-                        [self._wish.topic], on_assigned=_assigned, on_revoked=_revoked
+                        [self._args.topic], on_assigned=_assigned, on_revoked=_revoked
                     )
                     await self._read_on(stop)
             finally:
@@ -124,22 +122,22 @@ class VerifiableConsumer:
         return stop.exit_code
 
     async def _read_on(self, stop: Stop) -> None:
-        limit = self._wish.record_count
+        limit = self._args.record_count
         while not stop.is_set and (limit < 0 or self._read < limit):
             found = await self._consumer.getmany(POLL_MS)
             if not found:
                 continue
             offsets = self._take(found)
-            if not self._wish.auto_commit:
+            if not self._args.auto_commit:
                 await self._commit(offsets)
 
     def _take(self, found: Records) -> dict[TopicPartition, int]:
-        """Count and print, up to the limit; the offsets to commit."""
+        """Count and print records, up to the limit. Return the offsets to commit."""
         offsets: dict[TopicPartition, int] = {}
         summaries = []
         for key, records in found.items():
-            room = self._wish.record_count - self._read
-            chosen = records if self._wish.record_count < 0 else records[: max(room, 0)]
+            room = self._args.record_count - self._read
+            chosen = records if self._args.record_count < 0 else records[: max(room, 0)]
             if not chosen:
                 continue
             first, last = chosen[0].offset, chosen[-1].offset
@@ -153,7 +151,7 @@ class VerifiableConsumer:
                     "maxOffset": last,
                 }
             )
-            if self._wish.verbose:
+            if self._args.verbose:
                 for record in chosen:
                     _print_record(record)
             self._read += len(chosen)
@@ -161,7 +159,7 @@ class VerifiableConsumer:
         return offsets
 
     async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raises FencedInstance."""
+        """Commit offsets and print the result. Raises FencedInstance."""
         problem: dict[str, object] = {}
         try:
             await self._consumer.commit(offsets)

@@ -1,5 +1,5 @@
-"""`pybroker verifiable-producer`: Kafka's kafka-verifiable-producer (VerifiableProducer), whose
-events tests count."""
+"""`pybroker verifiable-producer`: Kafka's kafka-verifiable-producer (VerifiableProducer). It prints
+JSON events for system tests."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pybroker.tools._stop import Stop
 from pybroker.tools._verifiable import print_event
 
 YIELD_EVERY = 64
-"""After so many records without waiting the client's other tasks get their turn."""
+"""After this number of records without a pause, the tool lets the client's other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to send. `record_count` and `throughput` (records a second) are without limit below 0;
-    `create_time` is that of the first record in ms since 1970, None for the present."""
+class Args:
+    """The records to send. A negative `record_count` or `throughput` (records a second) means no
+    limit. `create_time` is the first record's timestamp in ms since 1970; None means now."""
 
     topic: str
     record_count: int = -1
@@ -44,7 +44,7 @@ class Wish:
 @click.option("--topic", required=True, help="Produce messages to this topic.")
 @bootstrap_option("--broker-list")
 @click.option(
-    "--max-messages", type=int, default=-1, help="So many; -1 (the default) until it is ended."
+    "--max-messages", type=int, default=-1, help="Records to send. Default: -1, no limit."
 )
 @click.option(
     "--throughput", type=int, default=-1, help="Records a second, approximately; -1 for no limit."
@@ -53,7 +53,7 @@ class Wish:
     "--acks",
     type=click.Choice(["0", "1", "-1"]),
     default="-1",
-    help="Who must have a record before it counts. Default: -1, all that are in sync.",
+    help="The replicas that must have a record before it is acknowledged. Default: -1, the ISR.",
 )
 @config_file_option("--producer.config", "--command-config")
 @click.option(
@@ -63,11 +63,11 @@ class Wish:
     metavar="MS",
     help="The time of the first record, in ms since 1970.",
 )
-@click.option("--value-prefix", type=int, help="Stands before each value, with a dot.")
+@click.option("--value-prefix", type=int, help="Put this number and a dot before each value.")
 @click.option(
     "--repeating-keys",
     type=click.IntRange(min=1),
-    help="Give the records keys: 0, 1, ... up to this number, and then 0 again.",
+    help="Give the records keys: 0, 1, ... below this number, and then 0 again.",
 )
 def command(
     topic: str,
@@ -80,11 +80,11 @@ def command(
     value_prefix: int | None,
     repeating_keys: int | None,
 ) -> int:
-    """Send the numbers from 0 on, and print an event for each that was acknowledged or failed."""
+    """Send the numbers from 0 on, and print an event for each acknowledged or failed record."""
     options = client_options(
         bootstrap_server, config_file, acks=acks, client_id="verifiable-producer"
     )
-    wish = Wish(
+    args = Args(
         topic,
         max_messages,
         throughput,
@@ -92,21 +92,22 @@ def command(
         repeating_keys,
         None if message_create_time == -1 else message_create_time,
     )
-    return run_async(VerifiableProducer(wish, options).run())
+    return run_async(VerifiableProducer(args, options).run())
 
 
 class VerifiableProducer:
-    """Sends, and prints what became of each record."""
+    """Sends records, and prints the result of each."""
 
-    def __init__(self, wish: Wish, options: dict[str, Any]) -> None:
+    def __init__(self, args: Args, options: dict[str, Any]) -> None:
         """Raises ConfigError."""
-        self._wish = wish
+        self._args = args
         self._producer = Producer(**options)
         self._sent = 0
         self._acked = 0
 
     async def run(self) -> int:
-        """The exit code. Raises PybrokerError if the cluster cannot be reached."""
+        """Run until the limit or a signal. Return the exit code. Raises PybrokerError if the
+        cluster cannot be reached."""
         started = time.monotonic()
         with Stop() as stop:
             async with self._producer:
@@ -117,25 +118,25 @@ class VerifiableProducer:
             "tool_data",
             sent=self._sent,
             acked=self._acked,
-            target_throughput=self._wish.throughput,
+            target_throughput=self._args.throughput,
             avg_throughput=self._acked / max(time.monotonic() - started, 1e-3),
         )
         return stop.exit_code
 
     async def _send_all(self, stop: Stop, started: float) -> None:
-        wish = self._wish
+        args = self._args
         started_ms = time.time_ns() // 1_000_000
-        create_time = wish.create_time
+        create_time = args.create_time
         number = 0
-        while not stop.is_set and (wish.record_count < 0 or number < wish.record_count):
-            await self._send(key_of(wish, number), value_of(wish, number), create_time)
-            if create_time is not None:  # moves on as Kafka's does
+        while not stop.is_set and (args.record_count < 0 or number < args.record_count):
+            await self._send(key_of(args, number), value_of(args, number), create_time)
+            if create_time is not None:  # advances as in Kafka's tool
                 create_time += time.time_ns() // 1_000_000 - started_ms
             number += 1
-            if wish.throughput > 0:
-                ahead_s = number / wish.throughput - (time.monotonic() - started)
+            if args.throughput > 0:
+                ahead_s = number / args.throughput - (time.monotonic() - started)
                 await stop.wait(max(ahead_s, 0))
-            elif wish.throughput == 0:
+            elif args.throughput == 0:
                 await stop.event.wait()
             elif number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
@@ -144,7 +145,7 @@ class VerifiableProducer:
         self._sent += 1
         try:
             delivery = await self._producer.send(
-                self._wish.topic,
+                self._args.topic,
                 value.encode(),
                 key=None if key is None else key.encode(),
                 timestamp_ms=create_time,
@@ -176,7 +177,7 @@ class VerifiableProducer:
     def _print_failure(self, key: str | None, value: str, error: BaseException) -> None:
         print_event(
             "producer_send_error",
-            topic=self._wish.topic,
+            topic=self._args.topic,
             key=key,
             value=value,
             exception=type(error).__name__,
@@ -184,9 +185,9 @@ class VerifiableProducer:
         )
 
 
-def key_of(wish: Wish, number: int) -> str | None:
-    return None if wish.repeating_keys is None else str(number % wish.repeating_keys)
+def key_of(args: Args, number: int) -> str | None:
+    return None if args.repeating_keys is None else str(number % args.repeating_keys)
 
 
-def value_of(wish: Wish, number: int) -> str:
-    return str(number) if wish.value_prefix is None else f"{wish.value_prefix}.{number}"
+def value_of(args: Args, number: int) -> str:
+    return str(number) if args.value_prefix is None else f"{args.value_prefix}.{number}"

@@ -1,5 +1,5 @@
-"""`pybroker zookeeper-server-start`: Kafka's zookeeper-server-start, with the ZooKeeper server that
-the embedded one is, too."""
+"""`pybroker zookeeper-server-start`: Kafka's zookeeper-server-start. It runs the same ZooKeeper
+server as the embedded one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def command(config: str) -> None:
     It is the server inside PySpark's jars. KAFKA_HEAP_OPTS may hold flags for its JVM.
     """
     if not Path(config).is_file():
-        raise Failure(f"{config} is no file; give a zookeeper.properties")
+        raise Failure(f"{config} is not a file; pass a zookeeper.properties")
     descriptor, logging = tempfile.mkstemp(prefix="zookeeper-", suffix=".log4j2.properties")
     os.write(descriptor, _LOGGING.encode())
     os.close(descriptor)

@@ -1,5 +1,5 @@
-"""`pybroker zookeeper-shell`: Kafka's zookeeper-shell, that is ZooKeeper's own shell. One command
-from the command line, or many from a terminal or a pipe."""
+"""`pybroker zookeeper-shell`: Kafka's zookeeper-shell, which is ZooKeeper's own shell. It runs one
+command from the command line, or many from a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -48,12 +48,10 @@ OWN_COMMANDS: Final = {
 _WORD: Final = re.compile(r"\s*([^\"']\S*|\"[^\"]*\"|'[^']*')\s*")
 _TRY_S: Final = 5.0
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """The command line: where to, how long to wait, and the command, if there is one."""
+class Args:
+    """The parsed command line. Without a `command` the shell is interactive."""
 
     server: str
     timeout_ms: int
@@ -68,29 +66,30 @@ class Wish:
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="HOST:PORT[/CHROOT] [COMMAND]")
 def command(words: tuple[str, ...]) -> int:
-    """Look at the nodes of a ZooKeeper ensemble and change them.
+    """Read and change the nodes of a ZooKeeper ensemble.
 
-    With a COMMAND (ls, get, stat, set, create, delete, deleteall, sync, getAcl, setAcl, ...) this
-    one is done; without, commands are read from the terminal or a pipe, and `help` lists them.
+    With COMMAND (ls, get, stat, set, create, delete, deleteall, sync, getAcl, setAcl, ...) the
+    shell runs this command and ends. Without COMMAND it reads commands from the terminal or a pipe;
+    `help` lists them.
 
-    HOST:PORT may be followed by -timeout MS (default 30000) and -r (read only).
+    -timeout MS (default 30000) and -r (read only) may follow HOST:PORT.
 
     \b
     Example: pybroker zookeeper-shell 127.0.0.1:2181 ls /brokers/ids
     """
-    wish = parse_wish(words)
-    click.echo(f"Connecting to {wish.server}")
-    shell = Shell(wish)
+    args = parse_args(words)
+    click.echo(f"Connecting to {args.server}")
+    shell = Shell(args)
     try:
-        if wish.command:
-            return shell.perform(list(wish.command))
+        if args.command:
+            return shell.perform(list(args.command))
         return shell.converse()
     finally:
         shell.close()
 
 
-def parse_wish(words: Sequence[str]) -> Wish:
-    """Raises click.UsageError."""
+def parse_args(words: Sequence[str]) -> Args:
+    """Parse the command line. Raises click.UsageError."""
     rest = list(words)
     if rest[:1] == ["-server"]:
         del rest[0]
@@ -109,12 +108,12 @@ def parse_wish(words: Sequence[str]) -> Wish:
             raise click.UsageError("-zk-tls-config-file: TLS to ZooKeeper is not supported")
         else:
             raise click.UsageError(f"No such option: {option}")
-    return Wish(server, timeout_ms, read_only, tuple(rest))
+    return Args(server, timeout_ms, read_only, tuple(rest))
 
 
 class TimedSession:
-    """kazoo's methods, each of which gives up after `limit_s` seconds, where kazoo's own wait for
-    a lost connection as long as it takes."""
+    """kazoo's methods with a timeout of `limit_s` seconds. Without it, kazoo waits for a lost
+    connection without limit."""
 
     def __init__(self, client: Session, limit_s: float) -> None:
         self.client = client
@@ -126,19 +125,19 @@ class TimedSession:
 
 
 class Shell:
-    """A session and a history. Owns the session's threads; `close()` ends them."""
+    """The shell: a session and a history. It owns the session's threads; `close()` ends them."""
 
-    def __init__(self, wish: Wish) -> None:
-        self._wish = wish
-        self._server = wish.server
+    def __init__(self, args: Args) -> None:
+        self._args = args
+        self._server = args.server
         self._session: TimedSession | None = None
         self._history: list[str] = []
         self._print_watches = True
         self._closed = False
 
     def converse(self) -> int:
-        """Commands from standard input until it ends or one says quit; the exit code of the
-        last."""
+        """Run commands from standard input until its end or `quit`. Return the exit code of the
+        last command."""
         on_terminal = sys.stdin.isatty()
         click.echo("Welcome to ZooKeeper!")
         click.echo(f"JLine support is {'enabled' if on_terminal else 'disabled'}")
@@ -155,7 +154,7 @@ class Shell:
         return code
 
     def perform(self, words: list[str]) -> int:
-        """Do one command; the exit code. Failures are told on standard error."""
+        """Run one command. Return the exit code. Failures are printed on standard error."""
         path = words[-1]
         try:
             name = words[0]
@@ -177,7 +176,7 @@ class Shell:
             click.echo(meaning_of(error, path), err=True)
             return EXIT_FAILED
         except kazoo.handlers.threading.KazooTimeoutError:
-            limit_s = self._wish.timeout_ms / 1_000
+            limit_s = self._args.timeout_ms / 1_000
             click.echo(f"no answer for {path} from {self._server} in {limit_s:g} s", err=True)
             return EXIT_FAILED
 
@@ -219,7 +218,7 @@ class Shell:
             raise ShellError("No redoing redos")
         self._history[-1] = self._history[number]
         self.perform(again)
-        return 0  # whatever came of it, as in ZooKeeper's shell
+        return 0  # also after a failure, as in ZooKeeper's shell
 
     def _lines(self, on_terminal: bool) -> Iterator[str]:
         if not on_terminal:
@@ -234,17 +233,17 @@ class Shell:
                 return
 
     def _connect(self) -> None:
-        """Raises Failure if no server answers within the time."""
+        """Open a session. Raises Failure if no server answers within the timeout."""
         parsed = parse_connect_string(self._server)
         self._closed = False
-        limit_s = self._wish.timeout_ms / 1_000
+        limit_s = self._args.timeout_ms / 1_000
         self._check_reachable(parsed.hosts, limit_s)
         session = kazoo.client.KazooClient(
-            self._server, timeout=limit_s, read_only=self._wish.read_only, logger=_quiet()
+            self._server, timeout=limit_s, read_only=self._args.read_only, logger=_quiet()
         )
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # kazoo's on a chroot; ours is below
+                warnings.simplefilter("ignore", UserWarning)  # kazoo's on a missing chroot
                 session.start(timeout=limit_s)
             timed = TimedSession(session, limit_s)
             if parsed.chroot and timed.exists("/") is None:
@@ -256,14 +255,14 @@ class Shell:
         except kazoo.handlers.threading.KazooTimeoutError:
             session.close()
             raise Failure(
-                f"no ZooKeeper answered at {self._server} within {limit_s:g} s; something listens"
+                f"no ZooKeeper answered at {self._server} within {limit_s:g} s; a process listens"
                 " there, is it a ZooKeeper server?"
             ) from None
         self._session = timed
         self.announce("None", "null")
 
     def _check_reachable(self, hosts: Sequence[tuple[str, int]], limit_s: float) -> None:
-        """Asks each server once, so that a wrong address is told at once. Raises Failure."""
+        """Connect to each server once, so that a wrong address fails at once. Raises Failure."""
         reasons = []
         for address in hosts:
             try:
@@ -291,7 +290,7 @@ class Shell:
 
 
 def split_words(line: str) -> list[str]:
-    """The words of a command; quotes of either kind keep blanks together."""
+    """Split a command into words. Spaces within single or double quotes do not separate."""
     found = _WORD.findall(line.strip())
     return [
         word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'" else word
@@ -300,14 +299,14 @@ def split_words(line: str) -> list[str]:
 
 
 def usage() -> str:
-    """All commands, as Kafka's shell lists them."""
+    """Return the list of all commands, as Kafka's shell prints it."""
     rows = {name: row.usage for name, row in COMMANDS.items()} | OWN_COMMANDS
     lines = [f"\t{name} {rows[name]}" for name in sorted(rows)]
     return "\n".join(["ZooKeeper -server host:port cmd args", *lines])
 
 
 def _quiet() -> logging.Logger:
-    """For kazoo, which tells on its own what we tell in one line."""
+    """Return a logger for kazoo that drops its messages: the shell prints one line instead."""
     logger = logging.getLogger(f"{__name__}.kazoo")
     if not logging.getLogger().isEnabledFor(logging.DEBUG):
         logger.setLevel(logging.CRITICAL)

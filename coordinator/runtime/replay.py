@@ -1,9 +1,9 @@
 """Loading a shard: every record of the log goes to the coordinator's `replay`, in order.
 
 A damaged batch is left out, with a warning, only if no other replica may have its records; the
-other batches of the partition stay usable. If another replica may have them, the broker is about
-to hand over the partition (`health/damaged_replicas.py`), and meanwhile the shard must not answer as if
-the damaged batch had never existed.
+other batches of the partition stay usable. If another replica may have them, the broker is about to
+hand over the partition (`health/damaged_replicas.py`), and meanwhile the shard must not answer as
+if the damaged batch had never existed.
 """
 
 from __future__ import annotations

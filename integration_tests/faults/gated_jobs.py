@@ -31,7 +31,7 @@ from unit_tests.patience import PATIENCE_S
 PARTITIONS: Final = 3
 COUNT: Final = 600
 PYTHON_KILLED: Final = (
-    "a Python process of Spark has ended unexpectedly (was it killed, is there memory for it?); "
+    "a Python process of Spark has ended unexpectedly (was it killed, or out of memory?); "
     "nothing was committed"
 )
 JOB: Final = """

@@ -1,6 +1,6 @@
-"""Helpers that users' own tests may use too: `Cluster`, and the stand-ins behind our ports.
+"""Helpers for tests, also for users' own: `Cluster`, and stand-ins for the ports.
 
-`Cluster` is loaded when it is asked for: pytest loads this package with every run of whoever has
+`Cluster` is imported at its first use: pytest imports this package in every run on a machine with
 pybroker installed.
 """
 

@@ -1,12 +1,12 @@
-"""A real cluster for tests: broker processes on free ports of 127.0.0.1, and one ZooKeeper of their
-own, which no broker's death takes along.
+"""A real cluster for tests: broker processes on free ports of 127.0.0.1, and a ZooKeeper process
+that survives the death of any broker.
 
     with Cluster(3) as cluster:
         ...  # any Kafka client, at cluster.bootstrap
         cluster.kill(cluster.leader("orders", 0))
 
-Everything blocks, has a deadline, and fails with the brokers' last lines. All processes end with
-the test run, however that ends. `cluster_links.py` is what happens to links.
+Every call blocks and has a deadline; its error shows the brokers' last log lines. All processes end
+with the test run, even if that is killed. `cluster_links.py` cuts and delays links.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ STOP_SECONDS_MAX: Final = 30.0
 class Cluster:
     """Brokers 1 to `brokers`. Nothing runs before `start` (or `with`).
 
-    `config` are options of every broker, over those that suit tests (short sessions, replication
-    factor min(3, brokers), no HTTP port). `zookeeper` (HOST:PORT/chroot) is used instead of one of
-    its own. `data` is kept; without it a temporary directory is made, and removed if nothing
-    failed. With `proxied` each link goes through a proxy of ours and can be `cut`. `places` puts
-    brokers elsewhere than on 127.0.0.1. `environment` are variables of the brokers.
+    `config` holds options of every broker; they override defaults for tests (short sessions,
+    replication factor min(3, brokers), no HTTP port). `zookeeper` (HOST:PORT/chroot) replaces the
+    cluster's own ZooKeeper. The directory `data` is kept. Without it, a temporary directory is
+    used, and removed unless a test failed. With `proxied`, each link goes through a proxy and can
+    be `cut`. `places` puts brokers elsewhere than on 127.0.0.1. `environment` holds environment
+    variables of the brokers.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Cluster:
             error.add_note(f"data and logs of the cluster are kept in {self.data}")
         self.close(keep=error is not None)
 
-    # what there is
+    # facts
 
     @property
     def ids(self) -> list[int]:
@@ -110,7 +111,7 @@ class Cluster:
 
     @property
     def running(self) -> list[int]:
-        """The ids of those whose process runs (a paused one does)."""
+        """The ids of the brokers whose process runs, including paused ones."""
         return [each.id for each in self._brokers.values() if each.is_running]
 
     @property
@@ -120,7 +121,7 @@ class Cluster:
 
     @property
     def zookeeper(self) -> str:
-        """A value for zookeeper.connect, past all proxies."""
+        """The value of zookeeper.connect that bypasses all proxies."""
         if self._given_zookeeper is not None:
             return self._given_zookeeper
         if self._embedded is None:
@@ -129,39 +130,39 @@ class Cluster:
 
     @property
     def data(self) -> Path:
-        """Where everything is kept: `broker-ID`, `broker-ID.log`, `zookeeper`."""
+        """The directory of `broker-ID`, `broker-ID.log` and `zookeeper`."""
         if self._data is None:
             raise ClusterError("the cluster was not started")
         return self._data
 
     def address(self, broker: int) -> str:
-        """HOST:PORT of one broker, for clients."""
+        """Return HOST:PORT of one broker, for clients."""
         return self._broker(broker).bootstrap
 
     def pid(self, broker: int) -> int:
-        """The process of a broker that runs."""
+        """Return the process id of a running broker."""
         child = self._broker(broker).child
         if child is None or child.poll() is not None:
             raise ClusterError(f"broker {broker} does not run")
         return child.pid
 
     def log_dir(self, broker: int) -> Path:
-        """The directory of a broker's partitions."""
+        """Return the log directory of a broker."""
         return self._broker(broker).data
 
     def log_text(self, broker: int) -> str:
-        """What all runs of a broker have printed."""
+        """Return the output of all processes of a broker."""
         return self._broker(broker).log_text()
 
     def last_lines(self) -> str:
-        """The last lines of every broker, for messages."""
+        """Return the last lines of every broker, for messages."""
         return "\n".join(process.last_lines() for process in self._brokers.values())
 
     # life
 
     def start(self) -> None:
-        """Start ZooKeeper and all brokers that do not run; returns when each broker serves and
-        knows all. A start that fails leaves nothing running, and keeps the data."""
+        """Start ZooKeeper and all brokers that do not run. Return when each broker serves and knows
+        all others. A failed start leaves no process running, and keeps the data."""
         if self._thread is None:
             self._thread = LoopThread("pybroker-cluster")
         try:
@@ -173,12 +174,12 @@ class Cluster:
             raise
 
     def stop(self) -> None:
-        """Stop all brokers in order, each after it has handed its leaderships over, and ZooKeeper
-        last. `start` continues with the same data."""
+        """Stop the brokers one after another by a controlled shutdown, and ZooKeeper last. `start`
+        continues with the same data."""
         self._loop.run(self._stop())
 
     def close(self, *, keep: bool = False) -> None:
-        """End everything at once. The temporary directory is removed, unless `keep`. Idempotent."""
+        """Kill all processes. Remove the temporary directory, unless `keep`. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             try:
@@ -190,15 +191,15 @@ class Cluster:
             self._data = None
 
     def kill(self, broker: int) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Send SIGKILL to a broker. Return when its process is gone."""
         self._loop.run(self._signal_and_wait(broker, signal.SIGKILL))
 
     def terminate(self, broker: int, *, seconds: float = STOP_SECONDS_MAX) -> int:
-        """SIGTERM, as an operator stops a broker; the exit code."""
+        """Send SIGTERM to a broker, as an operator does. Return its exit code."""
         return self._loop.run(self._signal_and_wait(broker, signal.SIGTERM, seconds))
 
     def pause(self, broker: int) -> None:
-        """SIGSTOP: its connections stay open, and it says nothing more."""
+        """Send SIGSTOP to a broker: its connections stay open, but it sends nothing."""
         process = self._broker(broker)
         process.signal(signal.SIGSTOP)
         process.is_paused = True
@@ -206,13 +207,13 @@ class Cluster:
             wait_until_stopped(process.child.pid)
 
     def resume(self, broker: int) -> None:
-        """SIGCONT."""
+        """Send SIGCONT to a broker."""
         self._broker(broker).signal(signal.SIGCONT)
         self._broker(broker).is_paused = False
 
     def restart(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
-        """Start a broker again (after SIGTERM if it runs), with further options from now on.
-        Returns when it serves and the others know it; raises ClusterError if it ends instead."""
+        """Start a broker again, after SIGTERM if it runs, with further options from now on. Return
+        when it serves and the others know it. Raises ClusterError if its process ends instead."""
         process = self._broker(broker)
         if process.is_running:
             self.terminate(broker)
@@ -221,8 +222,8 @@ class Cluster:
         self._loop.run(self._waits.ready(WAIT_SECONDS_MAX, launched=[process]))
 
     def mend(self) -> None:
-        """Let everything run again that was stopped, paused or cut off; returns when all serve, and
-        at once if nothing was amiss."""
+        """Start, resume and reconnect all brokers and ZooKeeper. Return when all brokers serve, at
+        once if nothing was wrong."""
         paused = [process for process in self._brokers.values() if process.is_paused]
         for process in paused:
             if process.is_running:
@@ -235,17 +236,17 @@ class Cluster:
             self.start()
 
     def pause_zookeeper(self) -> None:
-        """SIGSTOP of the cluster's own ZooKeeper."""
+        """Send SIGSTOP to the cluster's own ZooKeeper."""
         self._signal_zookeeper(signal.SIGSTOP)
         if self._embedded is not None and self._embedded.pid:
             wait_until_stopped(self._embedded.pid)
 
     def resume_zookeeper(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT to the cluster's own ZooKeeper."""
         self._signal_zookeeper(signal.SIGCONT)
 
     def kill_zookeeper(self) -> None:
-        """SIGKILL of the cluster's own ZooKeeper, which is started again after a second."""
+        """Send SIGKILL to the cluster's own ZooKeeper, which restarts after a second."""
         self._signal_zookeeper(signal.SIGKILL)
 
     # links
@@ -257,10 +258,10 @@ class Cluster:
         *,
         direction: str = "both",
     ) -> None:
-        """Let nothing pass any more, in silence, between a broker and others: `"zookeeper"`,
-        `"clients"` (those of the tests), or brokers by id; None: ZooKeeper and all brokers.
+        """Drop all packets between a broker and others: `"zookeeper"`, `"clients"` (those of the
+        tests), or brokers by id; None means ZooKeeper and all brokers. Connections stay open.
 
-        `direction` may also be "in" (what is sent to the broker is lost) or "out". Raises
+        `direction` "in" cuts only packets to the broker, "out" only packets from it. Raises
         ClusterError unless the cluster was made with `proxied=True`.
         """
         others: list[int | str]
@@ -271,49 +272,49 @@ class Cluster:
         self._loop.call(self._proxies().cut, broker, others, Side(direction))
 
     def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
-        """Make links slow: each piece of up to 64 KiB is held for so long, and for a random part of
-        `jitter` seconds more; order stays. All links, or those of brokers to `"zookeeper"`,
-        `"clients"` or (other) `"brokers"`. Only with `proxied=True`."""
+        """Delay links: each piece of up to 64 KiB is held for `seconds`, plus a random part of
+        `jitter` seconds; the order is kept. `to` limits the delay to the brokers' links to
+        `"zookeeper"`, `"clients"` or other `"brokers"`. Only with `proxied=True`."""
         self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:
-        """Break all connections of a broker, with whomever; new ones can be made at once. Only with
+        """Reset all connections of a broker; new ones are accepted at once. Only with
         `proxied=True`."""
         self._loop.call(self._proxies().reset, broker)
 
     def tap(self, broker: int, from_: str, make: Callable[[], Tap] | None) -> None:
-        """Show what passes between a broker and `"zookeeper"` or `"clients"` to taps.
+        """Pass the traffic between a broker and `"zookeeper"` or `"clients"` through taps.
 
-        The connections are broken, and `make()` gives a tap for each new one: a callable that is
-        given a `Direction` and the bytes about to be passed on, and answers whether they are;
-        otherwise the connection is broken. It runs in a thread of the cluster. None, or `heal`,
-        ends it. Only with `proxied=True`.
+        The existing connections are reset, and `make()` returns a tap for each new one. A tap is
+        called with a `Direction` and the bytes to pass on. It returns whether to pass them; if not,
+        the connection is reset. It runs in a thread of the cluster. None, or `heal`, ends it. Only
+        with `proxied=True`.
         """
         self._loop.call(self._proxies().tap, broker, from_, make)
 
     def heal(self) -> None:
-        """End all cuts, delays and taps; what was held is delivered."""
+        """End all cuts, delays and taps. Held data is delivered."""
         if self._links is not None:
             self._loop.call(self._links.heal)
 
-    # questions
+    # queries
 
     def wait_until_ready(self, *, seconds: float = WAIT_SECONDS_MAX) -> None:
-        """Returns when every broker that runs (and is neither paused nor cut off) serves, and knows
-        all of them."""
+        """Return when every running broker, unless paused or cut off, serves and knows the
+        others."""
         self._loop.run(self._waits.ready(seconds))
 
     def wait_until_in_sync(
         self, topic: str | None = None, *, seconds: float = WAIT_SECONDS_MAX
     ) -> None:
-        """Returns when all partitions (of a topic, or of all) have a leader and all their replicas
-        in sync, in ZooKeeper and in what every reachable broker tells clients."""
+        """Return when all partitions (of one topic, or of all topics) have a leader and all
+        replicas in sync, both in ZooKeeper and in the Metadata of every reachable broker."""
         self._loop.run(self._waits.in_sync(topic, seconds))
 
     def controller(
         self, *, other_than: int | None = None, seconds: float = WAIT_SECONDS_MAX
     ) -> int:
-        """The broker that is the controller, as soon as it is one that runs, and not that one."""
+        """Wait until a running broker other than `other_than` is the controller. Return its id."""
         return self._loop.run(self._waits.controller(other_than, seconds))
 
     def leader(
@@ -324,13 +325,14 @@ class Cluster:
         other_than: int | None = None,
         seconds: float = WAIT_SECONDS_MAX,
     ) -> int:
-        """The leader of a partition, as soon as it is a broker that runs, and not that one."""
+        """Wait until a running broker other than `other_than` leads the partition. Return its
+        id."""
         return self._loop.run(
             self._waits.leader(TopicPartition(topic, partition), other_than, seconds)
         )
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
-        """Leader, epochs and ISR as ZooKeeper holds them now; None if there is no such
+        """Return leader, epochs and ISR as stored in ZooKeeper; None if there is no such
         partition."""
         return self._loop.run(self._waits.view.state(TopicPartition(topic, partition)))
 
@@ -352,11 +354,11 @@ class Cluster:
 
     def _proxies(self) -> Links:
         if self._links is None:
-            raise ClusterError("links can be harmed in Cluster(proxied=True) only")
+            raise ClusterError("faults of links need Cluster(proxied=True)")
         return self._links
 
     def _reachable(self) -> list[BrokerProcess]:
-        """Those of whom answers can be expected."""
+        """Return the brokers that should answer."""
         cut_off: Collection[int] = self._links.cut_off if self._links is not None else ()
         return [
             each
@@ -443,7 +445,7 @@ class Cluster:
         process = self._broker(broker)
         process.signal(number)
         if process.is_paused:
-            if number != signal.SIGKILL:  # which ends it at once, so that nobody hears the other
+            if number != signal.SIGKILL:  # SIGKILL also ends a stopped process
                 process.signal(signal.SIGCONT)
             process.is_paused = False
         return await process.wait(seconds)
@@ -452,7 +454,7 @@ class Cluster:
         if self._embedded is None:
             raise ClusterError("the cluster has no ZooKeeper of its own")
         pid = self._embedded.pid
-        if not pid:  # to a signal that would mean all processes of the test
+        if not pid:  # os.kill(0) would signal all processes of the test
             raise ClusterError("the cluster's ZooKeeper does not run at the moment")
         with suppress(ProcessLookupError):
             os.kill(pid, number)

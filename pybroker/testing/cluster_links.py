@@ -1,8 +1,8 @@
-"""The links of a test's cluster as relays that can be cut: each broker's to ZooKeeper, and what
-comes to each broker from clients and from every other broker.
+"""The links of a test's cluster as relays that can be cut: from each broker to ZooKeeper, and to
+each broker from clients and from every other broker.
 
-Who connects to a broker is known by whose process owns the other end of the connection. Runs in one
-event loop.
+A relay learns which broker connects by the process that owns the other end of the connection. All
+of it runs in one event loop.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pybroker.testing.sockets import owner_of_port
 
 
 class Side(Enum):
-    """What a cut takes, seen from the broker that it is about."""
+    """The cut directions, seen from the broker that is cut off."""
 
     BOTH = "both"
     IN = "in"
     OUT = "out"
 
     def of_target(self) -> frozenset[Direction]:
-        """The directions of a relay in front of this broker."""
+        """Return the directions for a relay in front of this broker."""
         return _DIRECTIONS[self]
 
     def of_caller(self) -> frozenset[Direction]:
-        """The directions of a relay in front of somebody else, to whom this broker connects."""
+        """Return the directions for a relay in front of a peer to which this broker connects."""
         return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
 
 
@@ -41,7 +41,7 @@ _SEEN_FROM_THE_OTHER = {Side.BOTH: Side.BOTH, Side.IN: Side.OUT, Side.OUT: Side.
 
 
 def _anybody(port: int) -> str:
-    """No rule is about one client only."""
+    """Return the same name for all clients: no rule concerns one client only."""
     return ANYBODY
 
 
@@ -52,7 +52,7 @@ class Links:
         self._brokers = brokers
         self._chroot = zookeeper.chroot
         self._relays: dict[tuple[int, str], Relay] = {}
-        """(broker, its listener) -> what is in front of it."""
+        """(broker, its listener) -> the relay in front of it."""
         self._zookeeper: dict[int, list[Relay]] = {
             broker: [Relay(host) for host in zookeeper.hosts] for broker in brokers
         }
@@ -64,25 +64,25 @@ class Links:
                     who=self._name_of if name == BROKERS else _anybody,
                 )
         self.cut_off: Collection[int] = frozenset()
-        """Brokers about which a cut was made."""
+        """The brokers that were cut off."""
 
     async def start(self) -> None:
-        """Raises OSError if a port was taken meanwhile."""
+        """Start all relays. Raises OSError if a port was taken meanwhile."""
         for relay in self._all():
             await relay.start()
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close all relays. Idempotent."""
         for relay in self._all():
             await relay.close()
 
     def zookeeper_of(self, broker: int) -> str:
-        """A broker's way to ZooKeeper."""
+        """Return a broker's value of zookeeper.connect."""
         hosts = ",".join(f"127.0.0.1:{relay.port}" for relay in self._zookeeper[broker])
         return hosts + self._chroot
 
     def cut(self, broker: int, others: Iterable[int | str], side: Side) -> None:
-        """Cut a broker from each of these. Raises ClusterError for one that there is not."""
+        """Cut a broker off from each of `others`. Raises ClusterError for an unknown one."""
         self._known(broker)
         for other in others:
             if other == "zookeeper":
@@ -97,8 +97,8 @@ class Links:
         self.cut_off = frozenset({*self.cut_off, broker})
 
     def delay(self, seconds: float, jitter: float, to: str | None) -> None:
-        """Hold every piece on every link for so long, and for a random part of `jitter` more; or
-        only on links `to` those. Raises ClusterError for a kind that there is not."""
+        """Hold every piece on every link, or only on links of the kind `to`, for `seconds` plus a
+        random part of `jitter`. Raises ClusterError for an unknown kind."""
         kinds = {
             None: self._all(),
             "zookeeper": [relay for each in self._zookeeper.values() for relay in each],
@@ -119,7 +119,7 @@ class Links:
             relay.reset(ANYBODY if other == broker else str(broker))
 
     def tap(self, broker: int, other: str, make: Callable[[], Tap] | None) -> None:
-        """Have what passes between a broker and `"zookeeper"` or `"clients"` seen by taps."""
+        """Pass the traffic between a broker and `"zookeeper"` or `"clients"` through taps."""
         self._known(broker)
         if other == "zookeeper":
             for relay in self._zookeeper[broker]:

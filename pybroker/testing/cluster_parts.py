@@ -1,6 +1,6 @@
-"""What a test's cluster consists of: broker processes, and what each of them is told.
+"""The parts of a test's cluster: broker processes and their options.
 
-Values and processes only; `cluster.py` decides what is done with them.
+This module holds values and processes only; `cluster.py` decides what happens to them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ BROKERS: Final = "BROKERS"
 OWN_OPTIONS: Final = frozenset(
     {"broker.id", "listeners", "advertised.listeners", "log.dir", "log.dirs", "zookeeper.connect"}
 )
-"""What the cluster sets itself."""
+"""The options that the cluster sets itself."""
 _LAST_LINES: Final = 30
 
 
 class ClusterError(Exception):
-    """Something did not come about in time, or cannot; the message shows the last lines of the
-    brokers concerned."""
+    """A condition did not hold in time, or a call is impossible. The message shows the last lines
+    of the brokers concerned."""
 
 
 def default_config(brokers: int) -> dict[str, str]:
-    """Options of a cluster for tests: faults are noticed in seconds, nothing is large, no port is
-    bound that was not asked for."""
+    """Return options for a cluster in tests: brokers notice faults in seconds, internal topics are
+    small, no additional port is bound."""
     return {
         **small_cluster_properties(brokers),
         "pybroker.http.listener": "",
@@ -49,22 +49,22 @@ def default_config(brokers: int) -> dict[str, str]:
 
 
 def option_text(value: object) -> str:
-    """The text of an option's value, as in a properties file."""
+    """Return an option's value as text, as in a properties file."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass
 class BrokerProcess:
-    """One broker of the cluster: what stays over its runs, and the run."""
+    """One broker of the cluster: its data, ports and options, and its present process."""
 
     id: int
     data: Path
     log_file: Path
     place: Place
     ports: Mapping[str, int]
-    """Listener -> where it is bound; clients' is PLAINTEXT or CLIENTS."""
+    """Listener -> bound port. The listener for clients is PLAINTEXT or CLIENTS."""
     advertised: Mapping[str, int]
-    """Listener -> the port that others are told."""
+    """Listener -> advertised port."""
     properties: dict[str, str] = field(default_factory=dict)
     child: subprocess.Popen[bytes] | None = None
     is_paused: bool = False
@@ -75,7 +75,7 @@ class BrokerProcess:
 
     @property
     def client_port(self) -> int:
-        """Where it is bound for clients."""
+        """The bound port for clients."""
         return next(iter(self.ports.values()))
 
     @property
@@ -83,7 +83,7 @@ class BrokerProcess:
         return f"{self.place.host}:{next(iter(self.advertised.values()))}"
 
     def listener_properties(self) -> dict[str, str]:
-        """The options that say where it listens."""
+        """Return the options of the listeners."""
         host = self.place.host
         found = {
             "listeners": _listeners(host, self.ports),
@@ -95,11 +95,11 @@ class BrokerProcess:
         return found
 
     def launch(self, zookeeper: str, environment: Mapping[str, str]) -> None:
-        """Start the process; nothing is waited for. Raises ClusterError if it runs already."""
+        """Start the process, and return at once. Raises ClusterError if it runs already."""
         if self.is_running:
             raise ClusterError(f"broker {self.id} runs already")
         options = {
-            "zookeeper.connect": zookeeper,  # a broker may be told of other members of the ensemble
+            "zookeeper.connect": zookeeper,  # `properties` may name other members of the ensemble
             **self.properties,
             **self.listener_properties(),
             "broker.id": str(self.id),
@@ -121,13 +121,14 @@ class BrokerProcess:
         self.is_paused = False
 
     def signal(self, number: signal.Signals) -> None:
-        """Raises ClusterError if it does not run."""
+        """Send a signal to the process. Raises ClusterError if it does not run."""
         if self.child is None or self.child.poll() is not None:
             raise ClusterError(f"broker {self.id} does not run\n{self.last_lines()}")
         self.child.send_signal(number)
 
     async def wait(self, seconds: float) -> int:
-        """The exit code, once it has ended. Raises ClusterError after `seconds`."""
+        """Wait for the end of the process. Return the exit code. Raises ClusterError after
+        `seconds`."""
         assert self.child is not None
         try:
             async with asyncio.timeout(seconds):
@@ -138,11 +139,11 @@ class BrokerProcess:
             ) from None
 
     def log_text(self) -> str:
-        """What all runs have printed."""
+        """Return the output of all processes of this broker."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def last_lines(self) -> str:
-        """The end of that, for messages."""
+        """Return the last lines of the output, for messages."""
         lines = self.log_text().splitlines()[-_LAST_LINES:]
         return "\n".join([f"--- broker {self.id}, the last lines of {self.log_file}", *lines])
 
@@ -157,5 +158,5 @@ def _placed(place: Place, command: Sequence[str]) -> list[str]:
     program, *rest = place.prefix
     found = shutil.which(program)
     if found is None:
-        raise ClusterError(f"{program} is missing, with which brokers are put into their place")
+        raise ClusterError(f"{program} is missing; it starts brokers in their place")
     return [found, *rest, *command]

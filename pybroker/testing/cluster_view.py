@@ -1,7 +1,7 @@
-"""What a test may ask of a cluster: whom brokers know, who leads, who is in sync.
+"""Queries to a test's cluster: the brokers' metadata, leaders and in-sync replicas.
 
-The brokers are asked as clients ask them; the truth about leaders and replicas is in ZooKeeper.
-Runs in one event loop.
+Brokers are asked by Metadata requests. The state of leaders and replicas is read from ZooKeeper.
+All of it runs in one event loop.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _CONNECT_S: Final = 10.0
 _CLIENT_ID: Final = "pybroker-testing"
 
 UNREACHABLE: Final = (CoordError, StartupError)
-"""What the methods of `ZooKeeperView` raise while ZooKeeper does not answer."""
+"""The exceptions of `ZooKeeperView` while ZooKeeper does not answer."""
 
 
 async def metadata(host: str, port: int, topic: str | None = None) -> MetadataResponse | None:
-    """What a broker says of a topic (None: of all), None if it does not answer."""
+    """Return a broker's Metadata of a topic (None: of all topics); None if it does not answer."""
     topics = None if topic is None else [MetadataRequestTopic(name=topic)]
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
     try:
@@ -47,7 +47,7 @@ async def metadata(host: str, port: int, topic: str | None = None) -> MetadataRe
 
 
 def lagging(answer: MetadataResponse) -> list[str]:
-    """The partitions of an answer without a leader or with a replica out of sync."""
+    """Return the partitions of an answer that have no leader or a replica out of sync."""
     found = []
     for topic in answer.topics:
         if topic.error_code:
@@ -59,27 +59,27 @@ def lagging(answer: MetadataResponse) -> list[str]:
 
 
 class ZooKeeperView:
-    """A session of the test's own; opened when it is first needed."""
+    """A ZooKeeper session of the test, opened at its first use."""
 
     def __init__(self, connect: Callable[[], str]) -> None:
         self._connect = connect
         self._coord: KazooCoord | None = None
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close the session. Idempotent."""
         coord, self._coord = self._coord, None
         if coord is not None:
             await coord.close()
 
     async def controller(self) -> int | None:
-        """The broker that /controller names. Raises UNREACHABLE."""
+        """Return the broker that /controller names. Raises UNREACHABLE."""
         coord = await self._session()
         with suppress(NoNode, MalformedNode):
             return decode_controller(CONTROLLER, (await coord.get(CONTROLLER))[0])
         return None
 
     async def state(self, key: TopicPartition) -> PartitionState | None:
-        """Leader, epochs and ISR of a partition as they are stored. Raises UNREACHABLE."""
+        """Return the stored leader, epochs and ISR of a partition. Raises UNREACHABLE."""
         coord = await self._session()
         path = partition_state(key)
         with suppress(NoNode, MalformedNode):
@@ -87,8 +87,8 @@ class ZooKeeperView:
         return None
 
     async def lagging(self, topic: str | None) -> list[str]:
-        """The partitions (of one topic, or of all) without a leader or with a replica out of sync.
-        Raises UNREACHABLE."""
+        """Return the partitions, of one topic or of all, that have no leader or a replica out of
+        sync. Raises UNREACHABLE."""
         coord = await self._session()
         names = await read_topic_names(coord) if topic is None else {topic}
         topics, _ = await read_topics(coord, names)

@@ -1,5 +1,5 @@
-"""What a test waits for in a cluster, each with a deadline, and with the brokers' last lines if it
-does not come. Runs in one event loop."""
+"""Waits for conditions of a cluster. Each has a deadline, and its error shows the brokers' last
+lines. All of it runs in one event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMED_MAX: Final = 10
 
 
 class Waits:
-    """`reachable` gives those brokers of whom answers can be expected."""
+    """Waits for conditions. `reachable` returns the brokers that should answer."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class Waits:
         self.view = ZooKeeperView(zookeeper)
 
     async def ready(self, seconds: float, *, launched: Sequence[BrokerProcess] = ()) -> None:
-        """Every reachable broker serves and knows all reachable ones. Raises ClusterError as soon
-        as one of these has ended, or one of those just launched, which may be before this call."""
+        """Wait until every reachable broker serves and knows all reachable ones. Raises
+        ClusterError as soon as the process of one of them, or of one in `launched`, has ended."""
         expected = self._reachable()
         wanted = {process.id for process in expected}
 
@@ -50,7 +50,8 @@ class Waits:
         await self._until(missing, seconds)
 
     async def in_sync(self, topic: str | None, seconds: float) -> None:
-        """All partitions have a leader and all replicas in sync, also as reachable brokers tell."""
+        """Wait until all partitions have a leader and all replicas in sync, in ZooKeeper and in the
+        Metadata of all reachable brokers."""
 
         async def missing() -> str:
             stored = await self.view.lagging(topic)
@@ -68,7 +69,7 @@ class Waits:
         await self._until(missing, seconds)
 
     async def controller(self, other_than: int | None, seconds: float) -> int:
-        """The controller, once it is a broker that runs, and not that one."""
+        """Wait until a running broker other than `other_than` is the controller. Return its id."""
 
         async def named() -> int | None:
             return await self.view.controller()
@@ -76,7 +77,8 @@ class Waits:
         return await self._running(named, "the controller", other_than, seconds)
 
     async def leader(self, key: TopicPartition, other_than: int | None, seconds: float) -> int:
-        """The leader of a partition, once it is a broker that runs, and not that one."""
+        """Wait until a running broker other than `other_than` leads the partition. Return its
+        id."""
 
         async def named() -> int | None:
             state = await self.view.state(key)
@@ -105,7 +107,7 @@ class Waits:
         return found[0]
 
     async def _until(self, missing: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """Wait until `missing()` names nothing any more. Raises ClusterError with what it named."""
+        """Wait until `missing()` returns an empty text. Raises ClusterError with its last text."""
         text = "an answer"
         try:
             async with asyncio.timeout(seconds):

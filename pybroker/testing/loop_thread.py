@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, so that blocking code (a test) can use asynchronous parts.
+"""An event loop in a thread of its own, so that blocking code (a test) can use asynchronous code.
 
-The thread lives until `close`: child processes that die with the thread that started them may be
-started in it, whoever asks for them.
+The thread lives until `close`. Child processes that die with the thread that started them can
+therefore be started in it, from any calling thread.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class LoopThread:
         return self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine gives; work that may hang has a deadline of its own. It is cancelled
-        when the waiting is interrupted (Ctrl-C, a test's own time limit)."""
+        """Run a coroutine in the loop and return its result. The coroutine is cancelled if the wait
+        is interrupted (Ctrl-C, a test's time limit)."""
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return running.result()
@@ -42,7 +42,7 @@ class LoopThread:
             raise
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What a function gives that may only be called in the loop."""
+        """Call a function in the loop and return its result."""
 
         async def called() -> T:
             return function(*args, **kwargs)
@@ -50,7 +50,7 @@ class LoopThread:
         return self.run(called())
 
     def close(self) -> None:
-        """Cancel what still runs, end the thread. Idempotent."""
+        """Cancel all tasks and end the thread. Idempotent."""
         if self.closed:
             return
         self.run(_cancel_others())

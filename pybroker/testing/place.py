@@ -1,4 +1,4 @@
-"""Where a process of a test runs, if not simply on 127.0.0.1: a network namespace, another user."""
+"""The place of a test's process, if not simply 127.0.0.1: a network namespace, another user."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`prefix` are the words that run a command there, as `ip netns exec NAME`; they have to become
-    that command (exec), or signals would not reach it."""
+    """A place. `prefix` holds the words that run a command there, such as `ip netns exec NAME`.
+    They must exec the command, or signals would not reach it.
+    """
 
     host: str = "127.0.0.1"
-    """The address under which others reach it."""
+    """The address at which other processes reach it."""
     prefix: Sequence[str] = ()

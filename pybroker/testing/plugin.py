@@ -1,8 +1,8 @@
 """The pytest plugin that comes with pybroker: real brokers as fixtures.
 
-`pybroker_cluster` is one cluster of three for the whole run, whole again before each next test;
-`pybroker_cluster_factory` makes clusters for one test. pytest loads this module in every run of
-everybody who has pybroker, so nothing of ours is imported before a fixture is used.
+`pybroker_cluster` is one cluster of three brokers for the whole run; it is repaired after each
+test. `pybroker_cluster_factory` makes clusters for one test. pytest imports this module in every
+run on a machine with pybroker, so other modules are imported only when a fixture is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ClusterFactory(Protocol):
 
 @pytest.fixture(scope="session")
 def pybroker_cluster_options() -> Mapping[str, Any]:
-    """The arguments of the shared cluster; to be overridden in a conftest.py."""
+    """The arguments of the shared cluster. A conftest.py may override this fixture."""
     return {}
 
 
@@ -41,8 +41,8 @@ def pybroker_cluster(
     pybroker_cluster_options: Mapping[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A running cluster of three brokers that all tests share. After a test that used it, brokers
-    that it stopped run again, and links that it cut are healed."""
+    """A running cluster of three brokers, shared by all tests. After each test, stopped brokers are
+    started and cut links are healed."""
     options = {"data": tmp_path_factory.mktemp("pybroker-cluster"), **pybroker_cluster_options}
     cluster = _new_cluster(options)
     request.session.stash[_shared] = cluster
@@ -57,7 +57,7 @@ def pybroker_cluster(
 def pybroker_cluster_factory(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[ClusterFactory]:
-    """A function that starts a cluster of the test's own."""
+    """A function that starts a cluster for one test."""
     made: list[Cluster] = []
     request.node.stash[_own] = made
 
@@ -88,7 +88,7 @@ def pytest_runtest_makereport(
 def pytest_runtest_teardown(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, None, None]:
-    """What a test did to the shared cluster is no concern of the next one."""
+    """Repair the shared cluster after a test, before the next test begins."""
     try:
         return (yield)
     finally:

@@ -1,5 +1,5 @@
 """A TCP proxy for blocking tests: a port of 127.0.0.1 in front of another one, with a link that can
-fail. `relay.py` says what each failure is like."""
+fail. `relay.py` describes the failures."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["ANYBODY", "BOTH", "Direction", "Tap", "TcpProxy"]
 
 
 class TcpProxy:
-    """Runs from its creation until `close`. It has a thread of its own; a fault holds for what
-    happens after the call returns. Raises OSError if the port is taken."""
+    """A proxy that runs from its creation until `close`, in a thread of its own. A fault is in
+    effect when its call returns. Raises OSError if the port is taken."""
 
     def __init__(self, target: tuple[str, int], *, port: int = 0) -> None:
         self._loop = LoopThread("tcp-proxy")
@@ -38,23 +38,24 @@ class TcpProxy:
         self.close()
 
     def cut(self, directions: frozenset[Direction] = BOTH) -> None:
-        """Silence; `{Direction.TO_TARGET}` leaves a link that is half open."""
+        """Pass nothing on, without closing connections. `{Direction.TO_TARGET}` cuts only one
+        direction."""
         self._loop.call(self._relay.cut, ANYBODY, directions)
 
     def refuse(self) -> None:
-        """Break the connections and refuse new ones."""
+        """Reset the connections and refuse new ones."""
         self._loop.call(self._relay.refuse)
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Slow the link down, by a random part of `jitter` seconds more for each piece."""
+        """Delay each piece by `seconds` plus a random part of `jitter` seconds."""
         self._loop.call(self._relay.delay, seconds, jitter)
 
     def reset(self) -> None:
-        """Break the connections that there are."""
+        """Reset the existing connections."""
         self._loop.call(self._relay.reset)
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
-        """Break the connections that there are, and show what passes on new ones to taps."""
+        """Reset the existing connections, and pass the traffic of new ones through taps."""
         self._loop.call(self._relay.tap, make)
 
     def heal(self) -> None:
@@ -62,7 +63,7 @@ class TcpProxy:
         self._loop.call(self._relay.heal)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the proxy. Idempotent."""
         if not self._loop.closed:
             self._loop.run(self._relay.close())
             self._loop.close()

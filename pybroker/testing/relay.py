@@ -1,11 +1,11 @@
-"""A TCP relay whose link can fail: go silent in one direction or both, refuse, break, be slow and
-uneven, end where a tap says so, heal.
+"""A TCP relay whose link can fail: it can drop everything in one direction or both, refuse or reset
+connections, delay data unevenly, reset a connection at a tap's request, and heal.
 
-Silence is that of a cable that was pulled: nothing passes, nobody is told, and after healing TCP
-delivers what was sent meanwhile, as it would by sending it again. The one difference: a new
-connection to a silent relay is accepted (by our kernel) and then hears nothing.
+A cut is like an unplugged cable: no data passes, no side gets an error, and after healing TCP
+delivers the data sent meanwhile. There is one difference: the kernel accepts a new connection to a
+relay that is cut, and the connection then receives nothing.
 
-Runs in one event loop and knows no protocol. `proxy.py` is the same for blocking code.
+The relay runs in one event loop and knows no protocol. `proxy.py` is the same for blocking code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class Direction(Enum):
-    """Where bytes go."""
+    """The direction of bytes."""
 
     TO_TARGET = "to the target"
     FROM_TARGET = "from the target"
@@ -39,26 +39,26 @@ class Direction(Enum):
 BOTH: Final = frozenset(Direction)
 
 Tap = Callable[[Direction, bytes], bool]
-"""Sees every piece of one connection before it is passed on; False: the connection is broken
-instead."""
+"""Is called with every piece of one connection before it is passed on. If it returns False, the
+connection is reset instead."""
 
 
 @dataclass(eq=False, slots=True)
 class _Connection:
     port: int
-    """The peer's."""
+    """The peer's port."""
     writers: tuple[asyncio.StreamWriter, ...]
     tap: Tap | None = None
     peer: str | None = None
-    """None until a rule about a peer asks for it."""
+    """The peer's name; None until a rule about a peer needs it."""
 
     def close(self) -> None:
-        """End it; what was written still arrives."""
+        """Close the connection; written data still arrives."""
         for writer in self.writers:
             writer.close()
 
     def reset(self) -> None:
-        """End it in a way that both sides notice at once."""
+        """Reset the connection, so that both sides notice at once."""
         for writer in self.writers:
             opened = writer.get_extra_info("socket")
             if opened is not None and not writer.transport.is_closing():
@@ -68,11 +68,12 @@ class _Connection:
 
 
 class Relay:
-    """Listens between `start` and `close` and passes everything on to the target.
+    """Listens between `start` and `close` and passes all data on to the target.
 
-    `who` names the peer of an accepted connection by its port; rules may be for one peer only. It
-    may take long, as the kernel lists the connections of the whole machine: it is asked once a
-    connection, and only where there is a rule about a peer.
+    `who` returns the name of the peer of an accepted connection, given its port, so that a rule can
+    concern one peer only. The call may be slow, because the kernel lists all connections of the
+    machine. It is called at most once for each connection, and only if there is a rule about a
+    peer.
     """
 
     def __init__(
@@ -97,49 +98,49 @@ class Relay:
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        """`port` is known afterwards. Raises OSError if the port is taken."""
+        """Listen; `port` is set afterwards. Raises OSError if the port is taken."""
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close the listener and all connections. Idempotent."""
         if self._server is not None:
             self._server.close()
         await cancel_and_wait(*self._tasks)
 
-    # what happens to the link
+    # faults of the link
 
     def cut(self, peer: str = ANYBODY, directions: frozenset[Direction] = BOTH) -> None:
-        """Let nothing pass any more, in silence."""
+        """Pass nothing on, without closing connections."""
         for direction in directions:
             self._silent[direction].add(peer)
 
     def refuse(self, peer: str = ANYBODY) -> None:
-        """Break the connections, and every new one at once."""
+        """Reset the connections, and every new one at once."""
         self._refused.add(peer)
         for connection in self._connections:
             if self._concerns(self._refused, connection):
                 connection.reset()
 
     def reset(self, peer: str = ANYBODY) -> None:
-        """Break the connections that there are; new ones may come."""
+        """Reset the existing connections; new ones are accepted."""
         for connection in list(self._connections):
             if self._concerns({peer}, connection):
                 connection.reset()
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Hold every piece of up to 64 KiB for so long before it is passed on, and for a random
-        part of `jitter` seconds more. Pieces of one connection stay in order."""
+        """Hold every piece of up to 64 KiB for `seconds` plus a random part of `jitter` seconds.
+        Pieces of one connection stay in order."""
         self._delay_s, self._jitter_s = seconds, jitter
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
-        """Break the connections that there are; each new one has a tap of its own from its first
-        byte on."""
+        """Reset the existing connections. Each new one has a tap of its own from its first byte
+        on."""
         self._make_tap = make
         self.reset()
 
     def heal(self, peer: str = ANYBODY) -> None:
-        """End what was done to this peer, or everything."""
+        """End the faults of this peer, or all faults."""
         if peer == ANYBODY:
             for silent in self._silent.values():
                 silent.clear()
@@ -158,7 +159,7 @@ class Relay:
     # private
 
     def _concerns(self, peers: Collection[str], connection: _Connection) -> bool:
-        """Whether a rule about these peers holds for the connection."""
+        """Return whether a rule about these peers applies to the connection."""
         if not peers or ANYBODY in peers:
             return bool(peers)
         if connection.peer is None:
@@ -174,7 +175,7 @@ class Relay:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        _, port = writer.get_extra_info("peername") or ("", 0)  # None: it has gone already
+        _, port = writer.get_extra_info("peername") or ("", 0)  # None: the peer is gone already
         connection = _Connection(port, (writer,))
         self._connections.add(connection)
         ended_well = False
@@ -193,7 +194,7 @@ class Relay:
             )
             ended_well = True
         except (OSError, TimeoutError):
-            pass  # the target does not listen: our side of it is reset below
+            pass  # the target does not listen: the peer's connection is reset below
         except asyncio.CancelledError:
             pass  # by `close`; asyncio's own callback would print it as an error
         finally:
@@ -207,7 +208,7 @@ class Relay:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Pass on until one side ends; its end passes only where bytes would."""
+        """Pass data on until one side ends. The end of data is held by a cut, too."""
         while True:
             broken = False
             data = b""
@@ -231,5 +232,5 @@ class Relay:
                 writer.write(data)
                 await writer.drain()
             except (OSError, RuntimeError):
-                # Its reader tells of the broken side, as soon as that direction is open.
+                # The reader of the broken side reports it, as soon as that direction is open.
                 return

@@ -1,4 +1,4 @@
-"""Ports for servers of a test, and whose the other end of a connection is (on Linux)."""
+"""Free ports for servers of a test, and the owner of a connection's other end (on Linux)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LOCAL, _INODE = 1, 9
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports of 127.0.0.1 that nobody listens on, below those that the system
-    gives to outgoing connections: a server that is away for a while finds its port free again."""
+    """Return `count` different ports of 127.0.0.1 without a listener. They are below the range for
+    outgoing connections, so that the port of a stopped server stays free."""
     found: list[int] = []
     for port in _candidates():
         if len(found) == count:
@@ -32,7 +32,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_row(count: int, host: str = "127.0.0.1") -> int:
-    """The first of `count` such ports of `host` that follow each other."""
+    """Return the first of `count` consecutive free ports of `host`."""
     for first in _candidates():
         with suppress(OSError), ExitStack() as stack:
             for port in range(first, first + count):
@@ -49,7 +49,7 @@ def _candidates() -> list[int]:
 
 
 def owner_of_port(port: int, pids: Iterable[int]) -> int | None:
-    """Which of these processes has a TCP connection from that local port."""
+    """Return which of these processes has a TCP connection from that local port, None if none."""
     inodes = {
         columns[_INODE]
         for columns in map(str.split, _CONNECTIONS.read_text().splitlines()[1:])

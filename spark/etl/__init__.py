@@ -1,7 +1,7 @@
-"""Jobs: what topics hold, transformed into tables, exactly once.
+"""Jobs: records of topics are transformed into tables, exactly once.
 
-Whoever reads what a job has written uses `read_output` and `read_dead_letters`, or without Spark
-`output_files`; PySpark is loaded with them, not with this package.
+A program reads the output of a job with `read_output` and `read_dead_letters`, or without Spark
+with `output_files`. PySpark is imported with these functions, not with this package.
 """
 
 import importlib

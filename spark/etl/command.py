@@ -1,5 +1,5 @@
-"""What `pybroker etl` does with a job file, command by command: prints, and gives exit codes. The
-words of the command line are parsed elsewhere.
+"""The commands of `pybroker etl`: run a job, print its state, remove leftover files.
+`pybroker.tools.etl` parses the command line.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-"""What a job may set otherwise."""
+"""Options of Spark that hold unless the job sets them."""
 QUIET: Final = "OFF"
-"""Spark's own log of a failure repeats ours in pages; --debug shows it."""
+"""The level of Spark's log. Spark repeats our message of a failure on many pages; --debug shows
+them."""
 
 
 @dataclass(frozen=True)
-class RunWishes:
-    """What was asked for beside the job file."""
+class RunArgs:
+    """The parsed command line, without the job file."""
 
     once: bool = False
     until: str | None = None
@@ -55,14 +56,14 @@ class RunWishes:
     debug: bool = False
 
 
-def run(path: str, wishes: RunWishes, out: TextIO | None = None) -> None:
-    """Runs a job. Raises PybrokerError with what went wrong; the report is written then, too."""
-    if wishes.report is not None:
-        report.check_path(wishes.report)
+def run(path: str, args: RunArgs, out: TextIO | None = None) -> None:
+    """Run a job. Raises PybrokerError. The report is written in every case."""
+    if args.report is not None:
+        report.check_path(args.report)
     results: list[RunResult] = []
     error: str | None = None
     try:
-        _run(Job.from_file(path), wishes, results, out)
+        _run(Job.from_file(path), args, results, out)
     except PybrokerError as failure:
         error = str(failure)
         raise
@@ -76,44 +77,44 @@ def run(path: str, wishes: RunWishes, out: TextIO | None = None) -> None:
         error = type(mistake).__name__
         raise
     finally:
-        if wishes.report is not None:
-            report.write(wishes.report, results, error)
-        if wishes.json:
+        if args.report is not None:
+            report.write(args.report, results, error)
+        if args.json:
             print(json.dumps(report.document(results, error)), file=out)
 
 
-def _run(job: Job, wishes: RunWishes, results: list[RunResult], out: TextIO | None) -> None:
-    until_ms = _until(wishes.until)
+def _run(job: Job, args: RunArgs, results: list[RunResult], out: TextIO | None) -> None:
+    until_ms = _until(args.until)
 
     def show(result: RunResult) -> None:
         results.append(result)
-        if not wishes.json:
+        if not args.json:
             print(result, file=out, flush=True)
 
-    if wishes.dry_run:
+    if args.dry_run:
         found = job.dry_run(until_ms)
         show(found)
-        if not wishes.json:
+        if not args.json:
             for line in _ranges(found):
                 print(line, file=out)
         return
-    if wishes.new_plan:
+    if args.new_plan:
         job.drop_plan()
-    if wishes.replay is not None:
-        job.committed(wishes.replay)
+    if args.replay is not None:
+        job.committed(args.replay)
     else:
         found = job.dry_run(until_ms)
         if found.state == "nothing-new":  # known without starting Spark
             show(found)
             return
-    progress = Silent() if wishes.json else for_stream(sys.stderr)
+    progress = Silent() if args.json else for_stream(sys.stderr)
     job = replace(job, progress=progress)
     try:
-        spark = _spark(job, wishes.debug)
+        spark = _spark(job, args.debug)
         with _leaving_in_good_order():
-            if wishes.replay is not None:
-                show(job.replay(spark, wishes.replay))
-            elif wishes.once:
+            if args.replay is not None:
+                show(job.replay(spark, args.replay))
+            elif args.once:
                 show(job.run_once(spark, until_ms))
             else:
                 for result in job.run(spark, until_ms):
@@ -123,15 +124,16 @@ def _run(job: Job, wishes: RunWishes, results: list[RunResult], out: TextIO | No
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came. A KeyboardInterrupt, because for that alone Py4J gives up the connection on
-    which it waits; after any other exception the next call would be given the answer to this one,
-    when the job that was to end has ended by itself."""
+    """The process received SIGTERM. The class is a KeyboardInterrupt, because only for that does
+    Py4J drop the connection on which it waits. After another exception, the next call would receive
+    the late answer to the interrupted call."""
 
 
 @contextmanager
 def _leaving_in_good_order() -> Iterator[None]:
-    """A run that is told to end cancels its work and removes its attempt. PySpark's own handler
-    of Ctrl-C asks Java by the connection that is in use, and prints how that fails."""
+    """Make SIGINT and SIGTERM raise an exception, so that a run cancels its work and removes its
+    attempt. PySpark's own handler of Ctrl-C calls Java on the connection that is in use, and prints
+    the failure of that call."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -151,12 +153,12 @@ def _leave(number: int, _: object) -> NoReturn:
 
 def _told(interruption: KeyboardInterrupt) -> str:
     name = "SIGTERM" if isinstance(interruption, Terminated) else "SIGINT"
-    return f"ended by {name}: what was not committed is read again by the next run"
+    return f"ended by {name}: the next run reads again what was not committed"
 
 
 def _quieten() -> None:
-    """What Python's side of Spark prints beside our line: a stack for each interrupted call, the
-    place in the user's program of each wrong column, which our line names, and what it thinks of
+    """Silence the messages that PySpark prints in addition to our line: a stack trace for each
+    interrupted call, the place of each wrong column in the user's program, warnings about
     pandas."""
     logging.getLogger().addFilter(_is_not_of_py4j)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -170,7 +172,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) -> None:
-    """Prints what is committed, planned and being written, and what is new in the topics. Raises
+    """Print committed and planned runs, unfinished attempts, and the number of new records. Raises
     PybrokerError."""
     job = Job.from_file(path)
     store = job.store
@@ -195,8 +197,8 @@ def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) ->
 def gc(
     path: str, *, older_than_s: float, superseded: bool, dry_run: bool, out: TextIO | None = None
 ) -> None:
-    """Removes what crashes left behind, and with `superseded` what replays did. Raises
-    PybrokerError."""
+    """Remove the files of attempts that crashed, and with `superseded` results that a replay has
+    replaced. Raises PybrokerError."""
     job = Job.from_file(path)
     job.store.check(job.file.owner)
     kinds = {Kind.ORPHAN, Kind.SUPERSEDED} if superseded else {Kind.ORPHAN}
@@ -237,7 +239,7 @@ def _until(text: str | None) -> int | None:
     try:
         return timestamp_ms(text)
     except ValueError:
-        raise report.WrongWish(
+        raise report.InvalidArgument(
             f"--until: expected a time such as 2026-01-31T12:00:00Z or milliseconds since 1970, "
             f"found {text!r}"
         ) from None
@@ -264,7 +266,7 @@ def _writer(job: Job, name: AttemptName) -> dict[str, Any]:
 
 
 def _news(job: Job) -> dict[str, Any]:
-    """What is new, or why that is not known."""
+    """Return the number of new offsets, or the reason why it is not known."""
     try:
         source = replace(job.file.source, max_bytes_per_run=None)
         snapshot = proposal.propose(replace(job.file, source=source), job.store.last_commit())

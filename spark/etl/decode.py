@@ -1,10 +1,11 @@
-"""Bytes become columns; what cannot be decoded gets a reason instead. Pure: frames in, frames out.
+"""Decodes keys and values into columns. A record that cannot be decoded gets a reason instead. This
+module maps frames to frames and does no I/O.
 
-A frame of records (the columns of Spark's Kafka source) becomes one whose `key` and `value` have
-their types, and which has two more columns: ERROR, null where all is well, and RAW, which holds the
-bytes of the records that have an error.
+The input is a frame with the columns of Spark's Kafka source. In the result, `key` and `value` have
+their types, and there are two more columns: ERROR, null if the record was decoded, and RAW, the
+bytes of a record with an error.
 
-A value of null (a tombstone) and a key of null are no errors.
+A null value (a tombstone) and a null key are no errors.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ _STRICT: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false
 
 
 def can_fail(decode: Decode) -> bool:
-    """Whether there may be records that cannot be decoded."""
+    """Return whether a record may fail to be decoded."""
     return decode.key.format != "raw" or decode.value.format != "raw"
 
 
 def parse_schema(part: Part, where: str) -> StructType | None:
-    """The schema of JSON; needs a session of Spark. Raises ConfigError."""
+    """Return the schema of a JSON part, None without one. Needs a Spark session. Raises
+    ConfigError."""
     if part.schema is None:
         return None
     try:
@@ -50,7 +52,7 @@ def parse_schema(part: Part, where: str) -> StructType | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of Spark's says, without the plans and traces below it."""
+    """Return the first line of an error of Spark, without the plans and traces below it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
@@ -58,10 +60,10 @@ def first_line(error: BaseException) -> str:
 def decoded(
     frame: DataFrame, decode: Decode, key: StructType | None, value: StructType | None
 ) -> DataFrame:
-    """The frame with typed `key` and `value`, ERROR and RAW."""
+    """Return the frame with typed `key` and `value`, ERROR and RAW."""
     key_column, key_error = _part("key", decode.key, key)
     value_column, value_error = _part("value", decode.value, value)
-    # Two steps: what the errors look at is computed once.
+    # Two steps, so that the columns on which the errors depend are computed once.
     parsed = frame.withColumns({"pybroker_key": key_column, "pybroker_value": value_column})
     error = F.coalesce(key_error, value_error)
     raw = F.when(F.col(ERROR).isNotNull(), F.struct("key", "value"))
@@ -75,12 +77,12 @@ def decoded(
 
 
 def good(frame: DataFrame) -> DataFrame:
-    """The records that were decoded, as the transform sees them."""
+    """Return the decoded records, in the form that the transform receives."""
     return frame.where(F.col(ERROR).isNull()).drop(ERROR, RAW)
 
 
 def bad(frame: DataFrame) -> DataFrame:
-    """The dead letters: where the record stands, its bytes, and the reason."""
+    """Return the dead letters: the place of each record, its bytes, and the reason."""
     columns = ["topic", "partition", "offset", "timestamp", f"{RAW}.key", f"{RAW}.value"]
     if "headers" in frame.columns:
         columns.append("headers")
@@ -92,7 +94,8 @@ def _without_corrupt(column: Column, schema: StructType | None) -> Column:
 
 
 def _part(name: str, part: Part, schema: StructType | None) -> tuple[Column, Column]:
-    """The decoded column of `key` or `value`, and why it could not be decoded."""
+    """Return the decoded column of `key` or `value`, and the column with the reason of a
+    failure."""
     raw = F.col(name)
     if part.format == "raw":
         return raw, F.lit(None).cast("string")
@@ -105,15 +108,16 @@ def _part(name: str, part: Part, schema: StructType | None) -> tuple[Column, Col
 
 
 def _with_corrupt(schema: StructType) -> StructType:
-    """The schema with room for the texts that do not fit it; nullable, as Spark reads it anyhow."""
+    """Return the schema with a column for texts that do not fit it. All fields are nullable, as
+    Spark reads them in any case."""
     return StructType([*schema.toNullable().fields, StructField(_CORRUPT, StringType())])
 
 
 def _json_error(name: str, text: Column, part: Part, schema: StructType) -> Column:
     parsed = F.col(f"pybroker_{name}")
     keys = F.json_object_keys(text)
-    # Spark reads the first document of a text and ignores what follows it; behind a bracket and
-    # before another element it does not.
+    # Spark reads the first document of a text and ignores the rest. Within an array, it does not
+    # ignore the rest.
     whole = F.json_array_length(F.concat(F.lit("["), text, F.lit(",0]"))) == 2
     known = F.array(*(F.lit(field.name) for field in schema.fields))
     checks = [
@@ -144,7 +148,8 @@ def _json_error(name: str, text: Column, part: Part, schema: StructType) -> Colu
 def _wrong_fields(
     name: str, text: Column, keys: Column, parsed: Column, schema: StructType
 ) -> Column:
-    """Which fields are not of their types: those that are in the text, and null in the result."""
+    """Return the names of the fields with a wrong type: fields that the text has and that are null
+    in the result."""
     wrong = F.array_compact(
         F.array(
             *(
@@ -160,15 +165,13 @@ def _wrong_fields(
     )
     return F.concat(
         F.lit(f"{name}: not of the type in the schema: "),
-        F.when(F.size(wrong) > 0, F.array_join(wrong, ", ")).otherwise(
-            F.lit("a field inside of another")
-        ),
+        F.when(F.size(wrong) > 0, F.array_join(wrong, ", ")).otherwise(F.lit("a nested field")),
     )
 
 
 def _required(parent: Column, schema: StructType, above: str) -> Iterator[tuple[str, Column]]:
-    """Each field that may not be null, and when it is though its parent is there. What stands in
-    arrays and maps is not looked at."""
+    """Yield each field that must not be null, with the condition that it is null although its
+    parent is not. Fields in arrays and maps are not checked."""
     for field in schema.fields:
         path, column = f"{above}{field.name}", parent[field.name]
         if not field.nullable:

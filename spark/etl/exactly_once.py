@@ -1,15 +1,15 @@
-"""Plan, attempt, commit: how a run gives its result exactly once. Knows no Spark and no broker; it
-is given who proposes what to read and who writes.
+"""Plan, attempt, commit: a run gives its result exactly once. This module imports neither Spark nor
+a client; callbacks propose the ranges to read and write the files.
 
-1. The plan says which offsets are read. It is put if absent, so that a repeated run, and a second
-   runner at the same time, read the same. An empty plan is never stored: it would stand in the way
-   of its number for ever.
-2. An attempt writes into folders of its own. Nobody overwrites anything.
-3. Its files are synced, and the commit that names them is put if absent. Offsets and output become
-   visible in this one step. Whoever comes second removes what he has written.
+1. The plan holds the offsets to read. It is stored only if there is none yet, so that a repeated
+   run, and a second runner at the same time, read the same offsets. An empty plan is never stored:
+   it would block its run number for ever.
+2. An attempt writes into folders of its own. No file is ever overwritten.
+3. The files are synced, and the commit that names them is stored only if there is none yet. Offsets
+   and output become visible in this one step. A runner whose commit comes second removes its files.
 
-The commit holds the offsets, and the next plan begins where they end. So a plan is a promise to
-whoever repeats the run, never the truth about what was read.
+The commit holds the offsets that were read, and the next plan begins at their end. A plan only
+makes a repeated run read the same offsets; it does not say what was read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pybroker.spark.etl.manifest import (
 )
 from pybroker.spark.etl.store import Store, make_folders, new_claim
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 Lost = tuple[str, int, int, int]
 
@@ -44,7 +44,7 @@ class Places:
 
     output: Path
     dead_letters: str = layout.DEAD_LETTERS
-    """Relative to the output, or absolute; as the manifests name it."""
+    """The folder of dead letters, relative to the output or absolute, as in the manifests."""
 
     @property
     def dead_letters_root(self) -> Path:
@@ -59,7 +59,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Written:
-    """What an attempt says of its result, beside the files themselves."""
+    """The result of an attempt, apart from its files."""
 
     schema: Json
     rows_read: int | None
@@ -73,14 +73,14 @@ class Written:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: the commit that counts, and whether it was ours."""
+    """The commit of a run. `won` is False if another runner committed it."""
 
     commit: Commit
     won: bool
 
 
 class Clock(Protocol):
-    """Tells the time."""
+    """The wall clock and the monotonic clock."""
 
     def wall_ms(self) -> int: ...
 
@@ -88,16 +88,16 @@ class Clock(Protocol):
 
 
 Propose = Callable[[Commit | None], Json | None]
-"""Given the last commit: the snapshot to read next, None if nothing is new."""
+"""The last commit -> the snapshot to read next, None if there are no new records."""
 Write = Callable[[Plan, AttemptName], Written]
-"""Writes what the plan reads into the folders of the attempt."""
+"""Reads the offsets of the plan and writes into the folders of the attempt."""
 CountRows = Callable[[Path], int]
-"""Rows of one file of the output, read from the file itself."""
+"""A file of the output -> its number of rows, read from the file itself."""
 
 
 @dataclass(frozen=True)
 class Runner:
-    """A job's runs in one output."""
+    """The runs of a job in one output."""
 
     store: Store
     owner: Owner
@@ -106,7 +106,7 @@ class Runner:
     count_rows: CountRows
 
     def next_plan(self, propose: Propose) -> Plan | None:
-        """What the next run reads; None if nothing is new."""
+        """Return the plan of the next run; None if there are no new records."""
         self.store.open(self.owner)
         last = self.store.last_commit()
         seq = last.seq + 1 if last else 0
@@ -121,12 +121,12 @@ class Runner:
         return self.store.put_plan(Plan(self.owner.job, seq, self.clock.wall_ms(), snapshot))
 
     def run(self, plan: Plan, write: Write) -> Outcome:
-        """Writes and commits what a plan reads."""
+        """Carry out a plan and commit the result."""
         return self._attempt(plan, CommitName(plan.seq, 0), write)
 
     def replay(self, seq: int, write: Write) -> Outcome:
-        """Makes a committed run again: same offsets, new result, which takes the place of the old
-        one in a single step."""
+        """Repeat a committed run: the same offsets, and a new result that replaces the old one in
+        one step."""
         self.store.open(self.owner)
         name = next((each for each in self.store.commit_names() if each.seq == seq), None)
         if name is None:
@@ -148,7 +148,7 @@ class Runner:
             except BaseException:
                 self.discard(attempt)
                 raise
-            # From here on the attempt may be part of the output, whatever goes wrong.
+            # From here on the attempt may be part of the output, even if an error follows.
             won = self.store.put_commit(commit)
             if not won:
                 self.discard(attempt)
@@ -156,13 +156,13 @@ class Runner:
         return Outcome(commit, won)
 
     def discard(self, attempt: AttemptName) -> None:
-        """Removes what an attempt has written that is not committed."""
+        """Remove the files of an attempt that is not committed."""
         try:
             for folder in (self.places.data(attempt), self.places.letters(attempt)):
                 self.store.files.remove_tree(folder)
             self.store.forget_attempt(attempt)
         except OSError as error:
-            _log.warning("attempt=%s could not be removed: %s", attempt.attempt, error)
+            log.warning("event=attempt-not-removed attempt=%s reason=%s", attempt.attempt, error)
 
     def _make_folders(self) -> None:
         make_folders(self.store.files, self.places.output / layout.DATA)
@@ -170,7 +170,7 @@ class Runner:
     def _sealed(
         self, plan: Plan, name: CommitName, attempt: AttemptName, written: Written, started: float
     ) -> Commit:
-        """The commit of what lies in the attempt's folders, after all of it was made to last."""
+        """Sync the files of the attempt, and return the commit that names them."""
         files = _seal(
             self.store.files, self.places.output, self.places.data(attempt), self.count_rows
         )
@@ -178,7 +178,7 @@ class Runner:
         if rows != written.rows:
             raise OutputError(
                 f"{self.places.data(attempt)}: tasks have written {written.rows} rows, and the "
-                f"files hold {rows}; the path has to be in a file system that all workers share"
+                f"files hold {rows}; the path must be in a file system that all workers share"
             )
         return Commit(
             job=self.owner.job,
@@ -210,7 +210,7 @@ class Runner:
         if rows != written.dead_letters:
             raise OutputError(
                 f"{self.places.letters(attempt)}: {written.dead_letters} dead letters were "
-                f"counted, and the files hold {rows}; the path has to be in a file system that all "
+                f"counted, and the files hold {rows}; the path must be in a file system that all "
                 "workers share"
             )
         return DeadLetters(
@@ -219,14 +219,14 @@ class Runner:
 
 
 def _seal(files: Files, root: Path, folder: Path, count_rows: CountRows) -> tuple[OutputFile, ...]:
-    """Makes all below `folder` last, and the names from `root` down to it; the data files with
-    paths relative to `root`."""
+    """Sync all files below `folder`, and the names from `root` down to it. Return the data files
+    with paths relative to `root`."""
     found: list[OutputFile] = []
     for path in sorted(folder.rglob("*")):
         if path.is_dir():
             files.sync_folder(path)
             continue
-        # Checksums, too: an empty one after a loss of power would make its file unreadable.
+        # Also the checksum files: one that is empty after a power loss makes its file unreadable.
         files.sync(path)
         if is_data(path.name):
             size = path.stat().st_size
@@ -241,5 +241,5 @@ def _seal(files: Files, root: Path, folder: Path, count_rows: CountRows) -> tupl
 
 
 def is_data(name: str) -> bool:
-    """Whether a file of this name holds rows; checksums and marks of Spark's do not."""
+    """Return whether a file of this name holds rows. Checksums and Spark's markers do not."""
     return not name.startswith((".", "_"))

@@ -1,8 +1,7 @@
-"""The file system under the output of a job: few calls, each of which may be the last one that a
-process makes. `store` builds its promises out of them, and its tests put a faulty twin in the place
-of this one.
+"""The file system under the output of a job, with few calls. A process may die after any of them.
+`store` builds its guarantees on these calls, and its tests replace them by a faulty implementation.
 
-A path has to be in a file system of this machine or mounted by it, which knows hard links.
+A path must be in a local or mounted file system that supports hard links.
 """
 
 from __future__ import annotations
@@ -18,43 +17,42 @@ from pybroker.errors import PybrokerError
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 _OTHERS_AT_IT: Final = frozenset({errno.ENOENT, errno.ENOTEMPTY})
 _REMOVALS_MAX: Final = 20
-"""Tasks that were cancelled tidy up, or write, for a moment yet."""
+"""The most tries to remove a folder: cancelled tasks still write or remove files for a moment."""
 
 
 class OutputError(PybrokerError):
-    """The output of a job cannot be read or written. The message names the path and says what was
-    expected there."""
+    """The output of a job cannot be read or written. The message names the path and the expected
+    content."""
 
 
 class Files(Protocol):
-    """What the store asks of a file system. Errors of the system are OSErrors."""
+    """The calls of a file system that the store needs. Errors of the system are OSErrors."""
 
     def make_folder(self, path: Path) -> None:
-        """Creates one folder, whose parent exists; nothing happens if it exists already."""
+        """Create one folder, whose parent exists. Do nothing if it exists already."""
 
     def create(self, path: Path, content: bytes) -> None:
-        """Creates a file that did not exist. Neither content nor name outlive a loss of power
-        yet."""
+        """Create a file that does not exist. Neither content nor name survive a power loss yet."""
 
     def sync(self, path: Path) -> None:
-        """From here on the content of a file outlives a loss of power."""
+        """Make the content of a file survive a power loss."""
 
     def sync_folder(self, path: Path) -> None:
-        """From here on the names in a folder outlive a loss of power."""
+        """Make the names in a folder survive a power loss."""
 
     def link(self, source: Path, target: Path) -> None:
-        """Gives a file a second name. Raises FileExistsError if the name is taken."""
+        """Give a file a second name. Raises FileExistsError if the name is taken."""
 
     def remove(self, path: Path) -> None:
-        """Removes a file; nothing happens if there is none."""
+        """Remove a file. Do nothing if there is none."""
 
     def remove_tree(self, path: Path) -> None:
-        """Removes a folder with all that is in it; nothing happens if there is none."""
+        """Remove a folder with its content. Do nothing if there is none."""
 
     def read(self, path: Path) -> bytes: ...
 
     def names(self, path: Path) -> list[str]:
-        """What is in a folder, in order; nothing if there is no such folder."""
+        """Return the names in a folder, sorted; an empty list if there is no such folder."""
 
 
 class RealFiles:
@@ -77,7 +75,8 @@ class RealFiles:
         try:
             os.link(source, target)
         except FileExistsError:
-            # A server of NFS may have done it and lost the answer: the repeated call finds our own.
+            # An NFS server may have created the link and lost the answer: the repeated call then
+            # finds our own link.
             if not source.samefile(target):
                 raise
         except OSError as error:
@@ -85,7 +84,7 @@ class RealFiles:
                 raise
             raise OutputError(
                 f"{target.parent}: the file system refuses hard links ({error.strerror}); "
-                "a job's output needs a file system that knows them"
+                "a job's output needs a file system that supports them"
             ) from error
 
     def remove(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A job that runs: what topics hold, transformed and written as a table, exactly once."""
+"""A job: it reads records of topics, transforms them and writes a table, exactly once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from pybroker.spark.snapshot_model import Snapshot
 
 @dataclass(frozen=True)
 class Job:
-    """A job as its file describes it. Several processes may run it at once: each run is committed
-    by one of them."""
+    """A job with its file. Several processes may run it at once: exactly one of them commits each
+    run."""
 
     file: JobFile
     progress: Progress = field(default_factory=Silent)
@@ -37,7 +37,7 @@ class Job:
     def from_file(
         cls, path: str | os.PathLike[str], environment: Mapping[str, str] | None = None
     ) -> Job:
-        """Raises ConfigError with every fault of the file."""
+        """Load a job file. Raises ConfigError with every fault of the file."""
         return cls(job_file.load(path, environment))
 
     @property
@@ -59,13 +59,13 @@ class Job:
         )
 
     def run_once(self, spark: SparkSession, until_ms: int | None = None) -> RunResult:
-        """One run: what an earlier one planned and did not commit, else what is new.
+        """Make one run: carry out a plan that was not committed, or else read the new records.
 
         `until_ms`: read to the first record of this time (since 1970) or later, instead of to the
         end of the topics.
 
-        Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError; nothing is
-        committed then, and the next run goes on from where the last commit ended.
+        Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError. Nothing is
+        committed then, and the next run continues at the end of the last commit.
         """
         parts = prepare(self.file)
         self.progress.stage(f"{self.name}: plan")
@@ -80,7 +80,8 @@ class Job:
         return self._finished(run, lambda write: self.runner.run(plan, write), plan.snapshot)
 
     def run(self, spark: SparkSession, until_ms: int | None = None) -> Iterator[RunResult]:
-        """Runs until all that was there at the beginning is committed; at least one result."""
+        """Make runs until all records that exist at the beginning are committed. Yield at least one
+        result."""
         goal = self._goal(until_ms)
         while True:
             result = self.run_once(spark, until_ms)
@@ -89,9 +90,9 @@ class Job:
                 return
 
     def replay(self, spark: SparkSession, seq: int) -> RunResult:
-        """Makes a committed run again, with the job file of now: its result takes the place of the
-        old one in one step. Raises as `run_once` does, and OutputError where the topics do not hold
-        any more what the old result was made of, whatever the job says about loss."""
+        """Repeat a committed run with the present job file. The new result replaces the old one in
+        one step. Raises what `run_once` raises, and OutputError if records of the old result are no
+        longer in the topics, even with fail-on-data-loss: false."""
         parts = prepare(self.file)
         old = self.committed(seq)
         run = self._run(spark, parts, self._before(seq))
@@ -104,7 +105,7 @@ class Job:
         return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
 
     def _keep_rows(self, old: Commit, written: Written) -> None:
-        """Raises OutputError if more is lost now than when a run was committed."""
+        """Raise OutputError if more records are lost now than when the run was committed."""
         known = {(topic, number): end for topic, number, _, end in old.lost}
         gone = [
             f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"
@@ -113,27 +114,27 @@ class Job:
         ]
         if gone:
             raise OutputError(
-                f"run {old.seq} cannot be made again without losing rows that its result has: the "
-                f"topics do not hold {', '.join(gone)} any more; the old result stays"
+                f"run {old.seq} cannot be repeated without losing rows of its result: the topics "
+                f"no longer hold {', '.join(gone)}; the old result stays"
             )
         if old.tombstones != written.tombstones or old.rows_read is None:
             return  # nothing to compare with
         if written.rows_read is not None and written.rows_read < old.rows_read:
             raise OutputError(
-                f"run {old.seq} cannot be made again without losing rows that its result has: "
-                f"{old.rows_read} records were read then, {written.rows_read} are there now, "
-                "compaction has taken the others (see cleanup.policy); the old result stays"
+                f"run {old.seq} cannot be repeated without losing rows of its result: "
+                f"{old.rows_read} records were read then, {written.rows_read} exist now, "
+                "compaction removed the others (see cleanup.policy); the old result stays"
             )
 
     def committed(self, seq: int) -> Commit:
-        """What a run gave. Raises OutputError if it is not committed."""
+        """Return the commit of a run. Raises OutputError if it is not committed."""
         name = next((each for each in self.store.commit_names() if each.seq == seq), None)
         if name is None:
             raise OutputError(f"{self.store.output}: there is no committed run {seq} to replay")
         return self.store.commit(name)
 
     def dry_run(self, until_ms: int | None = None) -> RunResult:
-        """What the next run would read. Writes nothing and needs no Spark."""
+        """Return the ranges that the next run would read. Writes nothing and needs no Spark."""
         self.store.check(self.file.owner)
         last = self.store.last_commit()
         seq = last.seq + 1 if last is not None else 0
@@ -147,29 +148,29 @@ class Job:
         return RunResult(self.name, "planned", seq, snapshot=snapshot)
 
     def drop_plan(self) -> bool:
-        """Forgets what a run planned and did not commit, so that the next one plans anew; whether
-        there was something to forget."""
+        """Discard a plan that was not committed, so that the next run plans anew. Return whether
+        there was one."""
         last = self.store.last_commit()
         return self.store.drop_plan(last.seq + 1 if last is not None else 0)
 
     def _goal(self, until_ms: int | None) -> Snapshot | None:
-        """All that there is to read now, in however many runs."""
+        """Return the snapshot of all new records, without a limit for one run."""
         source = replace(self.file.source, max_bytes_per_run=None)
         return proposal.propose(
             replace(self.file, source=source), self.store.last_commit(), until_ms
         )
 
     def _check(self, plan: Plan) -> None:
-        """Raises OutputError for a plan that does not go on from the last commit, which can only be
-        if somebody has removed commits."""
+        """Raise OutputError for a plan that does not continue the last commit. This happens only if
+        commits were removed by hand."""
         last = self.store.last_commit()
         if last is None or plan.seq <= last.seq:
             return
         before, after = (proposal.snapshot_of(each.snapshot) for each in (last, plan))
         if after.parent != before.id:
             raise OutputError(
-                f"{self.store.output}: the plan of run {plan.seq} does not go on from run "
-                f"{last.seq}; forget it with --new-plan"
+                f"{self.store.output}: the plan of run {plan.seq} does not continue run "
+                f"{last.seq}; discard it with --new-plan"
             )
 
     def _proposed(self, last: Commit | None, until_ms: int | None) -> Json | None:
@@ -177,13 +178,13 @@ class Job:
         return None if snapshot is None else proposal.as_json(snapshot)
 
     def _before(self, seq: int) -> Commit | None:
-        """The newest commit of another run."""
+        """Return the newest commit of another run."""
         others = [name for name in self.store.commit_names() if name.seq != seq]
         return self.store.commit(others[-1]) if others else None
 
     @contextmanager
     def _writable(self) -> Iterator[None]:
-        """What the system refuses is said in one line."""
+        """Turn an OSError into a one-line OutputError."""
         try:
             yield
         except OSError as error:

@@ -1,5 +1,5 @@
-"""The YAML file of a job, checked before anything is done: every fault at once, each in one line
-with file, line, key and what was expected.
+"""Reads the YAML file of a job and checks it before the job starts. All faults are reported at
+once, each in one line with file, line, key and the expected value.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _JSON_OPTIONS: Final = (
     "primitivesAsString",
     "prefersDecimal",
 )
-"""Options of Spark's JSON reader that change how a text is understood, not what is done with the
-undecodable."""
+"""Options of Spark's JSON reader that change how a text is parsed. Options for texts that cannot be
+decoded are excluded."""
 _FIXED_KAFKA: Final = (
     "kafka.bootstrap.servers",
     "kafka.isolation.level",
@@ -82,10 +82,7 @@ COUNT_MAX: Final = 2**31 - 1
 
 
 def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> JobFile:
-    """The job that a file describes.
-
-    Raises ConfigError with every fault.
-    """
+    """Read a job file. Raises ConfigError with every fault."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -97,7 +94,8 @@ def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = N
 
 
 def from_text(text: str, file: Path, environment: Mapping[str, str] | None = None) -> JobFile:
-    """The job that a text describes; `file` is where it is said to stand. Raises ConfigError."""
+    """Parse the text of a job file. `file` is the path for messages and relative names. Raises
+    ConfigError."""
     tree = parse(text, os.environ if environment is None else environment)
     reader = _Reader(tree, file)
     job = reader.job() if () in tree.values else None
@@ -114,7 +112,8 @@ def _sentence(file: Path, fault: Fault) -> str:
 
 
 class _Reader:
-    """Takes the values of one file; faults are noted, and something harmless is given instead."""
+    """Reads the values of one file. It collects faults, and returns a harmless value in their
+    place."""
 
     def __init__(self, tree: Tree, file: Path) -> None:
         self._tree = tree
@@ -166,7 +165,7 @@ class _Reader:
         )
 
     def _kafka(self) -> dict[str, str]:
-        """Options of the client, `kafka.security.protocol` and the like, as Spark spells them."""
+        """Return the client's options, such as `kafka.security.protocol`, with Spark's names."""
         found = {}
         for key in self._children(("source",)):
             if not key.startswith("kafka."):
@@ -299,7 +298,7 @@ class _Reader:
         if letters is not None and (letters == sink.path or sink.path in letters.parents):
             self._fault(
                 ("dlq", "path"),
-                f"lies in sink.path; leave it away for {layout.DEAD_LETTERS}/ there",
+                f"lies in sink.path; leave it out to use {layout.DEAD_LETTERS}/ there",
             )
 
     # Values
@@ -314,8 +313,8 @@ class _Reader:
             self._fault(key, f"is missing; expected {expected}" if expected else "is missing")
 
     def _holds(self, key: Key) -> bool:
-        """Whether the value read for this key is sound: neither the key, nor a key above it, nor a
-        misspelling of it has a fault. Only sound values may lead to further faults."""
+        """Return whether the key, the keys above it and its misspellings have no fault. Only such a
+        value may lead to further faults."""
         faulty = {fault.key for fault in self._tree.faults} | self._misspelled
         return not any(key[:length] in faulty for length in range(len(key) + 1))
 
@@ -338,7 +337,7 @@ class _Reader:
                 close = difflib.get_close_matches(name, names, 1)
                 self._misspelled.update((*at, name) for name in close)
                 hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
-                self._fault((*at, name), f"is no key of a job; {hint}")
+                self._fault((*at, name), f"is not a key of a job; {hint}")
 
     def _text(self, at: Key, expected: str) -> str | None:
         value = self._tree.values.get(at)
@@ -412,7 +411,7 @@ class _Reader:
         return size
 
     def _strings(self, at: Key, names: Collection[str]) -> dict[str, str]:
-        """Keys with plain values, as Spark wants them."""
+        """Return keys with plain values as strings, as Spark expects them."""
         self._section(at)
         self._known(at, names)
         found = {}
@@ -425,7 +424,7 @@ class _Reader:
         return found
 
     def _list(self, at: Key, expected: str) -> list[str]:
-        """A list of texts; one text stands for a list of one."""
+        """Return a list of texts. A single text is a list of one."""
         value = self._tree.values.get(at)
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):

@@ -1,4 +1,4 @@
-"""What a job is, as frozen values; `job_file` reads them from YAML."""
+"""A job as frozen values. `job_file` reads them from YAML."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SchemaChange: TypeAlias = Literal["fail", "add-columns"]
 
 @dataclass(frozen=True)
 class Source:
-    """What a job reads. `max_bytes_per_run` and `max_bytes_per_partition` are bytes of the log."""
+    """The topics to read. `max_bytes_per_run` and `max_bytes_per_partition` are bytes of the
+    log."""
 
     bootstrap_servers: str
     topics: tuple[str, ...]
@@ -39,7 +40,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Part:
-    """How keys or values are decoded. `schema` is a DDL of Spark's, for JSON."""
+    """The decoding of keys or of values. `schema` is a Spark DDL, for JSON."""
 
     format: Format = "raw"
     schema: str | None = None
@@ -49,7 +50,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Decode:
-    """How records become columns, and what becomes of those that do not."""
+    """The decoding of records, and the treatment of records that cannot be decoded."""
 
     value: Part = Part()
     key: Part = Part()
@@ -58,8 +59,8 @@ class Decode:
 
 @dataclass(frozen=True)
 class Transform:
-    """SQL over the view `records`, or a function `module:name` of a DataFrame and a RunContext;
-    modules are looked for in `folder` first."""
+    """SQL over the view `records`, or a function `module:name` of a DataFrame and a RunContext.
+    The module is searched in `folder` first."""
 
     sql: str | None = None
     function: str | None = None
@@ -68,7 +69,7 @@ class Transform:
 
 @dataclass(frozen=True)
 class Sink:
-    """Where the table goes: Parquet files below `path`."""
+    """The output table: Parquet files below `path`."""
 
     path: Path
     partition_by: tuple[str, ...] = ()
@@ -79,7 +80,8 @@ class Sink:
 
 @dataclass(frozen=True)
 class DeadLetterSink:
-    """Where undecodable records go, and which part of a run they may be before it fails."""
+    """The output of records that cannot be decoded. A run fails if their share of its records
+    exceeds `max_ratio`."""
 
     max_ratio: float
     path: Path | None = None
@@ -87,7 +89,7 @@ class DeadLetterSink:
 
 @dataclass(frozen=True)
 class JobFile:
-    """A job; equal files give equal values."""
+    """A job file. Equal files give equal values."""
 
     name: str
     file: Path

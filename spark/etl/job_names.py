@@ -1,4 +1,4 @@
-"""What topics, columns and folders of a job may be called: names in, one sentence a fault out."""
+"""Checks of the names of topics, columns and folders in a job: one sentence for each fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def topic_faults(topics: Sequence[str]) -> Iterator[str]:
-    """Of the list of topics."""
+    """Yield the faults of a list of topics."""
     for topic in topics:
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
             yield f"{topic!r} cannot be the name of a topic"
@@ -25,17 +25,17 @@ def topic_faults(topics: Sequence[str]) -> Iterator[str]:
 
 
 def column_faults(columns: Sequence[str]) -> Iterator[str]:
-    """Of the columns by which a table is divided."""
+    """Yield the faults of the columns that partition a table."""
     for column in columns:
         if column.lower().startswith(layout.RESERVED_PREFIX):
-            yield f"{column}: names that begin with {layout.RESERVED_PREFIX} are ours"
+            yield f"{column}: names that begin with {layout.RESERVED_PREFIX} are reserved"
     yield from _twice(columns)
 
 
 def folder_fault(text: str) -> str | None:
-    """Of a path, without `file://`."""
+    """Return the fault of a path without `file://`, None if it has none."""
     if "://" in text or _SCHEME.match(text):
-        return f"{text} is not {FOLDER}; object stores and HDFS cannot be committed to yet"
+        return f"{text} is not {FOLDER}; object stores and HDFS are not supported yet"
     if not text.startswith("/"):
         return f"expected {FOLDER}, found {text!r}"
     if _CONTROL.search(text):

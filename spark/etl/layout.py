@@ -1,16 +1,16 @@
-"""Where things are in the output of a job; the only module that builds and parses these names.
+"""The files and folders in the output of a job. Only this module builds and parses these names.
 
     OUTPUT/
       _pybroker/
-        output.json                           whose output this is
-        plans/000000000012.json               what the run of this number reads
-        attempts/000000000012-<attempt>.json  who writes; locked as long as the writer lives
-        commits/000000000012-0000.json        what the run gave: number, revision
+        output.json                           the job that owns the output
+        plans/000000000012.json               the offsets that run 12 reads
+        attempts/000000000012-<attempt>.json  the writing process; locked while it lives
+        commits/000000000012-0000.json        the result of run 12, revision 0
       data/pybroker_seq=000000000012/pybroker_attempt=<attempt>/[column=value/...]part-*.parquet
       dead_letters/pybroker_seq=000000000012/pybroker_attempt=<attempt>/part-*.parquet
 
-`dead_letters` may be a folder elsewhere. Only files that a commit names belong to the output; the
-commit that counts is the one of the highest revision of its number.
+`dead_letters` may be a folder elsewhere. Only files that a commit names belong to the output. Of
+the commits of one run, the one with the highest revision counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DATA: Final = "data"
 DEAD_LETTERS: Final = "dead_letters"
 
 RESERVED_PREFIX: Final = "pybroker_"
-"""Columns of the output may not begin with it: it marks the folders of runs and attempts."""
+"""Columns of the output must not begin with it: it marks the folders of runs and attempts."""
 SEQ_COLUMN: Final = "pybroker_seq"
 ATTEMPT_COLUMN: Final = "pybroker_attempt"
 
@@ -45,14 +45,14 @@ _TEMPORARY: Final = re.compile(r"\.[0-9a-f]{32}\.new")
 
 
 class CommitName(NamedTuple):
-    """A result: the number of the run, and how often it was made again since."""
+    """A commit: the number of the run, and the number of its replays."""
 
     seq: int
     revision: int
 
 
 class AttemptName(NamedTuple):
-    """One try to write the result of a run."""
+    """One attempt to write the result of a run."""
 
     seq: int
     attempt: str
@@ -75,7 +75,7 @@ def attempt_file(name: AttemptName) -> str:
 
 
 def attempt_folder(name: AttemptName) -> Path:
-    """Relative to `data` or to the folder of dead letters."""
+    """Return the attempt's folder, relative to `data` or to the folder of dead letters."""
     return seq_folder(name.seq) / f"{ATTEMPT_COLUMN}={name.attempt}"
 
 
@@ -88,7 +88,7 @@ def is_seq_folder(name: str) -> bool:
 
 
 def temporary_file() -> str:
-    """A name for a file that is about to get its real name."""
+    """Return a name for a file that will be linked to its real name."""
     return f".{uuid.uuid4().hex}.new"
 
 
@@ -112,6 +112,6 @@ def parse_attempt(name: str) -> AttemptName | None:
 
 
 def parse_folders(seq: str, attempt: str) -> AttemptName | None:
-    """The attempt that wrote `seq`/`attempt`, two names of folders."""
+    """Return the attempt that wrote the folder `seq`/`attempt`, None for other names."""
     of_seq, of_attempt = _SEQ_FOLDER.fullmatch(seq), _ATTEMPT_FOLDER.fullmatch(attempt)
     return AttemptName(int(of_seq[1]), of_attempt[1]) if of_seq and of_attempt else None

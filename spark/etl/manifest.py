@@ -1,6 +1,6 @@
-"""The documents in the store of a job, as values: who owns an output, what a run reads, who writes,
-what was committed. A document of an unknown version or with a missing part is refused with the
-reason; nothing is guessed.
+"""The documents in the store of a job, as values: the owner of an output, the plan of a run, the
+writer of an attempt, a commit. A document of an unknown version or with a missing field is refused
+with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Json: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose output this is: another job, or one of another shape, is refused there."""
+    """The job that owns an output. Another job, or a job with another mode or other partition
+    columns, is refused."""
 
     job: str
     mode: Mode
@@ -30,8 +31,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the run `seq` reads: the JSON form of a snapshot. Whoever repeats the run reads the
-    same."""
+    """The snapshot that the run `seq` reads, as JSON. A repeated run reads the same offsets."""
 
     job: str
     seq: int
@@ -41,7 +41,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Claim:
-    """Who writes an attempt, for people who look."""
+    """The process that writes an attempt, for people. The lock on its file says whether the process
+    lives."""
 
     job: str
     seq: int
@@ -53,7 +54,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class OutputFile:
-    """One file of a result: `path` is relative to the folder that the commit names; `size` is in
+    """One file of a result. `path` is relative to the folder that the commit names; `size` is in
     bytes."""
 
     path: str
@@ -63,7 +64,7 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """What could not be decoded: `folder` is relative to the output, or absolute."""
+    """The records that could not be decoded. `folder` is relative to the output, or absolute."""
 
     folder: str
     rows: int = 0
@@ -73,14 +74,14 @@ class DeadLetters:
 
 @dataclass(frozen=True)
 class Commit:
-    """What the run `seq` gave; from the moment that it is there, its files belong to the output.
+    """The result of the run `seq`. As soon as the commit exists, its files belong to the output.
 
     The paths of `files` are relative to the output. `schema` is Spark's JSON form of the columns,
-    those of `partition_by` among them. `rows_read` are the records that were read (None if nobody
-    counted them), `rows` those of the files. `lost` are [topic, partition, first offset, offset
-    behind] that were gone before they could be read; `tombstones` says whether records without a
-    value were among those that were read (None: nobody knows any more). With the mode `latest` a
-    commit takes the place of all earlier ones.
+    including those of `partition_by`. `rows_read` is the number of records read (None: not
+    counted), `rows` the number of rows in the files. `lost` holds [topic, partition, first offset,
+    next offset] of records that were deleted before they could be read. `tombstones` says whether
+    the read included records without a value (None: unknown). With the mode `latest` a commit
+    replaces all earlier ones.
     """
 
     job: str
@@ -107,7 +108,7 @@ class Commit:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """The bytes of all files."""
         return sum(file.size for file in self.files)
 
 
@@ -168,7 +169,7 @@ def commit_from(content: bytes, where: str) -> Commit:
 
 
 class _Fields:
-    """The parts of one document, each asked for with its type."""
+    """Typed access to the fields of one document. Raises OutputError for a wrong field."""
 
     def __init__(self, content: bytes | Json, where: str) -> None:
         self._where = where
@@ -220,7 +221,7 @@ def _parse(content: bytes, where: str) -> Json:
         raise OutputError(f"{where}: not a JSON object")
     if value.get("version") != VERSION:
         raise OutputError(
-            f"{where}: version {json.dumps(value.get('version'))} is not known here "
+            f"{where}: unknown version {json.dumps(value.get('version'))} "
             f"(expected {VERSION}); a newer pybroker may have written it"
         )
     return value

@@ -1,4 +1,4 @@
-"""Times as people write them."""
+"""Parses times as people write them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ TIME_MAX_MS: Final = 2**63 - 1
 
 
 def timestamp_ms(text: str) -> int:
-    """Milliseconds since 1970 of a number of them, or of a time in ISO 8601 (UTC if it does not
-    say), from 1970 on. Raises ValueError."""
+    """Parse ms since 1970, or a time in ISO 8601 (UTC without a zone). Return ms since 1970. Raises
+    ValueError, also for a time before 1970."""
     if re.fullmatch(r"\d{1,19}", text):
         found = int(text)
     else:

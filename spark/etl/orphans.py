@@ -1,5 +1,5 @@
-"""What crashes and replays leave in an output, found and removed. Never touches what a commit names
-or a living process writes.
+"""Finds and removes the files that crashes and replays leave in an output. Files of a valid commit,
+and files that a live process writes, are never touched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pybroker.spark.etl.store import Store
 
 
 class Kind(Enum):
-    """Why something is not part of the output."""
+    """The reason why an attempt is not part of the output."""
 
     ALIVE = "is being written"
     YOUNG = "may be being written on another machine"
@@ -26,7 +26,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Leftover:
-    """One attempt that is not part of the output; `size` in bytes, `age_s` since its last write."""
+    """One attempt that is not part of the output. `size` is in bytes; `age_s` is the time since its
+    last write."""
 
     name: AttemptName
     kind: Kind
@@ -36,12 +37,12 @@ class Leftover:
 
 
 def leftovers(store: Store, places: Places, now_s: float, young_s: float) -> list[Leftover]:
-    """All attempts that are not part of the output. `now_s` is the time since 1970."""
+    """Return all attempts that are not part of the output. `now_s` is the time since 1970."""
     roots = [places.output / layout.DATA, *_letters_roots(store, places)]
     folders = _attempt_folders(roots)
     found = []
     names = sorted({*folders, *store.attempts()})
-    # The locks before the commits: who is dead now commits nothing later.
+    # The locks before the commits: a process that is dead now commits nothing later.
     alive = {name for name in names if store.is_claimed(name)}
     in_force, superseded = _committed(store)
     for name in names:
@@ -60,7 +61,7 @@ def leftovers(store: Store, places: Places, now_s: float, young_s: float) -> lis
 
 
 def remove(store: Store, items: Iterable[Leftover]) -> int:
-    """Removes the data of these attempts and their claims; the bytes that were freed."""
+    """Remove the data and claims of these attempts. Return the number of freed bytes."""
     freed = 0
     for item in items:
         for folder in item.folders:
@@ -72,7 +73,7 @@ def remove(store: Store, items: Iterable[Leftover]) -> int:
 
 
 def remove_temporary(store: Store, now_s: float, young_s: float) -> int:
-    """Removes documents that were never put; how many."""
+    """Remove temporary files of documents that were never stored. Return their number."""
     count = 0
     for path in store.temporary_files():
         try:
@@ -86,7 +87,7 @@ def remove_temporary(store: Store, now_s: float, young_s: float) -> int:
 
 
 def _committed(store: Store) -> tuple[set[str], set[str]]:
-    """(attempts whose data are the output, attempts that were committed and are not any more)"""
+    """Return (attempts in the output, attempts that were committed and are superseded)."""
     counting = store.commit_names()
     last = store.commit(counting[-1]) if counting else None
     if last is not None and last.mode == "latest":
@@ -97,7 +98,7 @@ def _committed(store: Store) -> tuple[set[str], set[str]]:
 
 
 def _letters_roots(store: Store, places: Places) -> Iterator[Path]:
-    """Dead letters may have gone elsewhere before the job file was changed."""
+    """Yield all folders of dead letters: earlier versions of the job file may have named others."""
     names = {places.dead_letters}
     for name in store.all_commit_names():
         letters = store.commit(name).dead_letters
@@ -138,4 +139,4 @@ def _remove_if_empty(folder: Path) -> None:
     try:
         folder.rmdir()
     except OSError:
-        pass  # others are in it
+        pass  # the folder is not empty

@@ -1,4 +1,4 @@
-"""Reading the output of a job: all that is committed, and nothing else."""
+"""Reads the output of a job: everything that is committed, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LETTER_COLUMNS = (
 
 
 def output_commits(path: str | Path, since_seq: int = 0) -> list[Commit]:
-    """The commits whose files are the output, from the run `since_seq` on. Needs no Spark.
+    """Return the commits whose files are the output, from the run `since_seq` on. Needs no Spark.
 
-    Raises OutputError if `path` is not the output of a job, or one of its commits is missing.
+    Raises OutputError if `path` is not the output of a job, or if one of its commits is missing.
     """
     store = Store(Path(path))
     names = store.commit_names()
@@ -35,7 +35,7 @@ def output_commits(path: str | Path, since_seq: int = 0) -> list[Commit]:
 
 
 def output_files(path: str | Path, since_seq: int = 0) -> list[Path]:
-    """The Parquet files that are the output, for whoever reads without Spark."""
+    """Return the Parquet files of the output, to read them without Spark."""
     return [
         Path(path) / file.path
         for commit in output_commits(path, since_seq)
@@ -46,7 +46,7 @@ def output_files(path: str | Path, since_seq: int = 0) -> list[Path]:
 def read_output(
     spark: SparkSession, path: str | Path, *, since_seq: int = 0, with_seq: bool = False
 ) -> DataFrame:
-    """The table that a job has made so far, or what its runs from `since_seq` on added to it.
+    """Return the table of a job, or only the rows of its runs from `since_seq` on.
 
     `with_seq` adds the number of the run as the column `pybroker_seq`.
 
@@ -64,7 +64,7 @@ def read_output(
 def read_dead_letters(
     spark: SparkSession, path: str | Path, *, since_seq: int = 0, with_seq: bool = False
 ) -> DataFrame:
-    """The records that could not be decoded, with the reason in the column `error`.
+    """Return the records that could not be decoded, with the reason in the column `error`.
 
     Raises OutputError as `output_commits` does.
     """
@@ -86,7 +86,8 @@ def read_dead_letters(
 
 
 def _columns(commits: Iterable[Commit]) -> StructType:
-    """Those of the newest commit; behind them what others, replayed ones, have besides."""
+    """Return the columns of the newest commit, followed by columns that only other commits have,
+    such as replayed ones."""
     found: dict[str, StructField] = {}
     for commit in reversed([*commits]):
         for field in StructType.fromJson(dict(commit.schema)).fields:
@@ -101,7 +102,7 @@ def _letters() -> StructType:
 
 
 def _read(spark: SparkSession, root: Path, files: Iterable[Path], schema: StructType) -> DataFrame:
-    """Files below `root`, with the column of runs."""
+    """Read files below `root`, with the run's number as a column."""
     whole = StructType([*schema.fields]).add(layout.SEQ_COLUMN, "long")
     names = [uri(file) for file in files]
     if not names:

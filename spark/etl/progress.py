@@ -1,4 +1,4 @@
-"""How far a run is, for people: a bar on a terminal, plain lines elsewhere."""
+"""The progress of a run, for people: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rich.progress import Progress as Bar
 
 POLL_S: Final = 0.3
 LINE_S: Final = 10.0
-"""Plain lines come no closer together than this, except for the first and the last of a stage."""
+"""The least time between two plain lines, except for the first line of a stage."""
 
 
 class Progress(Protocol):
-    """Is told what a run does."""
+    """A receiver of a run's progress."""
 
     def stage(self, text: str) -> None:
-        """Something else begins."""
+        """A stage begins."""
 
     def tasks(self, done: int, total: int) -> None:
-        """How many tasks of Spark's have ended, of those that are known so far."""
+        """`done` of the `total` Spark tasks known so far have ended."""
 
     def close(self) -> None:
-        """Nothing follows."""
+        """The run has ended."""
 
 
 class Silent:
-    """Tells nobody."""
+    """Shows nothing."""
 
     def stage(self, text: str) -> None: ...
 
@@ -42,7 +42,7 @@ class Silent:
 
 
 class Lines:
-    """A line for each stage, and one now and then while it lasts."""
+    """Prints a line for each stage, and further lines while a stage lasts."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -67,7 +67,7 @@ class Lines:
 
 
 class Terminal:
-    """A bar that moves."""
+    """Shows a progress bar."""
 
     def __init__(self, out: TextIO) -> None:
         self._bar = Bar(
@@ -93,13 +93,13 @@ class Terminal:
 
 
 def for_stream(out: TextIO) -> Progress:
-    """What fits a stream."""
+    """Return a bar for a terminal, plain lines for another stream."""
     return Terminal(out) if out.isatty() else Lines(out)
 
 
 @contextmanager
 def watched(spark: SparkSession, group: str, progress: Progress) -> Iterator[None]:
-    """While this is entered, `progress` hears of the tasks of a job group."""
+    """Report the tasks of a job group to `progress` during the block."""
     stop = threading.Event()
     thread = threading.Thread(
         target=_watch, args=(spark, group, progress, stop), name="etl progress", daemon=True

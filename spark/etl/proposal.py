@@ -1,5 +1,5 @@
-"""What the next run of a job reads: a snapshot that begins where the last commit ended. Asks the
-cluster; knows no Spark.
+"""The ranges that the next run of a job reads: a snapshot that begins at the end of the last
+commit. This module asks the cluster and imports no Spark.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pybroker.spark.etl.exactly_once import Lost
 from pybroker.spark.etl.files import OutputError
 from pybroker.spark.etl.job_model import JobFile
 from pybroker.spark.etl.manifest import Commit, Json
-from pybroker.spark.planning import AtTime, Bounds, Wish, plan
+from pybroker.spark.planning import AtTime, Bounds, SnapshotSpec, plan
 from pybroker.spark.snapshot_model import Snapshot, SnapshotError, TopicCut
 from pybroker.spark.splits import bytes_per_offset
 
 CLIENT_ID: Final = "pybroker-etl"
 LISTED: Final = 3
-"""How many partitions a message names."""
+"""The most partitions that a message names."""
 
 
 class DataLost(SnapshotError):
-    """Offsets that the next run has to read are not in the log any more."""
+    """Offsets that the next run must read are no longer in the log."""
 
 
 def snapshot_of(value: Json) -> Snapshot:
-    """A snapshot out of a document of the store. Raises SnapshotError."""
+    """Return the snapshot in a document of the store. Raises SnapshotError."""
     return Snapshot.from_json(json.dumps(value))
 
 
@@ -46,10 +46,10 @@ def as_json(snapshot: Snapshot) -> Json:
 
 
 def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> Snapshot | None:
-    """What the next run reads; None if nothing is new. It ends at the first record of `until_ms`
-    (since 1970) or later, or at the end of the log.
+    """Return the snapshot that the next run reads; None if there are no new records. It ends at the
+    first record of `until_ms` (since 1970) or later, or at the log end.
 
-    Raises SnapshotError, DataLost, ConfigError, or a ClientError where the cluster does not answer.
+    Raises SnapshotError, DataLost, ConfigError, or a ClientError if the cluster does not answer.
     """
     before = snapshot_of(last.snapshot) if last is not None else None
     if before is not None and job.source.mode == "append":
@@ -60,14 +60,14 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
         if before is None or job.source.mode == "latest":
             raise
         raise SnapshotError(
-            f"{error} (the job goes on from what is in {job.sink.path}: for a job that begins anew "
-            "give another sink.path)"
+            f"{error} (the job continues from the output in {job.sink.path}: to begin anew, set "
+            "another sink.path)"
         ) from error
     if before is not None and before.cluster_id != found.cluster_id:
         raise OutputError(
             f"{job.sink.path} was made from the cluster {before.cluster_id}, and "
             f"{job.source.bootstrap_servers} is {found.cluster_id}; correct bootstrap.servers, or "
-            "give another sink.path"
+            "set another sink.path"
         )
     if not _is_new(job, before, found):
         return None
@@ -80,28 +80,28 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
 
 
 def _check_goes_on(job: JobFile, before: Snapshot) -> None:
-    """Raises OutputError if the job file asks for something else than what was read so far."""
+    """Raise OutputError if the job file contradicts the earlier runs."""
     gone = [topic for topic in before.topics if topic not in job.source.topics]
     if gone:
         raise OutputError(
             f"{job.file}: source.topics: {', '.join(gone)} was read into {job.sink.path} and "
-            "cannot be left away: name it, or give another sink.path"
+            "cannot be left out: name it, or set another sink.path"
         )
     if before.isolation != job.source.isolation:
         raise OutputError(
             f"{job.file}: source.isolation.level: {job.sink.path} was read as {before.isolation}: "
-            "keep it, or give another sink.path"
+            "keep it, or set another sink.path"
         )
 
 
 def reached(goal: Snapshot, done: Snapshot) -> bool:
-    """Whether `done` ends nowhere before `goal` does."""
+    """Return whether `done` reaches the end of `goal` in every partition."""
     ends = {item.topic_partition: item.end for item in done.ranges()}
     return all(ends.get(item.topic_partition, 0) >= item.end for item in goal.ranges())
 
 
 def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
-    """What was gone already when the snapshot was taken."""
+    """Return the offsets that were already deleted when the snapshot was taken."""
     return tuple(
         (item.topic, item.partition, item.start, min(item.log_start, item.end))
         for item in snapshot.ranges()
@@ -110,9 +110,10 @@ def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
-    """What is not in the log now: an upper bound of what a run that ends now can have missed."""
-    wish = Wish(topics=tuple(snapshot.topics), isolation=snapshot.isolation)
-    begins = {item.topic_partition: item.log_start for item in _plan(job, wish).ranges()}
+    """Return the offsets that are no longer in the log: an upper bound of what a run that ends now
+    can have missed."""
+    spec = SnapshotSpec(topics=tuple(snapshot.topics), isolation=snapshot.isolation)
+    begins = {item.topic_partition: item.log_start for item in _plan(job, spec).ranges()}
     aged = (
         replace(item, log_start=begins.get(item.topic_partition, 0)) for item in snapshot.ranges()
     )
@@ -124,8 +125,9 @@ def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def cut(snapshot: Snapshot, sizes: Mapping[TopicPartition, float], bytes_max: int) -> Snapshot:
-    """The first `bytes_max` bytes of a snapshot, the same part of each partition, so that none runs
-    ahead of the others. `sizes` are bytes an offset. At least one offset remains."""
+    """Return the first `bytes_max` bytes of a snapshot: the same share of each partition, so that
+    no partition runs ahead of the others. `sizes` are bytes per offset. At least one offset
+    remains."""
     total = sum(item.offsets * sizes.get(item.topic_partition, 0) for item in snapshot.ranges())
     if total <= bytes_max:
         return snapshot
@@ -151,20 +153,24 @@ def _now(job: JobFile, before: Snapshot | None, until_ms: int | None) -> Snapsho
         if until_ms is not None and source.starting != "earliest":
             starts = AtTime(min(int(source.starting), until_ms))
         found = _plan(
-            job, Wish(topics=source.topics, starts=starts, ends=ends, isolation=source.isolation)
+            job,
+            SnapshotSpec(
+                topics=source.topics, starts=starts, ends=ends, isolation=source.isolation
+            ),
         )
         return replace(found, parent=before.id) if before is not None else found
     if until_ms is not None:
         ends = _ends_from(job, before, ends)
     return _plan(
-        job, Wish(topics=source.topics, ends=ends, since=before, isolation=source.isolation)
+        job, SnapshotSpec(topics=source.topics, ends=ends, since=before, isolation=source.isolation)
     )
 
 
 def _ends_from(job: JobFile, before: Snapshot, ends: Bounds) -> Bounds:
-    """A time may lie before what was read already: then nothing of that partition is new."""
+    """Return the ends, none of them before the end of the last run: the time may lie before that,
+    and the partition then has no new records."""
     source = job.source
-    found = _plan(job, Wish(topics=source.topics, ends=ends, isolation=source.isolation))
+    found = _plan(job, SnapshotSpec(topics=source.topics, ends=ends, isolation=source.isolation))
     read = {item.topic_partition: item.end for item in before.ranges()}
     clamped: dict[str, dict[int, int | AtTime]] = {}
     for item in found.ranges():
@@ -173,9 +179,9 @@ def _ends_from(job: JobFile, before: Snapshot, ends: Bounds) -> Bounds:
     return clamped
 
 
-def _plan(job: JobFile, wish: Wish) -> Snapshot:
+def _plan(job: JobFile, spec: SnapshotSpec) -> Snapshot:
     options, _ = _options(job)
-    return run_blocking(lambda: plan(options, wish))
+    return run_blocking(lambda: plan(options, spec))
 
 
 def _options(job: JobFile) -> tuple[ConsumerOptions, Patience]:
@@ -202,13 +208,13 @@ def _refuse_loss(snapshot: Snapshot) -> None:
         )
         more = f" and {len(lost) - LISTED} more" if len(lost) > LISTED else ""
         raise DataLost(
-            f"offsets that were not read yet are not in the log any more: {listed}{more}; "
+            f"offsets that were not read yet are no longer in the log: {listed}{more}; "
             "set source.fail-on-data-loss: false to go on without them (they are noted as lost)"
         )
 
 
 def _offset_sizes(job: JobFile, snapshot: Snapshot) -> dict[TopicPartition, float]:
-    """Bytes an offset of each partition, on average over what the log holds now."""
+    """Return the average bytes per offset in the present log of each partition."""
     return run_blocking(lambda: _ask_sizes(job, snapshot))
 
 

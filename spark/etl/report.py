@@ -1,4 +1,4 @@
-"""What became of a run, as a value and as JSON."""
+"""The result of a run, as a value and as JSON."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ State: TypeAlias = Literal["committed", "committed-elsewhere", "nothing-new", "p
 
 @dataclass(frozen=True)
 class RunResult:
-    """How one run of a job ended.
+    """The result of one run of a job.
 
-    `state`: `committed` by this run; `committed-elsewhere` by another runner that was quicker;
-    `nothing-new` to read; `planned` by a dry run. `seq` is the number of the run and `revision` how
-    often it was replayed. `rows_read` is None if nobody counted. `lost` are (topic, partition,
-    first offset, offset behind). `seconds` are those of each stage.
+    `state`: `committed` by this run; `committed-elsewhere` by another runner that was faster;
+    `nothing-new` to read; `planned` by a dry run. `seq` is the number of the run and `revision` the
+    number of its replays. `rows_read` is None if the records were not counted. `lost` are (topic,
+    partition, first offset, next offset). `seconds` holds the duration of each stage.
     """
 
     job: str
@@ -44,7 +44,7 @@ class RunResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; the snapshot as a list of ranges and its id."""
+        """Return plain values; the snapshot is a list of ranges and its id."""
         snapshot = self.snapshot
         value = asdict(_without_snapshot(self))
         value["snapshot"] = snapshot.id if snapshot else None
@@ -96,26 +96,28 @@ def of_outcome(outcome: Outcome, snapshot: Snapshot, seconds: Mapping[str, float
     )
 
 
-class WrongWish(PybrokerError):
-    """Something was asked for that has no meaning; the message says what was expected."""
+class InvalidArgument(PybrokerError):
+    """An argument of the command line is invalid. The message says what was expected."""
 
 
 def document(results: list[RunResult], error: str | None) -> dict[str, Any]:
-    """The report of a command: its runs, and what ended it, if that was an error."""
+    """Return the report of a command: its runs, and the error if there was one."""
     return {"runs": [result.to_json() for result in results], "error": error}
 
 
 def check_path(path: str) -> None:
-    """Raises OutputError if a report could not be written there, before a run is made for it."""
+    """Raise OutputError if a report cannot be written there. The check comes before the runs."""
     target = Path(path)
     if target.is_dir():
         raise OutputError(f"the report {path} cannot be written: it is a folder")
     if not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise OutputError(f"the report {path} cannot be written: no such folder, or no right to")
+        raise OutputError(
+            f"the report {path} cannot be written: no such folder, or permission denied"
+        )
 
 
 def write(path: str, results: list[RunResult], error: str | None) -> None:
-    """Writes the report of a command. Raises OutputError."""
+    """Write the report of a command. Raises OutputError."""
     text = json.dumps(document(results, error), ensure_ascii=False, indent=1)
     try:
         Path(path).write_text(text + "\n", encoding="utf-8")
@@ -124,7 +126,7 @@ def write(path: str, results: list[RunResult], error: str | None) -> None:
 
 
 def megabytes(size: int) -> str:
-    """Bytes as people read them."""
+    """Format a number of bytes for people."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= scale:
             return f"{size / scale:.1f} {unit}"
@@ -132,7 +134,7 @@ def megabytes(size: int) -> str:
 
 
 def summary(commit: Commit) -> dict[str, Any]:
-    """A commit in a few words, for lists."""
+    """Return the main fields of a commit, for lists."""
     letters = commit.dead_letters
     return {
         "seq": commit.seq,
@@ -153,5 +155,5 @@ def _without_snapshot(result: RunResult) -> RunResult:
 
 
 def many(count: int, what: str) -> str:
-    """`1 row`, `2 rows`."""
+    """Return `1 row`, `2 rows`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

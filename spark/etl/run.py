@@ -1,5 +1,5 @@
-"""One run of a job on Spark: read, decode, divide into rows and dead letters, transform, write into
-the folders of an attempt. Whether the result counts is decided in `exactly_once`.
+"""One run of a job on Spark: read, decode, separate rows from dead letters, transform, write into
+the folders of an attempt. `exactly_once` decides whether the result becomes part of the output.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pybroker.spark.source import PybrokerDataSource
 
 EXAMPLES: Final = 3
 _NO_JAVA: Final = (Py4JError, PySparkException, OSError)
-"""What calls raise when the process of Java is gone."""
-_JAVA_GONE: Final = "the Java process of Spark has ended (was it killed, is there memory for it?)"
+"""The exceptions of calls when the Java process is gone."""
+_JAVA_GONE: Final = "the Java process of Spark has ended (was it killed, or out of memory?)"
 _NOT_FOUND: Final = "[DATA_SOURCE_NOT_FOUND]"
 REASONS: Final = 20
-"""How many reasons of dead letters a commit counts one by one."""
+"""The most reasons of dead letters that a commit counts one by one."""
 
 
 class RunFailed(PybrokerError):
@@ -42,12 +42,12 @@ class RunFailed(PybrokerError):
 
 
 Read = Callable[[SparkSession, JobFile, Snapshot], DataFrame]
-"""The records of a snapshot as a frame with the columns of Spark's Kafka source."""
+"""Reads the records of a snapshot as a frame with the columns of Spark's Kafka source."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a job needs beside its file, all of it checked before anything is read."""
+    """The schemas and the function of a job, loaded and checked before the first read."""
 
     key: StructType | None
     value: StructType | None
@@ -55,7 +55,7 @@ class Parts:
 
 
 def prepare(job: JobFile) -> Parts:
-    """Raises ConfigError. Needs a session of Spark."""
+    """Load the schemas and the function of a job. Needs a Spark session. Raises ConfigError."""
     where = f"{job.file}: decode"
     return Parts(
         key=decode.parse_schema(job.decode.key, f"{where}.key"),
@@ -65,7 +65,7 @@ def prepare(job: JobFile) -> Parts:
 
 
 def read_snapshot(spark: SparkSession, job: JobFile, snapshot: Snapshot) -> DataFrame:
-    """The records of a snapshot, from the cluster."""
+    """Read the records of a snapshot from the cluster."""
     reader = spark.read.format(PybrokerDataSource.name())
     reader = reader.options(**source_options(job, snapshot))
     try:
@@ -73,14 +73,14 @@ def read_snapshot(spark: SparkSession, job: JobFile, snapshot: Snapshot) -> Data
     except (PySparkException, Py4JError) as error:
         if _NOT_FOUND not in str(error):
             raise
-    # Spark looks for data sources once in a session, and if its search fails (another package that
-    # cannot be imported, a process that was killed) it goes on with those that it came with.
+    # Spark searches data sources once in a session. If the search fails (another package cannot be
+    # imported, a process was killed), it goes on with its built-in sources.
     spark.dataSource.register(PybrokerDataSource)
     return reader.load()
 
 
 def source_options(job: JobFile, snapshot: Snapshot) -> dict[str, str]:
-    """What `format("pybroker")` is told."""
+    """Return the options for `format("pybroker")`."""
     source = job.source
     options: dict[str, str | None] = {
         **source.kafka,
@@ -100,20 +100,20 @@ def source_options(job: JobFile, snapshot: Snapshot) -> dict[str, str]:
 
 @dataclass
 class Run:
-    """Carries out one plan."""
+    """The execution of one plan."""
 
     spark: SparkSession
     job: JobFile
     parts: Parts
     places: Places
     last: Commit | None
-    """The commit whose columns the new ones have to fit."""
+    """The commit whose columns the new table must match."""
     read: Read = read_snapshot
     progress: Progress = field(default_factory=Silent)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def write(self, plan: Plan, attempt: AttemptName) -> Written:
-        """Raises RunFailed and other PybrokerErrors."""
+        """Read, transform and write. Raises RunFailed and other PybrokerErrors."""
         snapshot = proposal.snapshot_of(plan.snapshot)
         group = f"pybroker-etl-{attempt.attempt}"
         context = self.spark.sparkContext
@@ -122,7 +122,7 @@ class Run:
             with watched(self.spark, group, self.progress), _one_line():
                 return self._write(plan, attempt, snapshot)
         except BaseException:
-            with suppress(*_NO_JAVA):  # what went wrong before is what is told
+            with suppress(*_NO_JAVA):  # the first error is the one to report
                 context.cancelJobGroup(group)
             raise
         finally:
@@ -137,7 +137,7 @@ class Run:
             rows = None if self.job.transform else written
             return self._written(schema, snapshot, rows, written, {}, 0)
         decoded = decode.decoded(frame, self.job.decode, self.parts.key, self.parts.value)
-        # Decoded once, looked at up to four times.
+        # Persisted, because up to four queries read the decoded records.
         decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             with self._stage("read and decode"):
@@ -175,7 +175,8 @@ class Run:
     def _write_table(
         self, frame: DataFrame, plan: Plan, attempt: AttemptName
     ) -> tuple[StructType, int]:
-        """The columns of the output after this run, and the rows that were written."""
+        """Write the table. Return the columns of the output after this run, and the number of
+        written rows."""
         context = transform.RunContext(
             self.spark, self.job.name, plan.seq, attempt.attempt, plan.snapshot
         )
@@ -186,13 +187,14 @@ class Run:
         return schema, rows
 
     def _count(self, decoded: DataFrame) -> tuple[int, int]:
-        """(records, those that could not be decoded)"""
+        """Return (records, records that could not be decoded)."""
         row = decoded.agg(F.count(F.lit(1)), F.count(decode.ERROR)).first()
         assert row is not None
         return int(row[0]), int(row[1])
 
     def _judge(self, decoded: DataFrame, rows: int, failed: int) -> dict[str, int]:
-        """How often each reason; raises RunFailed if the job does not go on with so many."""
+        """Return the number of records for each reason. Raises RunFailed if the job does not allow
+        this many dead letters."""
         if not failed:
             return {}
         letters = self.job.dead_letters
@@ -228,7 +230,7 @@ class Run:
 
 
 def describe(job: JobFile, seq: int, snapshot: Snapshot) -> str:
-    """A run in Spark's own pages."""
+    """Return the description of a run in Spark's web pages."""
     ranges = sum(1 for item in snapshot.ranges() if item.offsets)
     offsets = sum(snapshot.counts().values())
     return (
@@ -238,7 +240,7 @@ def describe(job: JobFile, seq: int, snapshot: Snapshot) -> str:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Errors of Spark come with plans and traces of many pages."""
+    """Turn an error of Spark, which has pages of plans and traces, into a one-line RunFailed."""
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:

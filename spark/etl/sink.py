@@ -1,5 +1,5 @@
-"""Tables become Parquet files in the folder of an attempt; before that, their columns are held
-against those of the output so far.
+"""Writes tables as Parquet files into the folder of an attempt. Before that, it compares their
+columns with those of the output.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from pybroker.spark.etl.job_model import Sink
 from pybroker.spark.etl.manifest import Commit
 
 FOLDERS_TIME_ZONE: Final = "UTC"
-"""Of times in the names of folders, whatever the sessions of writers and readers say."""
+"""The time zone of times in names of folders, independent of the sessions' time zones."""
 
 
 class SinkError(PybrokerError):
-    """A table cannot be written as the job asks for it; nothing was committed."""
+    """A table cannot be written as the job file demands. Nothing was committed."""
 
 
 def uri(path: Path) -> str:
-    """A path as Spark takes it, whatever its default file system is."""
+    """Return a path for Spark, independent of its default file system."""
     return f"file://{path.absolute()}"
 
 
 def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> StructType:
-    """The columns of the output after this run. Raises SinkError."""
+    """Return the columns of the output after this run. Raises SinkError."""
     names = [field.name for field in schema.fields]
     lower = [name.lower() for name in names]
     twice = sorted({name for name in lower if lower.count(name) > 1})
     if twice:
-        raise SinkError(f"the table has {', '.join(twice)} more than once; name columns apart")
+        raise SinkError(f"the table has {', '.join(twice)} more than once; rename one of them")
     ours = [name for name in names if name.lower().startswith(layout.RESERVED_PREFIX)]
     if ours:
-        raise SinkError(f"the table has {', '.join(ours)}: names like it are ours, rename it")
+        raise SinkError(f"the table has {', '.join(ours)}: such names are reserved, rename it")
     missing = [name for name in sink.partition_by if name not in names]
     if missing:
         raise SinkError(
@@ -50,20 +50,18 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
             f"it has {', '.join(names)}"
         )
     if not names:
-        raise SinkError("the table has no columns: give it at least one")
+        raise SinkError("the table has no columns: select at least one")
     untyped = [field.name for field in schema.fields if isinstance(field.dataType, NullType)]
     if untyped:
         raise SinkError(
-            f"the table has no type for {', '.join(untyped)}, which is always null: cast it to one"
+            f"the column {', '.join(untyped)} is always null and has no type: cast it to a type"
         )
     if any(isinstance(schema[name].dataType, BinaryType) for name in sink.partition_by):
         raise SinkError(
-            "sink.partition-by: bytes cannot be names of folders: take string(...) or hex(...)"
+            "sink.partition-by: bytes cannot be names of folders: use string(...) or hex(...)"
         )
     if len(names) == len(sink.partition_by):
-        raise SinkError(
-            "sink.partition-by: names all columns of the table; leave one for the files"
-        )
+        raise SinkError("sink.partition-by: names all columns of the table; leave out at least one")
     found = schema.toNullable()
     if last is None:
         return found
@@ -71,7 +69,7 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
 
 
 def _merged(before: StructType, found: StructType, sink: Sink) -> StructType:
-    """The columns so far, and those that are new if the job allows it."""
+    """Return the earlier columns, and the new ones if the job allows them. Raises SinkError."""
     old = {field.name: field.dataType for field in before.fields}
     new = {field.name: field.dataType for field in found.fields}
     faults = [
@@ -88,14 +86,14 @@ def _merged(before: StructType, found: StructType, sink: Sink) -> StructType:
         raise SinkError(
             f"the columns differ from those of the output so far: {', '.join(faults)} "
             f"(sink.on-schema-change is {sink.on_schema_change}{hint}); "
-            "change the transform, or give another sink.path"
+            "change the transform, or set another sink.path"
         )
     return StructType([*before.fields, *added])
 
 
 def write(frame: DataFrame, sink: Sink, folder: Path) -> int:
-    """Writes the table below `folder`, which does not exist yet; how many rows the tasks have
-    written. Raises SinkError for tables that Parquet cannot hold."""
+    """Write the table below `folder`, which does not exist yet. Return the number of rows that the
+    tasks have written. Raises SinkError for a table that Parquet cannot hold."""
     if sink.files is not None:
         frame = frame.repartition(sink.files, *sink.partition_by)
     written = Observation()
@@ -114,7 +112,8 @@ def write(frame: DataFrame, sink: Sink, folder: Path) -> int:
 
 
 def count_rows(path: Path) -> int:
-    """The rows of a file, as its footer says. Raises OutputError if it is no whole file."""
+    """Return the number of rows in a file's footer. Raises OutputError if the file is not a whole
+    Parquet file."""
     try:
         return pyarrow.parquet.read_metadata(path).num_rows
     except (pyarrow.ArrowException, OSError) as error:

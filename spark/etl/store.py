@@ -1,12 +1,12 @@
-"""Plans, attempts and commits of a job in its output. What is promised:
+"""Plans, attempts and commits of a job in its output. The guarantees:
 
-- A document is put under its name whole and lasting, or not at all; of several that are put under
-  one name the first wins, and everybody is given that one.
-- A crash between any two steps leaves files behind that nobody reads.
-- A run number is committed once. Its revisions (a run that was made again) follow one another.
+- A document is stored under its name completely and durably, or not at all. If several are stored
+  under one name, the first wins, and every process reads that one.
+- A crash between any two steps leaves only files that no process reads.
+- A run number is committed once. The revisions of a run (its replays) follow one another.
 
-The order of steps that makes it so: write a temporary file beside the final place, sync it, link it
-to its name (which fails if there is one), sync the folder, remove the temporary name.
+The steps that guarantee this: write a temporary file in the final folder, sync it, link it to its
+name (which fails if the name exists), sync the folder, remove the temporary name.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class Store:
         self.files: Files = files or RealFiles()
         self._root = output / layout.STORE
 
-    # What is there
+    # Reading
 
     def owner(self) -> Owner | None:
-        """Whose output it is; None if nobody has written there yet."""
+        """Return the owner of the output; None if no job has written there yet."""
         content = self._read(self._root / layout.OWNER)
         return None if content is None else manifest.owner_from(content, self._where(layout.OWNER))
 
     def all_commit_names(self) -> list[CommitName]:
-        """Every commit, those that were made again since among them, in order."""
+        """Return every commit in order, including those that a replay has replaced."""
         names = self.files.names(self._root / layout.COMMITS)
         return sorted(found for name in names if (found := layout.parse_commit(name)) is not None)
 
     def commit_names(self) -> list[CommitName]:
-        """The commits that count, one a run, in the order of runs.
+        """Return the valid commits, one for each run, in the order of runs.
 
-        Raises OutputError if one between them is missing.
+        Raises OutputError if a commit between them is missing.
         """
         # Plans before commits: a run is planned when the one before it is committed.
         planned = max(self._planned(), default=0)
@@ -62,8 +62,8 @@ class Store:
             raise self._missing(len(latest), f"a plan {planned}")
         if not latest and self._has_data() and self.owner() is None:
             raise OutputError(
-                f"{self.output} holds files of runs, and no {layout.STORE} that says which of them "
-                "count: bring it back, or give another sink.path"
+                f"{self.output} holds files of runs, but not the folder {layout.STORE} with their "
+                "commits: restore it, or set another sink.path"
             )
         return [latest[seq] for seq in sorted(latest)]
 
@@ -75,7 +75,7 @@ class Store:
         return manifest.commit_from(content, str(path))
 
     def commits(self) -> list[Commit]:
-        """All commits that count."""
+        """Return all valid commits."""
         return [self.commit(name) for name in self.commit_names()]
 
     def last_commit(self) -> Commit | None:
@@ -88,7 +88,8 @@ class Store:
         return None if content is None else manifest.plan_from(content, str(path))
 
     def attempts(self) -> list[AttemptName]:
-        """Who writes, or wrote and has not tidied up."""
+        """Return the attempts that are being written, or whose process died without removing
+        them."""
         names = self.files.names(self._root / layout.ATTEMPTS)
         return [found for name in names if (found := layout.parse_attempt(name)) is not None]
 
@@ -97,12 +98,12 @@ class Store:
         content = self._read(path)
         return None if content is None else manifest.claim_from(content, str(path))
 
-    # What is put there
+    # Writing
 
     def open(self, owner: Owner) -> None:
-        """Makes the output ready for a job.
+        """Prepare the output for a job.
 
-        Raises OutputError if it is the output of another one, or was made in another shape.
+        Raises OutputError if another job owns it, or if its mode or partition columns differ.
         """
         self.check(owner)
         self._make_folders()
@@ -110,8 +111,8 @@ class Store:
         self.check(owner)
 
     def check(self, owner: Owner) -> None:
-        """Raises OutputError if this is the output of another job, was made in another shape, or
-        has lost what says what belongs to it."""
+        """Raise OutputError if another job owns the output, if its mode or partition columns
+        differ, or if its commits are incomplete."""
         self.commit_names()
         found = self.owner()
         if found is None:
@@ -119,18 +120,18 @@ class Store:
         if found.job != owner.job:
             raise OutputError(
                 f"{self.output} is the output of the job {found.job}, not of {owner.job}; "
-                "give each job a sink.path of its own"
+                "set another sink.path for each job"
             )
         if found != owner:
             raise OutputError(
                 f"{self.output} was made with mode {found.mode}, partitioned by "
                 f"{list(found.partition_by)}, and the job file asks for mode {owner.mode}, "
-                f"partitioned by {list(owner.partition_by)}; keep it or give another sink.path"
+                f"partitioned by {list(owner.partition_by)}; keep it or set another sink.path"
             )
 
     def put_plan(self, plan: Plan) -> Plan:
-        """The plan of this run: this one, or one that was there before."""
-        # The commit before it lasts first: whoever linked it may have been stopped before this.
+        """Store a plan. Return the plan of this run: this one, or an earlier one."""
+        # The commit before it must be durable first: its runner may have died before the sync.
         self.files.sync_folder(self._root / layout.COMMITS)
         self._put(self._root / layout.PLANS / layout.plan_file(plan.seq), plan)
         found = self.plan(plan.seq)
@@ -139,9 +140,9 @@ class Store:
         return found
 
     def drop_plan(self, seq: int) -> bool:
-        """Forgets a plan that is not committed; whether there was one. A run that is under way
-        with it may still commit first: the commit holds what was read, so nothing is lost or
-        doubled."""
+        """Remove a plan that is not committed. Return whether there was one. A run that uses the
+        plan may still commit. Its commit holds the offsets that were read, so no record is lost or
+        duplicated."""
         path = self._root / layout.PLANS / layout.plan_file(seq)
         there = self._read(path) is not None
         self.files.remove(path)
@@ -150,15 +151,15 @@ class Store:
         return there
 
     def put_commit(self, commit: Commit) -> bool:
-        """Whether this one counts; otherwise another one of this name was quicker."""
+        """Store a commit. Return False if another runner has stored one of this name first."""
         if commit.seq and self.commit_names()[-1].seq < commit.seq - 1:
             raise OutputError(f"run {commit.seq - 1} is not committed yet")
         return self._put(self._root / layout.COMMITS / layout.commit_file(commit.name), commit)
 
     @contextmanager
     def claimed(self, claim: Claim) -> Iterator[AttemptName]:
-        """While this is entered, nobody takes the attempt for an orphan. Its claim goes with it;
-        its data stay."""
+        """Hold the claim of an attempt during the block, so that no process takes the attempt for
+        an orphan. The claim is removed at the end; the attempt's data stay."""
         name = AttemptName(claim.seq, claim.attempt)
         path = self._root / layout.ATTEMPTS / layout.attempt_file(name)
         temporary = path.parent / layout.temporary_file()
@@ -166,7 +167,7 @@ class Store:
         self.files.sync(temporary)
         descriptor = os.open(temporary, os.O_RDONLY)
         try:
-            # Locked before it has its name, so that it is never seen without its lock.
+            # Locked before the link, so that no process sees the file without its lock.
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             self.files.link(temporary, path)
             self.files.remove(temporary)
@@ -176,8 +177,8 @@ class Store:
             os.close(descriptor)
 
     def is_claimed(self, name: AttemptName) -> bool:
-        """Whether the process that writes an attempt lives (on this machine, or on another one
-        where the file system shares its locks)."""
+        """Return whether the process that writes an attempt is alive, on this machine or on another
+        one if the file system shares locks."""
         path = self._root / layout.ATTEMPTS / layout.attempt_file(name)
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -195,7 +196,7 @@ class Store:
         self.files.remove(self._root / layout.ATTEMPTS / layout.attempt_file(name))
 
     def temporary_files(self) -> list[Path]:
-        """What crashes left of documents that were about to be put."""
+        """Return the temporary files that crashes left behind."""
         folders = (self._root, *(self._root / folder for folder in _FOLDERS))
         return [
             folder / name
@@ -204,7 +205,7 @@ class Store:
             if layout.is_temporary(name)
         ]
 
-    # How it is done
+    # Helpers
 
     def _planned(self) -> list[int]:
         names = self.files.names(self._root / layout.PLANS)
@@ -219,10 +220,10 @@ class Store:
 
     def _missing(self, seq: int, there: str) -> OutputError:
         path = self._root / layout.COMMITS / layout.commit_file(CommitName(seq, 0))
-        return OutputError(f"{path} is missing, though there is {there}: bring it back")
+        return OutputError(f"{path} is missing, though there is {there}: restore it")
 
     def _make_folders(self) -> None:
-        """Their names last when the owner is put beside them, at the latest."""
+        """Create the folders. Their names are durable at the latest when the owner is stored."""
         make_folders(self.files, self._root)
         for folder in _FOLDERS:
             self.files.make_folder(self._root / folder)
@@ -236,7 +237,7 @@ class Store:
             won = True
         except FileExistsError:
             won = False
-        # The loser, too: what it found is acted upon, so it has to last.
+        # Also after losing: the runner acts on the document that it found, which must be durable.
         self.files.sync_folder(path.parent)
         self.files.remove(temporary)
         return won
@@ -254,7 +255,7 @@ class Store:
 
 
 def make_folders(files: Files, path: Path) -> None:
-    """Creates a folder and those above it, so that their names outlive a loss of power."""
+    """Create a folder and its parents, so that their names survive a power loss."""
     for folder in reversed((path, *path.parents)):
         was_there = folder.exists()
         if was_there and os.path.ismount(folder):
@@ -262,7 +263,7 @@ def make_folders(files: Files, path: Path) -> None:
         if not was_there:
             files.make_folder(folder)
         try:
-            # Also if it was there: whoever made it may have been stopped before this.
+            # Also if it existed: its creator may have died before the sync.
             files.sync_folder(folder.parent)
         except PermissionError:
             if not was_there:

@@ -1,4 +1,4 @@
-"""The user's part of a job: SQL over the view `records`, or a function of a DataFrame."""
+"""The transform of a job: the user's SQL over the view `records`, or a function of a DataFrame."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ VIEW = "records"
 
 
 class TransformFailed(PybrokerError):
-    """The user's SQL or function did not give a table. The message says why."""
+    """The user's SQL or function did not return a table. The message says why."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a function may want to know of the run: its number, the attempt (unique), and the
-    snapshot that it reads as JSON values."""
+    """The run, for the user's function: its number, the unique attempt, and the snapshot as JSON
+    values."""
 
     spark: SparkSession
     job: str
@@ -47,11 +47,11 @@ Function = Callable[..., Any]
 
 _LOADING = threading.Lock()
 _BESIDE_JOBS: dict[Path, frozenset[str]] = {}
-"""The folder of the job that was loaded last, with the names of all modules from before."""
+"""The folder of the job loaded last -> the names of all modules loaded before it."""
 
 
 def load(transform: Transform | None, where: str) -> Function | None:
-    """The function that a job names. Raises ConfigError."""
+    """Import the function that a job names. Raises ConfigError."""
     if transform is None or transform.function is None:
         return None
     module_name, _, name = transform.function.partition(":")
@@ -72,7 +72,7 @@ def load(transform: Transform | None, where: str) -> Function | None:
 def apply(
     frame: DataFrame, transform: Transform | None, function: Function | None, context: RunContext
 ) -> DataFrame:
-    """The table of a job out of its records. Raises TransformFailed."""
+    """Return the table of a job made from its records. Raises TransformFailed."""
     if transform is None:
         return frame
     if transform.sql is not None:
@@ -86,14 +86,15 @@ def apply(
         raise TransformFailed(f"transform {transform.function}: {reason}") from error
     if not isinstance(result, DataFrame):
         raise TransformFailed(
-            f"transform {transform.function}: gave {type(result).__name__}, expected a DataFrame"
+            f"transform {transform.function}: returned {type(result).__name__}, expected a"
+            " DataFrame"
         )
     return result
 
 
 def _module(name: str, folder: Path | None) -> Any:
-    """A module beside the job file, or an installed one. Workers cannot import the former, so its
-    functions travel to them by value."""
+    """Import a module in the job file's folder, or an installed one. Workers cannot import the
+    former, so its functions are pickled by value."""
     file = None if folder is None else folder.joinpath(*name.split(".")).with_suffix(".py")
     if folder is None or file is None or not file.is_file():
         return importlib.import_module(name)
@@ -105,13 +106,14 @@ def _module(name: str, folder: Path | None) -> Any:
         module = importlib.import_module(name)
     found = getattr(module, "__file__", None)
     if found is None or not file.samefile(found):
-        raise ImportError(f"another module of this name is in use ({found}): name yours otherwise")
+        raise ImportError(f"another module of this name is in use ({found}): rename yours")
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return module
 
 
 def _forget() -> None:
-    """Modules of another job, or of this one before it was edited, may have the same names."""
+    """Unload the modules of the job loaded last. Another job, or an edited version of the same job,
+    may have modules of the same names."""
     for folder, before in _BESIDE_JOBS.items():
         with suppress(ValueError):
             sys.path.remove(str(folder))
@@ -127,11 +129,11 @@ def _is_below(module: Any, folder: Path) -> bool:
 
 
 def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:
-    """The view has a name of its own, so that two jobs in one session do not meet; the user's text
-    sees it as `records`."""
+    """Run the user's SQL. The view has a unique name, so that two jobs in one session do not
+    collide; the user's text sees it as `records`."""
     text = sql.strip().rstrip(";")
     try:
-        # By itself first: half a bracket would be closed by what is put around it.
+        # Parsed alone first: otherwise the text put around it would close an open bracket.
         spark._jsparkSession.sessionState().sqlParser().parseQuery(text)
     except PySparkException as error:
         raise TransformFailed(f"transform.sql: {first_line(error)}") from error
@@ -146,6 +148,6 @@ def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:
 
 
 def _in_own_lines(message: str) -> str:
-    """The user's text begins in the second line of what Spark was given."""
+    """Correct line numbers: the user's text begins in the second line of the query."""
     message = re.sub(r"\bline (\d+)", lambda found: f"line {int(found[1]) - 1}", message)
     return message.rstrip("; ")

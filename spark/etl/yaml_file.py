@@ -1,6 +1,7 @@
-"""A YAML file as plain values that remember where they stood. Knows nothing of jobs.
+"""Parses a YAML file into plain values with their line numbers. This module does not depend on the
+keys of a job.
 
-Strings may hold ${NAME} and ${NAME:-otherwise}, which are taken from the environment.
+Strings may hold ${NAME} and ${NAME:-default}, which are replaced from the environment.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Key: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Fault:
-    """Something wrong at one place."""
+    """A fault with its line and key."""
 
     line: int
     key: Key
@@ -36,14 +37,14 @@ class Tree:
     faults: list[Fault]
 
     def line(self, key: Key) -> int:
-        """The line of a key; of what it would stand in, if it is missing."""
+        """Return the line of a key; for a missing key, the line of its parent."""
         while key not in self.lines and key:
             key = key[:-1]
         return self.lines.get(key, 1)
 
 
 def parse(text: str, environment: Mapping[str, str]) -> Tree:
-    """The content of a file; what is wrong with it is in `faults`."""
+    """Parse the text of a file. The faults are in the result."""
     tree = Tree({}, {}, [])
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -66,7 +67,7 @@ def parse(text: str, environment: Mapping[str, str]) -> Tree:
 
 
 class _Walk:
-    """Goes through the nodes of a file."""
+    """Visits the nodes of a file and fills the tree."""
 
     def __init__(self, tree: Tree, environment: Mapping[str, str]) -> None:
         self._tree = tree
@@ -89,7 +90,7 @@ class _Walk:
 
     def node(self, node: yaml.Node, key: Key) -> None:
         if id(node) in self._open:
-            self._fault(node.start_mark.line + 1, key, "holds itself")
+            self._fault(node.start_mark.line + 1, key, "contains itself")
             return
         self._open.add(id(node))
         if isinstance(node, yaml.MappingNode):
@@ -116,7 +117,7 @@ class _Walk:
                 case "float":
                     return float(node.value.replace("_", ""))
         except ValueError:
-            pass  # 0x1F, 1:30 and the like: a text, as it was written
+            pass  # 0x1F, 1:30 and the like stay text
         return self._filled(node.value, node.start_mark.line + 1, key)
 
     def _filled(self, text: str, line: int, key: Key) -> str:

@@ -22,7 +22,7 @@ from pybroker.client import Admin, NewTopic, Producer
 from pybroker.errors import ErrorCode, PybrokerError
 
 Row: TypeAlias = tuple[str, Mapping[str, object]]
-"""Key and value."""
+"""The key and the value of a record."""
 
 PARTITIONS: Final = 3
 
@@ -40,7 +40,7 @@ def stocks(folder: Path) -> Iterator[Row]:
 
 
 def birdstrikes(folder: Path) -> Iterator[Row]:
-    """10,000 collisions of aircraft with birds; the speed is often not known."""
+    """10,000 collisions of aircraft with birds; the speed is often unknown."""
     for row in _csv(folder / "birdstrikes.csv"):
         value: dict[str, object] = {name: text or None for name, text in row.items()}
         for name in ("Cost Other", "Cost Repair", "Cost Total $", "Speed IAS in knots"):
@@ -56,9 +56,10 @@ DATA: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
 
 
 async def load(bootstrap: str, folder: Path, names: Sequence[str] = tuple(DATA)) -> dict[str, int]:
-    """Produces these data; how many records each. A topic that exists gets them once more.
+    """Produce these data sets. Return the number of records of each. An existing topic receives the
+    records again.
 
-    Raises a ClientError where the cluster does not take them, and OSError for a missing file.
+    Raises a ClientError if the cluster refuses them, and OSError for a missing file.
     """
     counts = {}
     async with Admin(bootstrap) as admin:
@@ -77,7 +78,7 @@ async def load(bootstrap: str, folder: Path, names: Sequence[str] = tuple(DATA))
 
 
 def main(words: Sequence[str]) -> int:
-    """The exit code of the command."""
+    """Run the command. Return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m pybroker.spark.examples.load",
         description="Produces the data of the examples to topics of their names.",
@@ -87,9 +88,9 @@ def main(words: Sequence[str]) -> int:
         "--bootstrap-server",
         default=os.environ.get("BOOTSTRAP", "127.0.0.1:9092"),
         metavar="HOST:PORT",
-        help="else $BOOTSTRAP, as in the jobs",
+        help="default: $BOOTSTRAP, as in the jobs",
     )
-    parser.add_argument("--only", choices=list(DATA), action="append", help="leave the others away")
+    parser.add_argument("--only", choices=list(DATA), action="append", help="leave out the others")
     given = parser.parse_args(words)
     try:
         counts = asyncio.run(load(given.bootstrap_server, given.folder, given.only or list(DATA)))

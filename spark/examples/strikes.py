@@ -1,4 +1,4 @@
-"""The transform of birdstrikes.yaml: plain names, the year, and what kind of bird it was."""
+"""The transform of birdstrikes.yaml: plain column names, the year, and the species."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 
 def transform(records: DataFrame) -> DataFrame:
-    """A row for each strike."""
+    """Return one row for each strike."""
 
     def field(name: str) -> Column:
         return F.col("value").getField(name)

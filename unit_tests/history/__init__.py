@@ -1,1 +1,1 @@
-"""The judge of histories, judged."""
+"""Tests of the checker of histories."""

@@ -1,4 +1,4 @@
-"""Histories written by hand: every call is one operation, one millisecond after the last."""
+"""Histories written by hand: every call adds one operation, one millisecond after the last."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def value(counter: int, producer: str = "a", partition: TopicPartition = T0) -> 
 
 
 class Script:
-    """Producers: `a` is idempotent, so is `anew`, which starts anew after errors; `b` has one
-    request in flight, `c` has five, `leader-only` waits for the leader alone."""
+    """Producers: `a` is idempotent, and so is `anew`, which starts anew after errors; `b` has one
+    request in flight, `c` has five, `leader-only` uses acks=1.
+    """
 
     def __init__(self, partition: TopicPartition = T0) -> None:
         self.ops: list[Op] = []
@@ -38,14 +39,14 @@ class Script:
             )  # fmt: skip
 
     def add(self, client: str, function: str, kind: str, **more: Any) -> int:
-        """Returns the operation's time."""
+        """Return the operation's time."""
         at = (len(self.ops) + 1) * 1_000_000
         at += self.waited * 1_000_000
         self.ops.append({"t": at, "w": 0, "p": client, "i": 1, "f": function, "type": kind, **more})
         return at
 
     def silence(self, one: int, other: int, kind: str = "invoke") -> None:
-        """It begins; "ok": it ends."""
+        """A silence begins; it ends with "ok"."""
         self.add("nemesis", "silence", kind, between=[one, other])
 
     def invoke(self, counter: int, producer: str = "a") -> str:
@@ -54,7 +55,7 @@ class Script:
         return text
 
     def send(self, counter: int, outcome: str | int, producer: str = "a") -> str:
-        """`outcome`: the offset it was acknowledged at, "fail" or "info"."""
+        """`outcome` is the offset of the acknowledgement, "fail" or "info"."""
         text = self.invoke(counter, producer)
         if isinstance(outcome, int):
             self.add(producer, "send", "ok", v=text, off=outcome)
@@ -63,7 +64,7 @@ class Script:
         return text
 
     def sent(self, count: int, producer: str = "a") -> list[str]:
-        """Values 0 to `count` - 1, acknowledged at the offsets of the same number."""
+        """Send values 0 to `count` - 1, acknowledged at the offsets of the same numbers."""
         return [self.send(number, number, producer) for number in range(count)]
 
     def assign(self, offset: int = 0, client: str = "reader") -> None:
@@ -74,7 +75,7 @@ class Script:
         self.add(client, "poll", "ok", tp=self.partition, recs=recs, hw=-1)
 
     def latest(self, offset: int, asked: int | None = None, client: str = "asker") -> int:
-        """Returns when it was answered."""
+        """Return the time of the answer."""
         now = len(self.ops) * 1_000_000 + self.waited * 1_000_000
         question = now + 500_000 if asked is None else asked
         return self.add(client, "latest", "ok", tp=self.partition, off=offset, asked=question)
@@ -86,7 +87,7 @@ class Script:
         epochs: Sequence[int] | None = None,
         source: str = "leader",
     ) -> None:
-        """The values from `start` on; None for an offset that does not exist."""
+        """Read the values from `start` on; None stands for an offset that does not exist."""
         numbers = epochs or [0] * len(values)
         recs = [
             [start + place, text, epoch]
@@ -125,11 +126,11 @@ class Script:
             eligible=list(eligible), controller_epoch=controller_epoch,
         )  # fmt: skip
 
-    def office(self, epoch: int, broker: int) -> None:
+    def controller_term(self, epoch: int, broker: int) -> None:
         self.add("watch", "controller", "ok", epoch=epoch, broker=broker)
 
     def topic(self, *replicas: Sequence[int], min_isr: int = 2) -> None:
-        """It is created, with these replicas of each partition."""
+        """Create the topic with these replicas of each partition."""
         numbered = dict(enumerate(map(list, replicas or [(1, 2, 3)])))
         name = self.partition[0]
         self.add("watch", "topic", "ok", name=name, min_isr=min_isr, replicas=numbered)
@@ -138,18 +139,18 @@ class Script:
         self.add("watch", "topic", "invoke", name=self.partition[0])
 
     def loss(self, *given_up: tuple[int, int], reason: str = "unclean-election") -> None:
-        """It is admitted, in the moment of what was done last; replicas give these offsets up."""
+        """Admit a loss at the time of the last operation; replicas give these offsets up."""
         before = self.ops[-1]["t"]
         ranges = [[*each] for each in given_up]
         self.add("watch", "loss", "ok", tp=self.partition, reason=reason, given_up=ranges)
         self.ops[-1]["t"] = before
 
     def calm(self, limit_ms: int) -> int:
-        """No fault comes any more."""
+        """End all faults."""
         return self.add("watch", "calm", "ok", limit=limit_ms * 1_000_000)
 
     def wait(self, milliseconds: int) -> None:
-        """Nothing happens for a while."""
+        """Let time pass without an operation."""
         self.waited += milliseconds
 
     def history(self) -> History:

@@ -1,4 +1,6 @@
-"""Random histories: the rules find what a slow and obvious reading of the promises finds."""
+"""Random histories: the rules find the same violations as a slow and obvious reference
+implementation.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def _changed(draw: st.DrawFn, log: list[str]) -> list[str | None]:
 
 
 def obvious(history: History) -> dict[str, bool]:
-    """Whether each rule of clients is broken, by comparing everything with everything."""
+    """Return whether each rule of clients is violated, by comparing everything with everything."""
     final = [(r.offset, r.value) for read in history.finals for r in read.records]
     sends = list(history.sends.values())
     delivered = [record for poll in history.polls for record in poll.records]

@@ -1,5 +1,6 @@
-"""What a group of consumers is promised: a history that breaks a rule is reported by that rule
-alone, and one that keeps all is not."""
+"""The rules of consumer groups: a history that violates one is reported by that rule alone, and one
+that keeps all is not reported.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ T1 = ("t", 1)
 
 
 class GroupScript(Script):
-    """Group `g` reads topic `t`; its members are clients of any name."""
+    """Group `g` reads topic `t`; any client name may be a member."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,12 +36,12 @@ class GroupScript(Script):
         self.add(client, "processed", "ok", group="g", tp=self.partition, offs=offsets)
 
     def ask(self, client: str, offset: int, generation: int = 1) -> None:
-        """It begins to commit."""
+        """A commit begins."""
         where: dict[str, Any] = {"group": "g", "tp": self.partition, "off": offset}
         self.add(client, "commit", "invoke", generation=generation, **where)
 
     def told(self, client: str, offset: int, outcome: str = "ok") -> None:
-        """What came of it."""
+        """The commit's outcome."""
         self.add(client, "commit", outcome, group="g", tp=self.partition, off=offset, err="")
 
     def commit(self, client: str, offset: int, outcome: str = "ok", *, generation: int = 1) -> None:
@@ -48,16 +49,16 @@ class GroupScript(Script):
         self.told(client, offset, outcome)
 
     def committed(self, offset: int, asked: int | None = None) -> None:
-        """The answer to somebody who asked now, or then."""
+        """The answer to a request made now, or at `asked`."""
         now = (len(self.ops) + self.waited) * 1_000_000 + 500_000
         question = now if asked is None else asked
         self.add("asker", "committed", "ok", group="g", tp=T0, off=offset, asked=question)
 
-    def reign(self, broker: int) -> int:
+    def coordinator_term(self, broker: int) -> int:
         return self.add("zookeeper", "reign", "ok", partition=3, broker=broker)
 
     def steady(self, count: int = 4) -> list[str]:
-        """So many records are there, and processed, by a member in its first generation."""
+        """Store so many records and let a member in its first generation process them."""
         texts = self.sent(count)
         self.final(*texts)
         self.holds("one", T0)
@@ -138,10 +139,10 @@ def takes_back_what_somebody_was_told(script: GroupScript) -> None:
 
 def carries_an_old_commit_out_under_another_coordinator(script: GroupScript) -> None:
     script.steady()
-    script.reign(1)
+    script.coordinator_term(1)
     script.ask("one", 2)
     script.told("one", 2, "info")
-    script.reign(2)
+    script.coordinator_term(2)
     script.commit("one", 4)
     script.committed(2)
 
@@ -180,20 +181,23 @@ BAD: dict[Story, tuple[str, str]] = {
     commits_more_than_was_processed: ("committed-is-processed", "t-0@2: g committed 3"),
     commits_over_a_record_that_was_left_out: ("committed-is-processed", "t-0@1: g committed 3"),
     is_told_of_more_than_was_processed: ("committed-is-processed", "for asker"),
-    loses_an_acknowledged_commit: ("committed-never-falls", "had committed 4, and is told less"),
-    forgets_all_commits: ("committed-never-falls", "had committed 2, and is told less"),
+    loses_an_acknowledged_commit: (
+        "committed-never-falls",
+        "had committed 4, and the answer is lower",
+    ),
+    forgets_all_commits: ("committed-never-falls", "had committed 2, and the answer is lower"),
     takes_back_what_somebody_was_told: ("committed-never-falls", "had committed 4"),
     carries_an_old_commit_out_under_another_coordinator: (
         "committed-never-falls",
         "commit of one in generation 1 of g",
     ),
     begins_a_lower_commit_later: ("committed-never-falls", "had committed 4"),
-    is_told_what_nobody_asked_for: ("committed-was-asked", "t-0@3: nobody of g"),
+    is_told_what_nobody_asked_for: ("committed-was-asked", "t-0@3: no member of g"),
     commits_for_a_member_of_an_older_generation: (
         "stale-member-commits-nothing",
         "g was in generation 2",
     ),
-    leaves_a_record_out_to_the_end: ("groups-process-all", "nobody of g has processed a:1:1:"),
+    leaves_a_record_out_to_the_end: ("groups-process-all", "no member of g has processed a:1:1:"),
 }
 
 
@@ -254,7 +258,7 @@ def carries_out_a_commit_that_nobody_heard_of(script: GroupScript) -> None:
 
 def lets_commits_of_one_coordinator_overtake_each_other(script: GroupScript) -> None:
     script.steady()
-    script.reign(1)
+    script.coordinator_term(1)
     script.ask("one", 2)
     script.told("one", 2, "info")
     script.commit("one", 4)
@@ -272,9 +276,9 @@ def lets_commits_that_are_under_way_together_overtake_each_other(script: GroupSc
 
 def repeats_a_commit_to_the_next_coordinator(script: GroupScript) -> None:
     script.steady()
-    script.reign(1)
+    script.coordinator_term(1)
     script.ask("one", 2)
-    script.reign(2)
+    script.coordinator_term(2)
     script.commit("one", 4)
     script.told("one", 2, "info")
     script.committed(2)
@@ -339,7 +343,7 @@ GOOD = (
 
 
 @pytest.mark.parametrize("story", GOOD, ids=lambda story: str(story.__name__))
-def test_what_keeps_the_promises_passes_every_rule(story: Story) -> None:
+def test_a_correct_history_passes_every_rule(story: Story) -> None:
     script = GroupScript()
     story(script)
     found = check(script.history())
@@ -360,13 +364,13 @@ def test_a_coordinator_that_could_not_know_that_its_session_had_been_ended_may_t
 ) -> None:
     script = GroupScript()
     script.steady()
-    script.reign(1)
+    script.coordinator_term(1)
     script.commit("one", 2)
-    script.reign(2)
+    script.coordinator_term(2)
     script.commit("one", 4)
     script.committed(2)
     history = script.history()
-    replaced, asked = history.groups.reigns[-1].at, history.groups.answers[-1].asked
+    replaced, asked = history.groups.coordinator_terms[-1].at, history.groups.answers[-1].asked
     history.early_ends.append(EarlyEnd(broker, replaced + begin_ns, asked + end_ns))
     found = {each.rule for each in check(history)}
     assert found == (set() if is_explained else {"committed-never-falls"})
@@ -375,12 +379,12 @@ def test_a_coordinator_that_could_not_know_that_its_session_had_been_ended_may_t
 def test_but_what_it_was_told_itself_it_knows() -> None:
     script = GroupScript()
     script.steady()
-    script.reign(1)
+    script.coordinator_term(1)
     script.commit("one", 4)
-    script.reign(2)
+    script.coordinator_term(2)
     script.committed(2)
     history = script.history()
-    replaced, asked = history.groups.reigns[-1].at, history.groups.answers[-1].asked
+    replaced, asked = history.groups.coordinator_terms[-1].at, history.groups.answers[-1].asked
     history.early_ends.append(EarlyEnd(1, replaced - 1, asked + 1))
     assert "committed-never-falls" in {each.rule for each in check(history)}
 

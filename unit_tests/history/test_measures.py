@@ -1,4 +1,4 @@
-"""What is read off a history about availability."""
+"""Measures of availability, computed from a history."""
 
 from __future__ import annotations
 

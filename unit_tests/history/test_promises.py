@@ -1,5 +1,6 @@
-"""What a cluster promises as a whole, and what becomes of all promises where topics are made anew
-or losses are admitted."""
+"""The promises of a cluster as a whole, and the effect of recreated topics and admitted losses on
+all rules.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +206,7 @@ def names_what_was_lost_in_several_elections(script: Script) -> None:
 
 
 def loses_what_the_power_took_along(script: Script) -> None:
-    """The log ends earlier, and nobody knows what it had."""
+    """The log ends earlier, and its former end is unknown."""
     script.sent(2)
     script.loss((1, 2))
     script.loss(reason="power-loss")
@@ -252,8 +253,9 @@ def admits_a_loss_of_a_topic_that_is_made_anew(script: Script) -> None:
 
 
 def forgets_a_producer_with_the_topic(script: Script) -> None:
-    """A late request is the first that the new topic hears of the producer: the number before it is
-    never accepted, and both are sent again."""
+    """The new topic learns of the producer by a late request. The number before that is never
+    accepted, and both values are sent again.
+    """
     script.topic()
     text = script.invoke(0)
     script.deletion()
@@ -285,13 +287,13 @@ def forgets_what_is_old(script: Script) -> None:
 
 
 def forgets_what_is_old_and_is_not_read_at_the_end(script: Script) -> None:
-    """Where the log begins, and so whether the reader was only late, is not known then."""
+    """The begin of the log is unknown then, and so whether the reader was only late."""
     script.assign()
     script.add("reader", "poll", "fail", err="out of range", tp=script.partition, off=0)
 
 
 def keeps_the_second_try_of_what_is_old(script: Script) -> None:
-    """The first one, on a connection that was given up, came last."""
+    """The first attempt, on an abandoned connection, arrived last."""
     old, new = script.sent(2, "b")
     script.final(new, old, start=1)
 
@@ -324,7 +326,7 @@ GOOD = (
 
 
 @pytest.mark.parametrize("story", GOOD, ids=lambda story: str(story.__name__))
-def test_what_keeps_the_promises_passes_every_rule(story: Story) -> None:
+def test_a_correct_history_passes_every_rule(story: Story) -> None:
     found = check(told(story))
     assert not found, report(found)
 

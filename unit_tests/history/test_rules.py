@@ -1,5 +1,6 @@
-"""Each rule: a history that breaks it is reported with its place and its operations, and one that
-keeps it is not."""
+"""Each rule: a history that violates it is reported with its position and operations, and one that
+keeps it is not reported.
+"""
 
 from __future__ import annotations
 
@@ -214,8 +215,8 @@ def lets_the_controller_epoch_fall(script: Script) -> None:
 
 
 def gives_a_controller_epoch_to_two_brokers(script: Script) -> None:
-    script.office(3, 1)
-    script.office(3, 2)
+    script.controller_term(3, 1)
+    script.controller_term(3, 2)
 
 
 def has_a_leader_that_is_not_in_sync(script: Script) -> None:
@@ -267,7 +268,7 @@ BAD: dict[Story, tuple[str, int, str]] = {
     has_a_leader_that_is_not_in_sync: ("clean-elections", -1, ""),
     elects_who_was_not_in_sync: ("clean-elections", -1, ""),
 }
-"""The story, and of the violation: the rule, the offset, and a part of the operations shown."""
+"""The story, and of the violation: the rule, the offset, and a part of the displayed operations."""
 
 
 @pytest.mark.parametrize("story", BAD, ids=lambda story: str(story.__name__))
@@ -305,9 +306,9 @@ def lives_quietly(script: Script) -> None:
     script.state(version=3, leader=-1, epoch=2, isr=[3], eligible=[2])
     script.state(version=4, leader=2, epoch=3, isr=[2])
     script.state(version=6, leader=1, epoch=4)  # one was not seen
-    script.office(1, 1)
-    script.office(1, 1)
-    script.office(2, 3)
+    script.controller_term(1, 1)
+    script.controller_term(1, 1)
+    script.controller_term(2, 3)
 
 
 def does_not_know_what_became_of_a_value(script: Script) -> None:

@@ -1,4 +1,4 @@
-"""Leaders that were replaced and cannot know it: what they may have said, and what nobody may."""
+"""Replaced leaders that cannot know of their replacement: which of their answers are allowed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from unit_tests.history.script import Script
 
 
 def replaced_in_silence(script: Script, **more: int) -> list[str]:
-    """Broker 1 led while two values were stored; 3, the controller, that it does not hear of, makes
-    2 the leader, to whom a third value is sent."""
-    script.office(1, 3)
+    """Broker 1 led while two values were stored. The controller, 3, which it cannot hear, makes 2
+    the leader, and a third value is sent to that one.
+    """
+    script.controller_term(1, 3)
     script.state(version=0, leader=1, epoch=0)
     texts = script.sent(2)
     script.silence(more.get("silent", 1), 3)
@@ -32,7 +33,7 @@ def ends_told_by_who_cannot_know(script: Script) -> None:
     script.latest(3)
 
 
-def test_who_was_replaced_out_of_reach_may_tell_the_end_that_it_knew() -> None:
+def test_a_leader_replaced_while_isolated_may_answer_with_its_known_end() -> None:
     script = Script()
     ends_told_by_who_cannot_know(script)
     assert list(RULES["monotone-watermarks"](script.history())) == []
@@ -42,10 +43,10 @@ def test_who_was_replaced_out_of_reach_may_tell_the_end_that_it_knew() -> None:
     ("broker", "before_s", "after_s", "is_explained"),
     [(1, 1, 1, True), (2, 1, 1, False), (1, 1, -1, False), (1, -1, 1, False)],
 )
-def test_who_could_not_know_that_its_session_had_been_ended_may_do_so_too(
+def test_a_broker_that_could_not_know_of_its_ended_session_may_answer_too(
     broker: int, before_s: int, after_s: int, is_explained: bool
 ) -> None:
-    """From then until it hears of it."""
+    """This holds from then until it learns of it."""
     script = Script()
     replaced_in_silence(script, silent=2)
     script.latest(2)
@@ -57,10 +58,10 @@ def test_who_could_not_know_that_its_session_had_been_ended_may_do_so_too(
 
 
 @pytest.mark.parametrize("is_explained", [True, False])
-def test_what_is_explained_of_a_topic_is_so_also_when_it_is_deleted_later(
+def test_an_explanation_still_holds_after_the_topic_is_deleted(
     is_explained: bool,
 ) -> None:
-    """Its earlier lives have names of their own, among the states others than among the answers."""
+    """Earlier lives of a topic have separate names, which differ between states and answers."""
     script = Script()
     script.topic()
     replaced_in_silence(script, silent=1 if is_explained else 2)

@@ -1,1 +1,1 @@
-"""The simulation itself: what everything else that it shows rests on."""
+"""Tests of the simulation itself, on which all its results depend."""

@@ -1,4 +1,4 @@
-"""`python -m unit_tests.simulation`: seeds against planted bugs, as docs/simulation.rst says."""
+"""`python -m unit_tests.simulation`: runs seeds with planted bugs; see docs/simulation.rst."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""How often random seeds find each planted bug.
+"""Measures how often random seeds detect each planted bug.
 
-A run takes seconds and there are thousands, so what each one gave is kept in a file, a line a run;
-whoever is interrupted goes on from there. Lines hang on the schedules of their seeds: where these
-have changed, the seed is run anew. Changes of the broker are not seen: begin a new file after one.
+There are thousands of runs of some seconds each, so that every result is stored in a file, one line
+per run, and an interrupted measurement continues from there. A line holds the checksum of its
+seed's schedule; if that has changed, the seed runs again. Changes of the broker are not detected:
+start a new file after one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _RULES_SHOWN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One seed with one bug. `seconds` are those of the processor, `rules` those that fired."""
+    """One seed with one bug. `seconds` is processor time; `rules` are the violated ones."""
 
     planted: str
     seed: str
@@ -67,8 +68,9 @@ def measure(
     *,
     processes: int,
 ) -> None:
-    """Try all bugs with one seed, then with the next one, leaving out what `file` knows; at the
-    end, tell the table. Raises OSError."""
+    """Try all bugs with one seed, then with the next one, skipping results that `file` has. Report
+    the table at the end. Raises OSError.
+    """
     wanted = [str(seed) for seed in seeds]
     known = {each.key for each in read(file)}
     every = itertools.starmap(_planted, itertools.product(wanted, names))
@@ -88,8 +90,7 @@ def measure(
 
 
 def read(file: Path) -> list[Try]:
-    """What is known; nothing if there is no such file. A last line that was cut off is passed
-    over."""
+    """Return the stored results; none if there is no such file. A cut last line is ignored."""
     if not file.exists():
         return []
     text = file.read_text(encoding="utf-8")
@@ -98,15 +99,16 @@ def read(file: Path) -> list[Try]:
 
 
 def _cut_off(file: Path) -> None:
-    """Let the file end with a whole line."""
+    """Remove a truncated last line from the file."""
     if file.exists():
         whole, end, _ = file.read_bytes().rpartition(b"\n")
         file.write_bytes(whole + end)
 
 
 def table(names: Sequence[str], tries: Iterable[Try]) -> str:
-    """A line a bug: how many seeds were tried, how many found it, what share that is, how long it
-    takes to find it, and which rules fired how often."""
+    """Return a line per bug: the numbers of seeds and of detections, their ratio, the time to
+    detect it, and how often each rule was violated.
+    """
     by_name: dict[str, list[Try]] = {name: [] for name in names}
     for each in tries:
         by_name[each.planted].append(each)
@@ -127,8 +129,7 @@ def _row(name: str, tries: Sequence[Try]) -> str:
 
 
 def _seconds_to_find(tries: Sequence[Try]) -> Iterator[float]:
-    """From one find to the next, and from the start to the first one: how long whoever begins
-    anywhere waits."""
+    """Yield the processor time from each detection to the next, and from the start to the first."""
     spent = 0.0
     for each in sorted(tries, key=lambda each: (len(each.seed), each.seed)):
         spent += each.seconds

@@ -1,7 +1,7 @@
-"""All logs of a broker on a simulated disk, and what must be left of them whenever it crashes.
+"""All logs of a broker on a simulated disk, and the state that they must have after any crash.
 
-`LogLife` does to the logs what a broker does and keeps the books: what was acknowledged, what was
-made durable, and what the crash may have caught half-done.
+`LogLife` uses the logs like a broker, and records which data was acknowledged, which was synced,
+and which operation the crash may have interrupted.
 """
 
 from __future__ import annotations
@@ -31,24 +31,27 @@ EVERYTHING: Final = 1 << 40
 
 @dataclass(slots=True)
 class Book:
-    """What is known of one partition. All offsets; `NOWHERE`: nothing is uncertain."""
+    """The expected state of one partition. All positions are offsets; `NOWHERE` means that nothing
+    is uncertain.
+    """
 
     exists: bool | None = None
-    """None: the crash may have caught its creation or deletion."""
+    """None if the crash may have interrupted its creation or deletion."""
     batches: list[tuple[int, int, bytes]] = field(default_factory=list)
-    """First and last offset and bytes of what must be there, unless it is uncertain."""
+    """First offset, last offset and bytes of each batch that must exist, unless it is uncertain."""
     ever: set[bytes] = field(default_factory=set)
-    """All that was ever written."""
+    """All batches that were ever written."""
     uncertain_from: int = NOWHERE
-    """What lies here and above is being written or cut off."""
+    """Batches from here on were being written or truncated."""
     cut_from: int = NOWHERE
-    """What was cut off here may be there again after a power loss."""
+    """Batches that were truncated here may reappear after a power loss."""
     synced: int = 0
     start_min: int = 0
     start_max: int = 0
     last_sent: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    """Of each idempotent producer without a transaction the first offset of its last batch, and
-    that as it was sent."""
+    """For each idempotent producer without a transaction, the first offset and the bytes of its
+    last batch.
+    """
     aborted: list[tuple[int, int]] = field(default_factory=list)
     """Producer, and the offset of the marker that ended its transaction."""
     high_watermark: int = 0
@@ -81,7 +84,7 @@ class LogLife:
         self.manager: LogManager
         self.power_lost = False
 
-    # life
+    # start and crash
 
     def start(self) -> None:
         self.manager = LogManager(
@@ -110,7 +113,7 @@ class LogLife:
         assert log is not None
         return log
 
-    # what a broker does
+    # operations of a broker
 
     def create(self, key: TopicPartition) -> None:
         book = self.books[key] = Book()
@@ -195,7 +198,7 @@ class LogLife:
         self.log(key).advance_log_start(offset)
 
     def clean_up(self) -> None:
-        """Retention, and the removal of what it has renamed."""
+        """Apply retention, and delete the files that it has renamed."""
         now_ms = self.machine.clock.wall_ms()
         self.manager.run_retention(now_ms, lambda key: self.books[key].end)
         self.manager.remove_deleted(now_ms + 10_000)
@@ -215,14 +218,14 @@ class LogLife:
     def flush_closed(self) -> None:
         self.manager.flush_idle(self.machine.clock.wall_ms())
 
-    # what must be left
+    # expected state
 
     def verify(self) -> None:
         for key, book in self.books.items():
             Verdict(self, key, book).give()
 
     def go_on(self) -> None:
-        """Whoever was left takes records again and ends properly; everything is there then."""
+        """After a crash, append to all logs, shut down properly and check that all is there."""
         for key in self.books:
             log = self.manager.log(key)
             if log is None:
@@ -246,7 +249,7 @@ class LogLife:
 
 
 class Verdict:
-    """Whether the log of one partition is what it may be."""
+    """Checks the log of one partition against its book."""
 
     def __init__(self, life: LogLife, key: TopicPartition, book: Book) -> None:
         self.life = life
@@ -282,8 +285,8 @@ class Verdict:
     def _check_content(self, log: Log, found: list[tuple[int, int, bytes]]) -> None:
         following, epoch = log.log_start_offset, -1
         for first, last, data in found:
-            assert data in self.book.ever, f"nobody wrote {first} to {last}"
-            # Names may outlive a power loss in another order than they were changed in.
+            assert data in self.book.ever, f"{first} to {last} were never written"
+            # The order of names may change at a power loss.
             if following < min(self.book.uncertain_from, self.book.cut_from):
                 assert first == following or first < following <= last
             header = read_header(data)
@@ -326,7 +329,7 @@ def read(log: Log, offset: int, max_bytes: int) -> bytes:
 
 
 def stored_batches(log: Log) -> list[tuple[int, int, bytes]]:
-    """First and last offset and bytes of all that can be read."""
+    """Return first offset, last offset and bytes of all readable batches."""
     found: list[tuple[int, int, bytes]] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:

@@ -1,8 +1,7 @@
-"""Mutants: bugs that are planted into the broker's code, to see whether the simulation finds them.
+"""Mutants: bugs that are planted into the broker's code, to test whether the simulation finds them.
 
-Each takes one rule of the broker away, by replacing functions of the real code for the time of a
-run; the code itself has no switch. The same rules are taken away from the arithmetic by the model
-checker of the unit tests.
+Each removes one rule of the broker by replacing functions of the real code during a run. The code
+itself has no switch. The model checker of the unit tests removes the same rules from the model.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _ANY_VERSION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """`make` is given what `owner` has under `name`, and gives what takes its place."""
+    """`make` receives the attribute `name` of `owner`, and returns its replacement."""
 
     owner: Any
     name: str
@@ -45,7 +44,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """`meaning` is the rule that is gone."""
+    """`meaning` is the removed rule."""
 
     name: str
     meaning: str
@@ -54,7 +53,9 @@ class Planted:
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """The bug of that name is in the code; "" for none. Raises KeyError for an unknown one."""
+    """Plant the bug of that name during the block; "" plants none. Raises KeyError for an unknown
+    name.
+    """
     with ExitStack() as undo:
         for each in BY_NAME[name].replacements if name else ():
             original = each.owner.__dict__[each.name]
@@ -66,15 +67,15 @@ def planted(name: str) -> Iterator[None]:
 def simulate_mutant(
     schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False
 ) -> Result:
-    """Run the schedule with the bug that it names in the code."""
+    """Run the schedule with the bug that it names."""
     return simulate(schedule, keep_trace=keep_trace, hurries=hurries, planted=planted)
 
 
-# ---- what takes the place of the code
+# ---- replacements
 
 
 def _without_epochs(position: Any) -> Any:
-    """The leader is not asked whether the logs are one."""
+    """Followers do not compare their log with the leader's."""
 
     def changed(log: Any, leader_epoch: int) -> Any:
         return dataclasses.replace(position(log, leader_epoch), last_epoch=NO_EPOCH)
@@ -83,7 +84,7 @@ def _without_epochs(position: Any) -> Any:
 
 
 def _cut_at_high_watermark(follow: Any) -> Any:
-    """As Kafka did before KIP-101."""
+    """Like Kafka before KIP-101."""
 
     def changed(self: Partition, facts: Any) -> None:
         follow(self, facts)
@@ -94,7 +95,7 @@ def _cut_at_high_watermark(follow: Any) -> Any:
 
 
 def _any_epoch(read_partition: Any) -> Any:
-    """A follower's fetch counts in whichever epoch it was made."""
+    """A follower's fetch counts, whatever epoch it was made in."""
 
     def changed(services: Any, key: Any, wanted: Any, reading: Any) -> Any:
         partition = services.replicas.partitions.get(key)
@@ -115,7 +116,7 @@ def _unconditional(operations: Any) -> Any:
 
 
 def _blind(look: Any) -> Any:
-    """What has been stored meanwhile does not matter."""
+    """Versions that were stored meanwhile are ignored."""
 
     async def changed(self: IsrChanges, change: Any) -> Any:
         try:
@@ -128,7 +129,9 @@ def _blind(look: Any) -> Any:
 
 
 def _believing(verify: Any) -> Any:
-    """Who looks whether the version is what it was finds that another leads, and stops writing."""
+    """Skip the check of the stored version, which would find that another broker leads and stop the
+    writes.
+    """
 
     async def changed(self: IsrChanges, change: Any) -> None:
         self._unchanged(change)
@@ -137,12 +140,12 @@ def _believing(verify: Any) -> Any:
 
 
 def _always(knows_roles: Any) -> Any:
-    """Nor does who has a new session wait until it is told its roles: that would hide the bug."""
+    """A broker with a new session does not wait for its roles either; that would hide the bug."""
     return property(lambda self: True)
 
 
 def _any_incarnation(operations: Any) -> Any:
-    """Who was to join may have been started anew; it only has to be there."""
+    """A joining follower may have restarted meanwhile; it only has to be there."""
 
     def changed(change: Any, data: bytes) -> Any:
         ops = operations(change, data)
@@ -166,7 +169,9 @@ def _whatever_epoch_start(may_join: Any) -> Any:
 
 
 def _only_stored(_recount: Any) -> Any:
-    """Who is about to join does not count, and who has come in, but nobody knows, neither."""
+    """A follower that is about to join does not count, nor one that has joined without anybody's
+    knowledge.
+    """
 
     def changed(self: LeaderState) -> None:
         joining = set() if self.pending is None else {self.pending.joins}
@@ -179,7 +184,7 @@ def _only_stored(_recount: Any) -> Any:
 
 
 def _to_where_the_epoch_began(common_end: Any) -> Any:
-    """Cuts the whole last common epoch, not what lies behind it."""
+    """Truncates the whole last common epoch, not only the records after it."""
 
     def changed(log: Any, leader_epoch: int, leader_end: int) -> Any:
         _, start = log.epoch_end_offset(leader_epoch - 1)
@@ -194,7 +199,7 @@ def _nothing_is_committed(_cuts_committed: Any) -> Any:
 
 
 def _only_what_is_known(_may_cut: Any) -> Any:
-    """What lies above the high watermark of the last checkpoint was acknowledged to nobody."""
+    """Assumes that no record above the last checkpointed high watermark was acknowledged."""
 
     def changed(log: Any, high_watermark: int, step: Any, *, in_sync: bool) -> Any:
         return follower.cuts_committed(log, high_watermark, step)
@@ -203,7 +208,7 @@ def _only_what_is_known(_may_cut: Any) -> Any:
 
 
 def _forgetful(lead: Any) -> Any:
-    """A new leader knows nothing of the producers of what it has copied."""
+    """A new leader does not know the producers of the records that it has copied."""
 
     def changed(self: Partition, facts: Any, now: float) -> None:
         if not self.is_leader:
@@ -228,10 +233,10 @@ def _unchecked(_multi: Any) -> Any:
 
 
 def _whoever_has_it(_look: Any) -> Any:
-    """Takes the fence that somebody else has taken meanwhile for its own."""
+    """Takes a fence that another broker has set meanwhile for its own."""
 
     async def changed(self: FencedWrites) -> None:
-        # Shards of tests and of brokers keep it under names of their own.
+        # Tests' and brokers' shards keep it under names of their own.
         (kept,) = [name for name in vars(self._shard) if name.endswith("fence_version")]
         setattr(self._shard, kept, (await self._coord.get(self._fence))[1].version)
 
@@ -239,7 +244,7 @@ def _whoever_has_it(_look: Any) -> Any:
 
 
 def _whatever_it_holds(_catch_up: Any) -> Any:
-    """The copy of a replica that moves takes the log's place when it has its name."""
+    """The copy of a moving replica replaces the log as soon as it has the log's name."""
 
     def changed(self: ReplicaMove) -> bool:
         if self.cancelled or self._lowered is not None:
@@ -251,7 +256,7 @@ def _whatever_it_holds(_catch_up: Any) -> Any:
 
 
 def _always_the_copy(prefer: Any) -> Any:
-    """A broker that was killed within a move goes on with the copy, however long it is."""
+    """A broker that was killed during a move continues with the copy, whatever its length."""
 
     def changed(first: Any, second: Any, disk: Any) -> Any:
         kept, dropped = prefer(first, second, disk)
@@ -261,7 +266,7 @@ def _always_the_copy(prefer: Any) -> Any:
     return changed
 
 
-# ---- the table
+# ---- table
 
 PLANTED: Final = (
     Planted(

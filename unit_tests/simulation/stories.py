@@ -1,4 +1,4 @@
-"""What the applications of the small stories do: one topic, one partition."""
+"""The applications of the small scenarios: one topic with one partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def create(bootstrap: str, configs: dict[str, str] | None = None) -> None:
 
 
 async def produce(bootstrap: str, count: int, key: bytes | None = None) -> list[int]:
-    """The offsets of `count` numbered values, each sent after the one before was stored."""
+    """Return offsets of `count` numbered values, each sent after the one before was stored."""
     async with Producer(bootstrap) as producer:
         return [
             (await (await producer.send("orders", b"%d" % number, key=key))).offset
@@ -28,7 +28,7 @@ async def produce(bootstrap: str, count: int, key: bytes | None = None) -> list[
 
 
 async def read_on(bootstrap: str, seen: list[bytes | None]) -> None:
-    """Append to `seen` what comes behind it, for ever."""
+    """Append the values after those in `seen` to it, without end."""
     async with Consumer(bootstrap) as consumer:
         consumer.assign([PARTITION])
         consumer.seek(PARTITION, len(seen))
@@ -37,7 +37,7 @@ async def read_on(bootstrap: str, seen: list[bytes | None]) -> None:
 
 
 async def read_all(bootstrap: str, count: int) -> list[bytes | None]:
-    """The first `count` values."""
+    """Return the first `count` values."""
     async with Consumer(bootstrap) as consumer:
         consumer.assign([PARTITION])
         consumer.seek_to_beginning()
@@ -45,14 +45,14 @@ async def read_all(bootstrap: str, count: int) -> list[bytes | None]:
 
 
 def begins_anew(broker: SimBroker) -> bool:
-    """Whether its replica is a copy that is not complete."""
+    """Return whether the broker's replica is an incomplete copy."""
     return broker.rooms is not None and PARTITION in broker.rooms.logs.incomplete
 
 
 def begin_with_empty_disks(
     simulation: Simulation, leader: int, brokers: Sequence[SimBroker]
 ) -> None:
-    """Each gets a new disk, begins a copy on it, and is cut off from the leader then."""
+    """Give each broker a new disk, let it begin a copy there, then cut it off from the leader."""
     cluster = simulation.cluster
     for broker in brokers:
         simulation.kill(broker.id)

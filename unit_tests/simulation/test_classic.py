@@ -1,5 +1,6 @@
-"""The classic consumer in a simulated cluster: members that are killed, stopped, and cut off from
-ZooKeeper or from everybody, with the same outcome for every seed."""
+"""The classic consumer in a simulated cluster: members are killed, stopped, and cut off from
+ZooKeeper or from all machines, with the same outcome for every seed.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +20,13 @@ SESSION_MS = 6_000
 
 @dataclass
 class Notes:
-    """What was read, in virtual time: (seconds, member, partition, offset), and what is wrong with
-    how the group's nodes changed."""
+    """The records that were read, as (virtual seconds, member, partition, offset), and errors in
+    the changes of the group's nodes.
+    """
 
     read: list[tuple[float, str, int, int]] = field(default_factory=list)
     owners: dict[str, int] = field(default_factory=dict)
-    """Partition -> the session that made the owner node."""
+    """Partition -> the session that created the owner node."""
     committed: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -75,7 +77,7 @@ async def consume(simulation: Simulation, name: str, notes: Notes) -> None:
 
 
 def lose_some_members(seed: int) -> str:
-    """Gives the digest of the run."""
+    """Return the digest of the run."""
     notes = Notes()
     records = 1_200
     with Simulation(seed) as simulation:
@@ -87,7 +89,7 @@ def lose_some_members(seed: int) -> str:
             simulation.wait(lambda: len(notes.distinct()) >= goal)
 
         def is_read_by(*names: str) -> None:
-            """All partitions, and each of them by one of these."""
+            """Return whether all partitions are read, each by one of these members."""
             start = len(notes.read)
 
             def shared() -> bool:

@@ -1,4 +1,4 @@
-"""The command line of the simulation, over runs that are over at once."""
+"""The command line of the simulation, with runs that end at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from unit_tests.simulation.__main__ import MEANINGS
 
 
 def fake(schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False) -> Result:
-    """Fails where a broker is killed while another one pauses, in every seventh seed."""
+    """Fail in every seventh seed if a broker is killed while another one is paused."""
     kinds = {event.kind for event in schedule.events}
     is_bad = {"kill", "pause"} <= kinds or schedule.seed.endswith("7")
     violations = (wrong("toy-rule", "killed and paused"),) if is_bad else ()
@@ -89,7 +89,7 @@ def test_a_failure_is_shrunk_to_a_schedule_that_can_be_run(tmp_path: Path) -> No
     file.write_text(f"seed 5\n{noise}1.125 kill 1 until=2.5\n1.5 pause 2 until=3\n")
     outcome = run("--schedule", str(file), "--shrink")
     assert outcome.return_value == 1
-    _, _, text = outcome.output.partition("by --schedule FILE:\n")
+    _, _, text = outcome.output.partition("with --schedule FILE:\n")
     schedule = parse(text)
     assert [event.kind for event in schedule.events] == ["kill", "pause"]
     assert not fake(schedule).is_clean
@@ -117,7 +117,7 @@ def test_a_schedule_with_a_bug_is_refused_where_none_can_be_planted(tmp_path: Pa
     assert run("--schedule", str(file)).return_value == 0
     plain = CliRunner().invoke(command(fake), ["--schedule", str(file)])
     assert plain.exit_code == 1
-    assert "no bug no-fetch-fencing can be planted here" in plain.output
+    assert "unknown mutant no-fetch-fencing" in plain.output
     with pytest.raises(ScheduleError, match="no-fetch-fencing"):
         simulate(parse(file.read_text()))
 
@@ -125,8 +125,8 @@ def test_a_schedule_with_a_bug_is_refused_where_none_can_be_planted(tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--planted", "rust"], "there is no bug rust to plant; there are\n  no-epoch-truncation:"),
-        (["--trace", "x"], "--trace wants one run"),
+        (["--planted", "rust"], "unknown mutant rust; there are\n  no-epoch-truncation:"),
+        (["--trace", "x"], "--trace needs a single run"),
         (["--schedule", "no-such-file"], "no-such-file: "),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_run_that_is_told_to_end_leaves_no_process_behind() -> None:
         stderr=subprocess.DEVNULL,
     ) as run:
         process = psutil.Process(run.pid)
-        # With the resource tracker.
+        # Including the resource tracker.
         wait_until(lambda: len(process.children(recursive=True)) == 3, what="two processes")
         at_work = process.children(recursive=True)
         run.send_signal(signal.SIGTERM)

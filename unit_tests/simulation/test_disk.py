@@ -1,5 +1,6 @@
-"""The simulated disk: the same as the real one until something goes wrong, then as bad as a real
-one can be. What any `Disk` does is shown in `storage/test_disk.py`."""
+"""The simulated disk behaves like the real one without faults, and as badly as a real one can with
+them. The tests of every `Disk` are in `storage/test_disk.py`.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def after_power_loss(disk: SimDisk) -> DiskView:
 
 
 class Twins:
-    """The same operations on the real disk and on the simulated one."""
+    """Runs the same operations on the real disk and on the simulated one."""
 
     def __init__(self, home: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -131,7 +132,7 @@ def outcome(operate: Callable[..., object], subject: object) -> object:
 
 
 def tree(disk: Disk, path: str) -> object:
-    """Names and contents, at any depth."""
+    """Return names and contents, at any depth."""
     if disk.is_dir(path):
         return {name: tree(disk, f"{path}/{name}") for name in disk.list_dir(path)}
     assert disk.size(path) == len(disk.read(path))
@@ -149,8 +150,10 @@ def test_random_operations_do_the_same_on_both_disks(tmp_path: Path, seed: int) 
 # power
 
 
-def test_a_power_loss_leaves_everything_that_it_may() -> None:
-    """Nothing, all, a part up to a sector, a hole, a length without content; and no name."""
+def test_a_power_loss_has_every_possible_outcome() -> None:
+    """Nothing, everything, a prefix up to a sector, a hole, a length without content, a missing
+    name.
+    """
     seen: dict[str, int] = {}
     for seed in range(400):
         disk, view = new_disk(seed)

@@ -1,5 +1,6 @@
-"""What the simulation has found in the broker, as small stories of their own: seeds change their
-meaning when anything about a run does. docs/reliability.rst has the list."""
+"""Bugs of the broker that the simulation has found, as small scenarios, because a seed changes its
+meaning with every change of a run. docs/reliability.rst lists them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from pybroker.testing.simulation import ZOOKEEPER, Simulation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.links import Delay
-from pybroker.testing.simulation.upkeep import look_after
+from pybroker.testing.simulation.operator import repair
 from pybroker.testing.simulation.view import is_whole, stored_states
 from unit_tests.simulation.stories import (
     PARTITION,
@@ -28,8 +29,9 @@ from unit_tests.simulation.stories import (
 
 @pytest.mark.parametrize("seed", (0, 7, 8))
 def test_a_leader_whose_whole_log_is_gone_after_a_power_loss_is_not_elected(seed: int) -> None:
-    """Nothing of a young partition is synced, so its directory may be gone without a trace; then
-    nothing told that the log had been there, and its empty successor led."""
+    """Nothing of a young partition is synced, so that its directory may be lost. Nothing showed
+    that the log had existed, and the broker led with an empty one.
+    """
     with Simulation(seed) as simulation:
         simulation.run(create, simulation.bootstrap)
         assert simulation.run(produce, simulation.bootstrap, 20) == list(range(20))
@@ -48,7 +50,7 @@ def test_a_leader_whose_whole_log_is_gone_after_a_power_loss_is_not_elected(seed
 
 
 def test_a_broker_beside_a_member_of_zookeeper_that_lost_its_leader_learns_in_time() -> None:
-    """The member answered its reads, which it took for signs that its session lived."""
+    """The member answered its reads, which the broker took for signs that its session was alive."""
     with Simulation(1) as simulation:
         zookeeper = simulation.cluster.zookeeper
         zookeeper.sync_limit_s = 60
@@ -75,7 +77,7 @@ async def elect(bootstrap: str) -> None:
 
 
 def in_sync(simulation: Simulation) -> list[list[int]]:
-    """The ISR as it is stored, and as each leader that runs has it."""
+    """Return the ISR as it is stored, and as each running leader has it."""
     path = "/brokers/topics/orders/partitions/0/state"
     found = simulation.cluster.zookeeper.node(path)
     views = [] if found is None else [sorted(decode_state(path, found[0]).isr)]
@@ -89,8 +91,10 @@ def in_sync(simulation: Simulation) -> list[list[int]]:
 
 @pytest.mark.parametrize("seed", (0, 2))
 def test_a_follower_that_stepped_aside_is_taken_back(seed: int) -> None:
-    """Its leader had let it in twice within seconds, of which the controller hears late: when the
-    broker came back the stored ISR lacked it, so that nobody told the leader, which was content."""
+    """Its leader had taken it into the ISR twice within seconds, and the controller learned of that
+    late. When the broker returned, the stored ISR lacked it, so that nobody told the leader, which
+    saw no reason to act.
+    """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
         assert simulation.run(produce, simulation.bootstrap, 20) == list(range(20))
@@ -109,7 +113,7 @@ def test_a_follower_that_stepped_aside_is_taken_back(seed: int) -> None:
 
 
 def test_a_consumer_far_away_finds_where_to_begin() -> None:
-    """It gave the answer one millisecond, which is enough on one machine only."""
+    """It waited one millisecond for the answer, which is enough only on the same machine."""
     with Simulation(1) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
@@ -118,9 +122,10 @@ def test_a_consumer_far_away_finds_where_to_begin() -> None:
 
 
 @pytest.mark.parametrize("seed", (0, 1, 2))
-def test_a_broker_that_starts_obeys_nothing_that_was_meant_for_its_predecessor(seed: int) -> None:
-    """It led with what the power loss had left, though it had given that up in ZooKeeper, as the
-    controller asked its dead predecessor to."""
+def test_a_starting_broker_ignores_requests_for_its_predecessor(seed: int) -> None:
+    """It led with the records that the power loss had left, although it had given them up in
+    ZooKeeper at the controller's request to its dead predecessor.
+    """
     seen: list[bytes | None] = []
     with Simulation(seed) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -142,7 +147,9 @@ def test_a_broker_that_starts_obeys_nothing_that_was_meant_for_its_predecessor(s
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_machine_that_is_back_soon_outlasts_its_earlier_session(seed: int) -> None:
-    """It gave up after one session timeout, while ZooKeeper ends sessions at its ticks only."""
+    """The broker gave up after one session timeout, while ZooKeeper ends sessions only at its
+    ticks.
+    """
     with Simulation(seed) as simulation:
         simulation.pass_time(seed / 2)
         simulation.lose_power(2)
@@ -152,10 +159,12 @@ def test_a_machine_that_is_back_soon_outlasts_its_earlier_session(seed: int) -> 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_leader_epoch_that_a_bit_made_large_wins_no_election(seed: int) -> None:
-    """No checksum covers the epoch of a batch. After a power loss of all, that log counted as the
-    latest, though it ended earlier, and the others cut what was acknowledged. Where another led, it
-    asked with that epoch, which no leader knows, and was never in sync again. Now it is damage:
-    what lies behind it may be more than the others have, and is for the operator to give up."""
+    """No checksum covers the epoch of a batch. After a power loss of all brokers the damaged log
+    counted as the latest, although it was shorter, and the others truncated acknowledged records.
+    If another broker led, the damaged one fetched with an epoch that no leader knows, and never got
+    in sync. Now this is damage: the log may hold more records after it than the others, and only
+    the operator can give these up.
+    """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)
@@ -168,16 +177,17 @@ def test_a_leader_epoch_that_a_bit_made_large_wins_no_election(seed: int) -> Non
             simulation.lose_power(broker)
         simulation.mend()
         simulation.pass_time(10)
-        look_after(simulation.cluster)
+        repair(simulation.cluster)
         simulation.wait(lambda: is_whole(simulation.cluster))
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % (number % 10) for number in range(20)]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_bit_that_flips_in_the_last_batch_of_who_was_killed_costs_nothing(seed: int) -> None:
-    """The batch was taken for a write that was cut off, which being killed cannot make of it; its
-    broker, still in sync and back first, led without it, and the others cut theirs."""
+def test_a_flipped_bit_in_the_last_batch_of_a_killed_broker_loses_nothing(seed: int) -> None:
+    """The batch was taken for an interrupted write, which a kill cannot cause. Its broker was still
+    in sync and back first, led without the batch, and the others truncated theirs.
+    """
     with Simulation(seed) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)
@@ -195,10 +205,11 @@ def test_a_bit_that_flips_in_the_last_batch_of_who_was_killed_costs_nothing(seed
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_copy_that_was_not_complete_says_what_it_has_when_nobody_counts(seed: int) -> None:
-    """Its damaged log had been set aside, and its leader lost power before all was copied. So did
-    the other; then the partition waited for ever for what the copy, which could not be opened, had
-    to say."""
+def test_an_incomplete_copy_reports_its_log_end_if_no_replica_counts(seed: int) -> None:
+    """Its damaged log had been set aside, and its leader lost power before the copy was complete.
+    So did the other follower. The partition then waited forever for the log end of the copy, which
+    could not be opened.
+    """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
@@ -220,9 +231,11 @@ def test_a_copy_that_was_not_complete_says_what_it_has_when_nobody_counts(seed: 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_has_said_what_it_has_and_is_back_need_not_say_it_again(seed: int) -> None:
-    """When the last one answered, another that had done so was between two sessions, and all were
-    told to wait for it. When it was there again, nobody counted once more."""
+def test_a_returning_broker_need_not_report_its_log_end_again(seed: int) -> None:
+    """When the last broker reported its log end, another one that had reported it was between two
+    sessions, and all were told to wait for it. When it was back, the reports were not counted
+    again.
+    """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
@@ -251,8 +264,9 @@ def claim_of(broker: int) -> str:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_bit_of_a_length_far_back_in_the_log_lets_a_broker_start(seed: int) -> None:
-    """The batch lay below the recovery point, where nothing is checked; who wrote the indexes of
-    that segment came upon it, and the broker ended, whenever it was started."""
+    """The batch was below the recovery point, where batches are not verified. The rebuild of the
+    segment's indexes failed on it, and the broker ended at every start.
+    """
     config = {"log.segment.bytes": 1024}
     with Simulation(seed, config=config) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -269,10 +283,11 @@ def test_a_bit_of_a_length_far_back_in_the_log_lets_a_broker_start(seed: int) ->
 
 
 @pytest.mark.parametrize("place", (6, 8, 9))
-def test_a_length_that_flips_in_the_last_batch_of_who_was_killed_costs_nothing(place: int) -> None:
-    """No checksum covers it: the batch seemed to be cut off, its broker, still in sync and back
-    first, led without it, and gave its offset away again. Nor does one cover the offset, by which
-    the record moved."""
+def test_a_flipped_length_in_the_last_batch_of_a_killed_broker_loses_nothing(place: int) -> None:
+    """No checksum covers the length. The batch seemed to be truncated; its broker was still in sync
+    and back first, led without it, and reused its offset. Nor does a checksum cover the offset, so
+    that the record moved.
+    """
     with Simulation(place) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)
@@ -291,10 +306,11 @@ def test_a_length_that_flips_in_the_last_batch_of_who_was_killed_costs_nothing(p
 
 
 @pytest.mark.parametrize("seed", (0, 2, 3))
-def test_who_stepped_aside_right_after_an_epoch_began_is_taken_back(seed: int) -> None:
-    """Its session outlived the power loss, so that the new leader's epoch began with it in sync.
-    It left before that leader had ever heard of it, and the controller, which read of that for
-    another reason, told nobody."""
+def test_a_follower_that_stepped_aside_early_in_an_epoch_is_taken_back(seed: int) -> None:
+    """Its session outlived the power loss, so that it was in sync when the new leader's epoch
+    began. It left before that leader had heard of it, and the controller, which read that state for
+    another reason, told nobody.
+    """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
         assert simulation.run(produce, simulation.bootstrap, 20) == list(range(20))
@@ -317,8 +333,9 @@ def test_who_stepped_aside_right_after_an_epoch_began_is_taken_back(seed: int) -
 
 @pytest.mark.parametrize("byte", (5, 6, 7))
 def test_a_bit_of_the_offset_of_the_very_last_batch_moves_no_record(byte: int) -> None:
-    """No checksum covers the offset. Nothing behind that batch says that it is wrong, but the gap
-    before it does. Its log was the longest, and the others copied it to its wrong place."""
+    """No checksum covers the offset. No later batch shows that it is wrong, but the gap before it
+    does. Its log was the longest, and the others copied the batch to the wrong offset.
+    """
     with Simulation(1) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)
@@ -338,7 +355,7 @@ def test_a_bit_of_the_offset_of_the_very_last_batch_moves_no_record(byte: int) -
 
 
 def begun_anew(simulation: Simulation, leader: int) -> tuple[SimBroker, SimBroker]:
-    """The others, each with a copy that it has begun and cannot complete."""
+    """Return the other brokers, each with an incomplete copy that it cannot finish."""
     brokers = simulation.cluster.brokers
     one, other = (brokers[(leader + step) % 3 + 1] for step in (0, 1))
     for copy in (one, other):
@@ -352,9 +369,10 @@ def begun_anew(simulation: Simulation, leader: int) -> tuple[SimBroker, SimBroke
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_copy_that_was_chosen_uncleanly_makes_way_for_who_has_more(seed: int) -> None:
-    """Nobody else was there. It refused, as it was not complete, and its controller ended; the next
-    one knew it for the only one in sync, however much the others had."""
+def test_an_uncleanly_elected_copy_yields_to_a_replica_with_more_records(seed: int) -> None:
+    """No other replica was there. It refused to lead, as it was incomplete, and its controller
+    ended. The next controller saw it as the only one in sync, whatever the others had.
+    """
     config = {"unclean.leader.election.enable": True}
     with Simulation(seed, config=config) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -375,8 +393,8 @@ def test_a_copy_that_was_chosen_uncleanly_makes_way_for_who_has_more(seed: int) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_of_two_copies_that_are_not_complete_one_leads_where_that_is_allowed(seed: int) -> None:
-    """Each refused, and was chosen again when the other had, for ever."""
+def test_one_of_two_incomplete_copies_leads_if_that_is_allowed(seed: int) -> None:
+    """Each refused and was elected again after the other had refused, forever."""
     config = {"unclean.leader.election.enable": True}
     with Simulation(seed, config=config) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -393,9 +411,10 @@ def test_of_two_copies_that_are_not_complete_one_leads_where_that_is_allowed(see
 
 @pytest.mark.parametrize("seed", range(3))
 def test_copies_that_are_all_that_count_leave_one_after_the_other(seed: int) -> None:
-    """Two disks were lost, and given up after copies had begun in their places, which counted for
-    them. Each refused to lead, and the other was chosen, for ever, many times a second, before and
-    after, though who had all was there."""
+    """Two disks were lost, and given up after copies had begun in their place, which counted
+    instead. Each copy refused to lead and the other was elected, many times a second, although the
+    broker with all records was there.
+    """
     config = {"min.insync.replicas": 3, "log.flush.interval.messages": 1}
     with Simulation(seed, config=config) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -412,14 +431,14 @@ def test_copies_that_are_all_that_count_leave_one_after_the_other(seed: int) -> 
             simulation.pass_time(3)
         simulation.pass_time(10)
         assert stored_states(simulation.cluster)[PARTITION].leader_epoch < 20
-        look_after(simulation.cluster)
+        repair(simulation.cluster)
         simulation.wait(lambda: is_whole(simulation.cluster))
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]
 
 
 def test_gaps_of_a_compacted_log_are_no_damage_when_a_broker_comes_back() -> None:
-    """Whether there may be any is known from its topic's configuration alone."""
+    """Only the configuration of the topic tells whether gaps are allowed."""
     with Simulation(1) as simulation:
         simulation.run(create, simulation.bootstrap, {"cleanup.policy": "compact"})
         simulation.run(produce, simulation.bootstrap, 10, b"key")
@@ -435,11 +454,12 @@ def test_gaps_of_a_compacted_log_are_no_damage_when_a_broker_comes_back() -> Non
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_leader_that_is_asked_for_a_rotten_batch_makes_way(
+def test_a_leader_with_a_damaged_batch_resigns_when_it_is_fetched(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The follower that lacks it refuses it and asks again, so that the leader looks itself and
-    tells of it. The follower called it an error before that."""
+    """The follower that lacks the batch refuses it and fetches again, so that the leader verifies
+    it and reports the damage. Before that the follower logged an error.
+    """
     config = {"pybroker.log.scrub.io.max.bytes.per.second": 0}
     with Simulation(seed, config=config) as simulation:
         simulation.run(create, simulation.bootstrap)

@@ -1,4 +1,6 @@
-"""What the simulation has found in the controller, as `test_found.py` has it of the rest."""
+"""Bugs of the controller that the simulation has found; for those of the broker see
+`test_found.py`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from unit_tests.simulation.stories import PARTITION, produce, read_all
 
 
 async def create(bootstrap: str, topics: dict[str, list[int]]) -> None:
-    """Of one partition each, on those brokers; the first is to lead."""
+    """Create topics with one partition each on those brokers; the first is the preferred leader."""
     async with Admin(bootstrap) as admin:
         wanted = [NewTopic(name, assignments={0: brokers}) for name, brokers in topics.items()]
         for result in await admin.create_topics(wanted):
@@ -34,7 +36,7 @@ async def create(bootstrap: str, topics: dict[str, list[int]]) -> None:
 
 
 async def append(bootstrap: str, topics: Iterable[str]) -> None:
-    """To leaders alone."""
+    """Append with acks=1."""
     async with Producer(bootstrap, acks=1) as producer:
         for topic in topics:
             await (await producer.send(topic, b"more"))
@@ -46,7 +48,7 @@ async def elect(bootstrap: str) -> None:
 
 
 async def latest(bootstrap: str, broker: int) -> ListOffsetsPartitionResponse:
-    """What that broker says of the end, whoever leads."""
+    """Return that broker's answer to a request for the end offset, whether or not it leads."""
     wanted = ListOffsetsPartition(partition_index=PARTITION.partition, timestamp=-1)
     topic = ListOffsetsTopic(name=PARTITION.topic, partitions=[wanted])
     request = ListOffsetsRequest(replica_id=-1, topics=[topic])
@@ -69,9 +71,12 @@ def expire(simulation: Simulation, broker: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_stops_before_a_new_controller_has_told_it_all_keeps_its_log(seed: int) -> None:
-    """It was told to follow no more, and then all that it has, without that: it put the log away,
-    still counted, and when it was back first it led with an empty one."""
+def test_a_broker_that_stops_before_a_new_controller_sent_all_roles_keeps_its_log(
+    seed: int,
+) -> None:
+    """It was told to stop following, and then a full list of its roles without the partition. It
+    set the log away while it still counted, and when it was back first it led with an empty log.
+    """
     config = {
         "min.insync.replicas": 3,  # who is out of sync stays eligible
         "replica.lag.time.max.ms": 1000,
@@ -111,9 +116,10 @@ def test_who_stops_before_a_new_controller_has_told_it_all_keeps_its_log(seed: i
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_was_replaced_and_not_told_names_no_end_when_another_has_gone_on(seed: int) -> None:
-    """Its followers had everything, and nothing more was written there: it had no reason to touch
-    the state node, and named the old end as long as the controller did not reach it."""
+def test_a_replaced_leader_returns_no_end_after_its_successor_wrote(seed: int) -> None:
+    """Its followers had everything, and no more records were written. It had no reason to write the
+    state node, and returned the old end as long as the controller could not reach it.
+    """
     lag_s = 2.0
     config = {"replica.lag.time.max.ms": int(lag_s * 1000)}
     with Simulation(seed, config=config) as simulation:
@@ -142,9 +148,10 @@ def test_who_was_replaced_and_not_told_names_no_end_when_another_has_gone_on(see
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_is_about_to_stop_names_no_end_when_another_has_gone_on(seed: int) -> None:
-    """Its successor waits for nothing: who leaves is no more in the ISR that is stored with it. The
-    controller may not reach it for as long as it tries to hand over."""
+def test_a_stopping_leader_returns_no_end_after_its_successor_wrote(seed: int) -> None:
+    """Its successor waits for nothing, because the stored ISR no longer has the stopping broker.
+    The controller may be unable to reach that one as long as it tries to hand over.
+    """
     with Simulation(seed) as simulation:
         cluster = simulation.cluster
         controller = controller_of(cluster)
@@ -163,11 +170,12 @@ def test_who_is_about_to_stop_names_no_end_when_another_has_gone_on(seed: int) -
 
 @pytest.mark.parametrize("seed", (0, 2))
 @pytest.mark.parametrize("settled_s", (34, 40, 44))
-def test_who_has_room_again_names_no_end_when_another_has_gone_on(
+def test_a_leader_with_free_space_again_returns_no_end_after_its_successor_wrote(
     seed: int, settled_s: float
 ) -> None:
-    """The successor that it had asked for was found before that, and the controller does not reach
-    it. When it looks by itself depends on when it looked before."""
+    """The requested successor was elected before that, and the controller cannot reach the old
+    leader. The time of its next check depends on that of its last one.
+    """
     with Simulation(seed) as simulation:
         cluster = simulation.cluster
         controller = controller_of(cluster)
@@ -192,8 +200,9 @@ def test_who_has_room_again_names_no_end_when_another_has_gone_on(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_broker_knows_the_options_of_a_new_topic_although_its_zookeeper_lags(seed: int) -> None:
-    """The controller told it of the topic before its member of ZooKeeper had the topic's options:
-    it went by its own, and deleted what was to be kept, until one of them was changed."""
+    """The controller told it of the topic before its ZooKeeper member had the topic's options. It
+    used its defaults, and deleted records that had to be kept, until an option was changed.
+    """
     with Simulation(seed, config={"log.retention.bytes": 0}) as simulation:
         cluster = simulation.cluster
         for member in cluster.zookeeper.members:

@@ -1,4 +1,4 @@
-"""What the simulation has found about leader epochs of batches, which no checksum covers."""
+"""Bugs with damaged leader epochs of batches, which no checksum covers, found by the simulation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from unit_tests.simulation.stories import create, produce, read_all
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("number", "more"), ((9, 10), (10, 10), (10, 1)))
-def test_a_bent_leader_epoch_of_who_is_back_first_costs_nothing(
+def test_a_damaged_leader_epoch_of_the_first_broker_to_return_loses_nothing(
     seed: int, number: int, more: int
 ) -> None:
-    """No checksum covers the epoch of a batch. Who was killed believed it against the file of its
-    leader epochs, which it contradicts; it led, being back first, and the others, which asked it
-    where their epochs end, cut what was committed."""
+    """No checksum covers the epoch of a batch. A killed broker trusted it although its file of
+    leader epochs contradicts it. It was back first and led, and the others, which asked it for the
+    ends of their epochs, truncated committed records.
+    """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)
@@ -46,9 +47,10 @@ async def create_alone(bootstrap: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "bit"), ((10, 1), (10, 4), (4, 0), (4, 4)))
-def test_a_bent_leader_epoch_does_not_matter_to_the_only_replica(number: int, bit: int) -> None:
-    """Without other replicas no log is cut by it, and all records are whole; also where it is
-    certain that it is the batch that is bent, and when others stand behind that."""
+def test_a_damaged_leader_epoch_does_not_matter_to_the_only_replica(number: int, bit: int) -> None:
+    """Without other replicas no log is truncated because of it, and all records are intact; also if
+    the batch is certainly the damaged part, and if others follow it.
+    """
     with Simulation(1) as simulation:
         simulation.run(create_alone, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)

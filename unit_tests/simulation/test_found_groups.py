@@ -1,4 +1,4 @@
-"""What the simulation has found in groups of consumers, as `test_found.py` has it of the rest."""
+"""Bugs with groups of consumers that the simulation has found; for others see `test_found.py`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ PARTITIONS = {TopicPartition("orders", number) for number in range(3)}
 
 
 class Members:
-    """Two static members of a cooperative group. `dies`: who is at work, without an end, on what it
-    has to give back."""
+    """Two static members of a cooperative group. The member `dies` processes records without end,
+    from a partition that it has to give back.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -44,7 +45,7 @@ class Members:
                 result.check()
 
     async def read(self, name: str) -> None:
-        """For ever."""
+        """Read without end."""
 
         async def revoked(gone: list[TopicPartition]) -> None:
             if self.dies == name:
@@ -66,9 +67,11 @@ class Members:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_a_static_leader_was_giving_back_when_it_died_is_read(seed: int) -> None:
-    """It took its predecessor's place, without what that had to give back and nobody had yet; and
-    only the predecessor, the leader, knew that a rebalance had to follow."""
+def test_a_partition_that_a_static_leader_was_giving_back_at_its_death_is_read(seed: int) -> None:
+    """The new process took its predecessor's place without the partition that this one had to give
+    back, and that no other member had yet. Only the predecessor, the leader, knew that a rebalance
+    had to follow.
+    """
     with Simulation(seed) as simulation:
         members = Members(simulation.bootstrap)
         simulation.run(members.create)
@@ -103,7 +106,7 @@ async def prefer(bootstrap: str) -> None:
 async def ask(
     bootstrap: str, broker: int, key: ApiKey, request: Message, answer: type[A], version: int
 ) -> A:
-    """That broker, whoever coordinates."""
+    """Ask that broker, whether or not it coordinates the group."""
     port = int(bootstrap.split(",")[0].rpartition(":")[2])
     connection = await Connection.open(f"broker-{broker}", port, client_id="x", timeout_s=5)
     try:
@@ -113,7 +116,7 @@ async def ask(
 
 
 async def committed(bootstrap: str, broker: int) -> tuple[int, list[int]]:
-    """Its error, or the offsets."""
+    """Return the broker's error, or the offsets."""
     request = OffsetFetchRequest(group_id="g", topics=None)
     answer = await ask(bootstrap, broker, ApiKey.OFFSET_FETCH, request, OffsetFetchResponse, 5)
     rows = answer.topics[0].partitions if answer.topics else []
@@ -136,8 +139,9 @@ async def commit_at(bootstrap: str, broker: int, offset: int) -> None:
 
 
 def lead_out_of_reach(simulation: Simulation) -> tuple[int, int]:
-    """Who coordinates without being preferred for it, cut off from the controller; and the one that
-    is preferred."""
+    """Cut a coordinator that is not the preferred one off from the controller. Return it and the
+    preferred one.
+    """
     cluster = simulation.cluster
     preferred = simulation.leader(*COORDINATION)
     for _ in range(6):
@@ -152,11 +156,12 @@ def lead_out_of_reach(simulation: Simulation) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_coordinator_that_was_replaced_and_not_told_says_nothing_of_what_is_committed(
+def test_a_replaced_coordinator_does_not_answer_for_committed_offsets(
     seed: int,
 ) -> None:
-    """Its followers had everything, nothing more was committed there, and it could not look: it
-    answered as long as it might have had its session."""
+    """Its followers had everything, nothing more was committed there, and it could not check. It
+    answered as long as its session might still have been alive.
+    """
     config = {
         "offsets.topic.num.partitions": 1,
         "offsets.storage": "kafka",

@@ -1,4 +1,4 @@
-"""What was found about topics that are deleted and made again."""
+"""Bugs with topics that are deleted and recreated, found by the simulation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def delete(bootstrap: str) -> None:
 
 
 async def produce(bootstrap: str, value: bytes, *counts: int) -> None:
-    """So many in each batch."""
+    """Send batches of these sizes."""
     async with Producer(bootstrap, acks="all") as producer:
         for count in counts:
             for sent in [await producer.send("orders", value) for _ in range(count)]:
@@ -41,9 +41,10 @@ async def produce(bootstrap: str, value: bytes, *counts: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_follows_an_older_topic_does_not_count_for_the_next_of_that_name(seed: int) -> None:
-    """It was away when the topic went, and back before it heard of that: in sync for the next one,
-    it asked that one's leader for what comes behind the records of the older."""
+def test_a_follower_of_a_deleted_topic_does_not_count_for_its_successor(seed: int) -> None:
+    """It was away during the deletion, and back before it learned of that. It was in sync for the
+    new topic, and fetched from the new leader after the last record of the old topic.
+    """
     with Simulation(seed, config={"replica.lag.time.max.ms": 1000}) as simulation:
         cluster = simulation.cluster
         controller = controller_of(cluster)
@@ -77,7 +78,7 @@ def test_who_follows_an_older_topic_does_not_count_for_the_next_of_that_name(see
 
 
 async def ask_for_one(bootstrap: str, broker: int, acks: int) -> ErrorCode:
-    """The answer of that broker, whoever leads, to a record for the topic."""
+    """Return the broker's answer to a record for the topic, whether or not it leads."""
     port = int(bootstrap.split(",")[0].rpartition(":")[2])
     connection = await Connection.open(f"broker-{broker}", port, client_id="x", timeout_s=5)
     builder = BatchBuilder()
@@ -95,9 +96,10 @@ async def ask_for_one(bootstrap: str, broker: int, acks: int) -> ErrorCode:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_who_led_an_older_topic_takes_nothing_for_the_next_of_that_name(acks: int) -> None:
-    """Alone: what nobody else has a replica of is led on while ZooKeeper is silent. But this one
-    was registered again, and the topic was made again then, for it to lead."""
+def test_a_leader_of_a_deleted_topic_accepts_nothing_for_its_successor(acks: int) -> None:
+    """A sole replica keeps leading while ZooKeeper is silent. But this one had registered again,
+    and the topic was recreated, with this broker as its leader.
+    """
     with Simulation(0, config={"min.insync.replicas": 1}) as simulation:
         cluster = simulation.cluster
         controller = controller_of(cluster)

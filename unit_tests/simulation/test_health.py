@@ -1,4 +1,4 @@
-"""What brokers say of replicas that are not as they should be, by what really befell them."""
+"""Brokers report unhealthy replicas according to the fault that was injected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pybroker.admin.view import BrokerView, Phase, Rooms
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.broker import SimBroker
-from pybroker.testing.simulation.upkeep import look_after
+from pybroker.testing.simulation.operator import repair
 from pybroker.testing.simulation.view import controller_of, is_whole, stored_states
 from unit_tests.simulation.stories import PARTITION, create, produce
 
@@ -24,7 +24,7 @@ def _view(broker: SimBroker) -> BrokerView:
 
 
 async def faults(broker: SimBroker) -> dict[str, str]:
-    """Condition of readiness -> what is wrong."""
+    """Return condition of readiness -> problem."""
     return {each.name: each.fault for each in await conditions(_view(broker)) if not each.holds}
 
 
@@ -45,7 +45,7 @@ def test_a_damaged_replica_that_is_kept_is_told() -> None:
         told = simulation.run(faults, leader)
         assert f"orders-0 is damaged from offset 0 on: {path}" in told["replicas"]
         assert [*rooms(leader).damaged()] == [PARTITION]
-        look_after(cluster)
+        repair(cluster)
         simulation.wait(lambda: is_whole(cluster))
         assert simulation.run(faults, leader) == {}
         assert not rooms(leader).damaged()

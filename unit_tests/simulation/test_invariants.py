@@ -1,4 +1,4 @@
-"""Each invariant: a course of things that breaks it is found, and one that keeps it is not."""
+"""Each invariant: a sequence of events that violates it is found, one that keeps it is not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T0 = TopicPartition("t", 0)
 
 @dataclass(frozen=True)
 class Node:
-    """A change, as ZooKeeper tells it."""
+    """A change as ZooKeeper reports it."""
 
     zxid: int
     path: str
@@ -29,7 +29,7 @@ class Node:
 
 
 class Course:
-    """Three brokers, topic `t` with one partition, min.insync.replicas 2, broker 1 leads."""
+    """Three brokers; topic `t` with one partition and min.insync.replicas 2; broker 1 leads."""
 
     def __init__(self) -> None:
         self.record = ClusterRecord(History(), min_isr=2)
@@ -40,7 +40,7 @@ class Course:
         self.make_topic("first")
 
     def change(self, path: str, content: object, version: int = 0) -> None:
-        """`content` None: the node goes."""
+        """With `content` None the node is deleted."""
         self.changes += 1
         data = None if content is None else json.dumps(content).encode()
         self.record.committed(Node(self.changes, path, data, version, float(self.changes)))
@@ -71,7 +71,7 @@ class Course:
         self.invariants.observe([*self.replicas.values()])
 
     def commit(self, end: int, *holders: int) -> None:
-        """The leader commits up to there; these have it."""
+        """The leader commits up to `end`; the holders have these records."""
         for broker in holders:
             self.now(broker, log_end=end)
         leader = next(each.broker for each in self.replicas.values() if each.leads)
@@ -165,7 +165,7 @@ BAD: dict[Story, set[str]] = {
 
 
 @pytest.mark.parametrize("story", BAD, ids=lambda story: str(story.__name__))
-def test_what_must_never_be_is_found(story: Story) -> None:
+def test_a_violation_is_found(story: Story) -> None:
     course = Course()
     story(course)
     assert {each.rule for each in course.invariants.violations} == BAD[story]
@@ -280,7 +280,7 @@ GOOD = (
 
 
 @pytest.mark.parametrize("story", GOOD, ids=lambda story: str(story.__name__))
-def test_what_may_be_is_not_found(story: Story) -> None:
+def test_an_allowed_state_is_not_reported(story: Story) -> None:
     course = Course()
     story(course)
     assert not course.invariants.violations, report(course.invariants.violations)
@@ -288,7 +288,9 @@ def test_what_may_be_is_not_found(story: Story) -> None:
 
 @pytest.mark.parametrize(("leader", "epoch", "bad"), [(2, 1, True), (2, 0, False), (-1, 1, False)])
 def test_a_leader_of_a_deposed_controller_is_found(leader: int, epoch: int, bad: bool) -> None:
-    """Changes of the ISR, and leaders that step down, write in whose epoch they came to lead."""
+    """Changes of the ISR, and leaders that step down, store the epoch of the controller that
+    elected them.
+    """
     course = Course()
     course.state(2, 0, [2, 3])
     course.change("/controller_epoch", 1)
@@ -298,7 +300,7 @@ def test_a_leader_of_a_deposed_controller_is_found(leader: int, epoch: int, bad:
     course.state(leader, epoch, [1, 2, 3])
     found = [each.text for each in check(course.record.history, ["epochs"])]
     assert [text for text in found if "controller" in text] == (
-        ["leader epoch 1 was made by the controller of epoch 1, when 2 had begun"] if bad else []
+        ["leader epoch 1 was made by the controller of epoch 1, after 2 had begun"] if bad else []
     )
 
 
@@ -318,17 +320,19 @@ def test_the_record_has_lives_states_offices_and_losses() -> None:
     assert course.record.alive() == [("u", 0), ("u", 1)]
     assert [course.record.required(each) for each in course.record.alive()] == [3, 2]
     assert [(loss.partition, loss.reason) for loss in history.losses] == [(T0, "unclean-election")]
-    assert [(office.epoch, office.broker) for office in history.offices] == [(7, 2)]
+    assert [(term.epoch, term.broker) for term in history.controller_terms] == [(7, 2)]
     assert [(state.version, state.isr) for state in history.states] == [(0, (1, 2, 3))]
 
 
 @pytest.mark.parametrize("is_admitted", (True, False))
-def test_what_the_next_topic_of_a_name_may_lose_is_written_down_anew(is_admitted: bool) -> None:
-    """The receipts go with their topic; its successor counts leader epochs from the begin."""
+def test_the_losses_of_a_recreated_topic_need_new_receipts(is_admitted: bool) -> None:
+    """Receipts are deleted with their topic; the next topic starts its leader epochs anew."""
     course = Course()
 
     def lose(is_told: bool) -> None:
-        """All of them the power: nobody counts any more. One transaction elects and admits it."""
+        """All brokers lose power and no replica counts. One transaction elects a leader and admits
+        the loss.
+        """
         course.state(-1, 1, [])
         course.state(3, 2, [3])
         if is_told:

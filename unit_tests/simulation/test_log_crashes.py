@@ -1,5 +1,6 @@
-"""A broker is killed, or loses power, at every single operation of the disk in turn: what was
-acknowledged, or made durable, is there afterwards, and nothing that nobody wrote."""
+"""A broker is killed or loses power at every single disk operation in turn. Afterwards all
+acknowledged or synced records are there, and no record that was never written.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from unit_tests.simulation.log_life import A, B, C, LogLife
 
 
 def script(life: LogLife) -> None:
-    """Everything that is done to logs."""
+    """Runs every operation on logs."""
     life.start()
     life.create(A)
     life.lead(A, 0)
@@ -68,8 +69,10 @@ def crash_at(
     after_bytes: int = 0,
     again_at: int | None = None,
 ) -> bool:
-    """Live up to the operation of that number, crash, look at what is left, and go on with it;
-    `again_at`: the start after the crash is cut short, too. False: the script was over before."""
+    """Run up to the operation of that number, crash, check the logs and continue with them. With
+    `again_at` the start after the crash is interrupted, too. Return False if the script had ended
+    before.
+    """
     life = LogLife(seed, flush_messages=flush_messages)
     life.power_lost = power
     disk = life.disk
@@ -143,10 +146,10 @@ def filled(seed: int) -> LogLife:
 
 
 @pytest.mark.parametrize(("shorten", "end"), [(LogLife.truncate, 2), (LogLife.start_over, 20)])
-def test_what_was_cut_off_does_not_come_back_after_a_power_loss(
+def test_truncated_records_do_not_return_after_a_power_loss(
     shorten: Callable[[LogLife, TopicPartition, int], None], end: int
 ) -> None:
-    """It would be taken for records of the leader epoch that is written in its place."""
+    """Otherwise it would be taken for records of the leader epoch that is written in its place."""
     for seed in range(20):
         life = filled(seed)
         shorten(life, A, end)
@@ -166,7 +169,7 @@ def test_a_power_loss_after_a_proper_end_takes_nothing() -> None:
 
 
 def test_a_hole_that_a_power_loss_has_made_is_not_forgotten_by_the_next_start() -> None:
-    """The name of the next segment was on the disk, the end of the one before it was not."""
+    """The name of the next segment was on the disk, but not the end of the previous one."""
     found = 0
     for seed in range(60):
         life = filled(seed)

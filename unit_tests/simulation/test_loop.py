@@ -1,6 +1,7 @@
-"""Processes of the simulation die at once, and do not fail unnoticed.
+"""Processes of the simulation die at once, and their failures are reported.
 
-That their loop is asyncio's is shown in `test_transport.py`, and by all that runs on it."""
+`test_transport.py` and all code that runs on the loop test that it behaves like asyncio's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Connections over the simulated network are lost in every way in which real ones are: the faults
-of links and machines do what they say."""
+"""Connections over the simulated network are lost in every real way: the faults of links and
+machines have their documented effects.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ class Lab:
         self.world.run(self.world.now + seconds)
 
     def ask(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin it on "a"."""
+        """Start it on "a"."""
         if self.a.loop is None:
             self.start(self.a, lambda _: asyncio.Event().wait())
         assert self.a.loop is not None
@@ -101,7 +102,7 @@ async def exchange(
 
 
 async def outcome(reader: asyncio.StreamReader) -> str:
-    """The values that a reader sees at the end."""
+    """Return the values that a reader sees at the end."""
     try:
         await reader.read()
     except ConnectionResetError:
@@ -175,7 +176,7 @@ def test_a_killed_process_ends_or_resets_its_connections() -> None:
 
 
 def test_a_reset_that_meets_a_cut_is_lost_until_somebody_sends() -> None:
-    """Half-open: the process that was killed is back, its peer does not know."""
+    """A half-open connection: the killed process is back, but its peer does not know."""
     seen = set()
     for seed in range(12):
         lab = Lab(str(seed))

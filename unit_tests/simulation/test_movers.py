@@ -1,4 +1,4 @@
-"""Clients that ask for moves between log directories, and the rules about what comes of it."""
+"""Clients that request moves between log directories, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybroker.testing.simulation.world import World
 
 @pytest.fixture
 def moves() -> Iterator[Moves]:
-    """All moves of broker 1 have come to their end."""
+    """Moves of broker 1, all finished."""
     world = World("moves")
     with SimCluster(world, log_dirs=2) as cluster:
         workload = Workload(world, cluster.machine, cluster.network.sockets, cluster.bootstrap)

@@ -1,9 +1,8 @@
-"""The simulation finds the planted bugs (mutants), each by a schedule that is clean without it.
+"""The simulation finds the planted bugs (mutants), each with a schedule that is clean without it.
 
-A schedule stands in `schedules/` under the name of its bug, with the rule that has to be broken. It
-says which faults come; when messages arrive is left to the dice of its seed. As these fall in
-another way with every change of what brokers do when, other seeds are tried where the given one
-misses.
+The schedule is in `schedules/` under the name of its bug, with the rule that must be violated. It
+fixes the faults, but the seed decides when messages arrive. Since that varies with every change of
+the brokers' timing, other seeds are tried if the given one does not find the bug.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def test_a_planted_bug_is_found_and_nothing_without_it(name: str) -> None:
 
 
 def dice(schedule: Schedule) -> Iterator[Schedule]:
-    """The schedule, then the same faults under other seeds."""
+    """Yield the schedule, then the same faults with other seeds."""
     yield schedule
     for number in itertools.count(1):
         yield dataclasses.replace(schedule, seed=f"other {number}")

@@ -1,4 +1,4 @@
-"""What a replica's files hold is read as it is there, and damage is not passed over."""
+"""A replica's files are read unchanged, and damage is detected."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ def test_a_damaged_batch_and_a_torn_tail_are_told(disk: DiskView) -> None:
     with pytest.raises(DamagedFile, match=r"00002\.log: the batch at position \d+ is damaged"):
         replica_files(disk, "/data", 3, KEY, 4)
     disk.write(SECOND, whole + b"\0" * 10)
-    with pytest.raises(DamagedFile, match="10 bytes behind position"):
+    with pytest.raises(DamagedFile, match="10 bytes after position"):
         final_read(disk, "/data", 3, KEY, 4)

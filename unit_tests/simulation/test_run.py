@@ -1,4 +1,4 @@
-"""Whole runs: the same seed gives the same trace everywhere, faults come, and clients work."""
+"""Whole runs: the same seed always gives the same trace, faults occur, and clients work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from pybroker.testing.simulation.schedule import parse
 from pybroker.testing.simulation.swarm import generate
 
 SEEDS = ("2", "48")
-"""The second one has every kind of producer, a group of consumers, clients that are killed, and
-topics that come and go."""
+"""The second one has every kind of producer, a group of consumers, killed clients, and changing
+topics.
+"""
 PROGRAM = """
 import sys
 from pybroker.testing.simulation.run import simulate
@@ -26,7 +27,7 @@ print(*(simulate(generate(seed)).digest for seed in sys.argv[1:]))
 
 
 def digests_elsewhere(*seeds: str) -> list[str]:
-    """Of runs in another process, with another order of everything that is hashed."""
+    """Return the digests of runs in another process, with another hash seed."""
     hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *seeds],
@@ -38,7 +39,7 @@ def digests_elsewhere(*seeds: str) -> list[str]:
 
 
 def test_followers_whose_leader_has_lost_their_connections_are_back_in_time() -> None:
-    """They wait for an answer that nobody owes them, and the leader has nobody else in sync."""
+    """They wait for an answer that will not come, and the leader has no other follower in sync."""
     options = "option partitions 1\noption producers 1\noption readers 0\n"
     result = simulate(parse(f"seed 1\n{options}2 half-open leader/0\n"))
     assert result.is_clean, result.report()
@@ -89,7 +90,7 @@ SMALL = "seed 1\noption faults_s 3\noption partitions 1\noption producers 1\nopt
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.name))
 def test_each_kind_of_fault_comes_and_breaks_no_rule(kind: Kind) -> None:
-    """A fault that never came would let every seed pass."""
+    """A fault without any effect would let every seed pass."""
     extra = "option flush 1\n" if kind.target is Target.ALL else ""
     target = "coordinator/0" if kind.needs_groups else TARGETS[kind.target]
     extra += "option groups 1\n" if kind.needs_groups else ""
@@ -99,14 +100,14 @@ def test_each_kind_of_fault_comes_and_breaks_no_rule(kind: Kind) -> None:
     assert result.counters[f"fault_{kind.name}"] == 1
 
 
-def test_a_broker_tells_of_losses_where_unclean_elections_are_allowed_only() -> None:
+def test_brokers_may_report_losses_only_if_unclean_elections_are_allowed() -> None:
     line = "ERROR pybroker.replication.truncation loss_receipt partition=load-0-0"
     assert explained_by(["power"], is_lossy=True).search(line)
     assert not explained_by(["power"]).search(line)
 
 
-def test_a_follower_complains_of_bent_batches_where_bits_were_bent_only() -> None:
-    """Nobody else has what the leader's log had there, so that it leads on."""
+def test_followers_may_report_damaged_batches_only_after_bit_flips() -> None:
+    """No other replica has the damaged part of the leader's log, so that it keeps leading."""
     line = "ERROR pybroker.replication.fetcher copying pauses partition=t-0 error=CORRUPT_MESSAGE"
     assert explained_by(["flip"]).search(line)
     assert not explained_by(["wipe", "power", "sync-error", "disk-full"]).search(line)

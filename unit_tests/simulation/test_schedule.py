@@ -1,4 +1,6 @@
-"""Seeds give schedules of all that there is, the same each time, also when printed and read."""
+"""Seeds generate schedules with all kinds and options, the same each time, also after printing and
+parsing.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from pybroker.testing.simulation import plots
+from pybroker.testing.simulation import fault_sequences
 from pybroker.testing.simulation.kinds import BY_NAME
 from pybroker.testing.simulation.schedule import parse
 from pybroker.testing.simulation.swarm import generate
@@ -32,24 +34,26 @@ def test_every_kind_and_every_value_of_an_option_comes_up() -> None:
     assert max(len(each.events) for each in schedules) <= 50
 
 
-def test_some_seeds_have_a_plot(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_plots = [generate(seed) for seed in SEEDS]
-    monkeypatch.setattr(plots, "SHARE", 0.0)
+def test_some_seeds_have_a_fault_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_sequences = [generate(seed) for seed in SEEDS]
+    monkeypatch.setattr(fault_sequences, "SHARE", 0.0)
     plain = [generate(seed) for seed in SEEDS]
-    told = sum(one.events != other.events for one, other in zip(with_plots, plain, strict=True))
+    told = sum(one.events != other.events for one, other in zip(with_sequences, plain, strict=True))
     assert 0.08 < told / len(SEEDS) < 0.16
 
 
 def test_records_are_lost_where_that_is_allowed() -> None:
-    """The broker that lacks most is back before all others, and the run waits for its election."""
+    """The broker that lacks most records returns first, and the run waits for its election."""
     schedules = [generate(seed) for seed in SEEDS]
     lossy = [each for each in schedules if each.options.lossy]
     assert 0.03 < len(lossy) / len(SEEDS) < 0.12
     for schedule in lossy:
-        _, told = plots.with_loss(schedule.seed, schedule.options)
+        _, told = fault_sequences.with_loss(schedule.seed, schedule.options)
         first, *others = told
         assert {event.target for event in told} == {"1", "2", "3"}
         assert max(event.at for event in others) < first.until
         assert first.until < min(event.until for event in others) <= schedule.options.faults_s
         assert set(told) <= set(schedule.events)
-    assert not any(plots.with_loss("1", each.options)[1] for each in schedules if each not in lossy)
+    assert not any(
+        fault_sequences.with_loss("1", each.options)[1] for each in schedules if each not in lossy
+    )

@@ -1,4 +1,4 @@
-"""The simulation as users' tests have it."""
+"""The simulation as tests of applications use it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unit_tests.simulation.stories import create, produce, read_on
 
 
 def orders_past_faults(seed: int) -> str:
-    """All kinds of calls, one after another; gives the digest."""
+    """Make all kinds of calls, one after another, and return the digest."""
     seen: list[bytes | None] = []
     with Simulation(seed) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -62,7 +62,7 @@ def test_minutes_pass_at_once_and_clients_take_the_time_of_their_machine() -> No
     assert defaults.make_rng is random.Random
 
 
-def test_what_does_not_come_about_is_said_with_the_reason_and_the_seed() -> None:
+def test_a_timeout_is_reported_with_the_reason_and_the_seed() -> None:
     async def fail() -> None:
         await asyncio.sleep(1)
         raise ZeroDivisionError("here")
@@ -84,10 +84,10 @@ def test_what_does_not_come_about_is_said_with_the_reason_and_the_seed() -> None
             simulation.run(fail)
         with pytest.raises(RuntimeError, match="threads"):
             simulation.run(block)
-        with pytest.raises(SimulationError, match="there is no broker 4"):
+        with pytest.raises(SimulationError, match="unknown broker 4"):
             simulation.kill(4)
         waiting = simulation.start(asyncio.sleep, 1000)
-        with pytest.raises(SimulationError, match="has not come to its end"):
+        with pytest.raises(SimulationError, match="has not ended"):
             _ = waiting.result
 
 

@@ -1,4 +1,4 @@
-"""What asyncio's transports promise: each test runs on real sockets and on simulated ones."""
+"""The guarantees of asyncio's transports. Each test runs on real sockets and on simulated ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unit_tests.patience import MOMENT_S, in_time
 
 
 class Events:
-    """What a protocol heard, with data that came together or not put into one."""
+    """The calls that a protocol received, with adjacent data joined."""
 
     starts_paused = False
 
@@ -48,7 +48,9 @@ class Events:
         return event in names and len(self.data) >= length
 
     async def until(self, event: str, length: int = 0) -> None:
-        """That was heard, and so many bytes came. "lost" stands for every reason."""
+        """Wait until that event has occurred and so many bytes have arrived. "lost" matches every
+        reason.
+        """
         if not self._has(event, length):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((event, length, waiter))
@@ -100,7 +102,7 @@ Both = type[Streamed] | type[Buffered]
 
 
 class Place:
-    """Where both ends of connections are."""
+    """The place of both ends of the connections."""
 
     def __init__(self, listening: socket.socket, kind: Both, *, is_real: bool) -> None:
         self.listening = listening
@@ -108,10 +110,10 @@ class Place:
         self.kind = kind
         self._is_real = is_real
         self.much = 20_000_000 if is_real else 500_000
-        """More than is ever under way."""
+        """More than the network ever holds in flight."""
 
     async def pair(self) -> tuple[Events, Events]:
-        """The client's and the server's side."""
+        """Return the client's and the server's side."""
         loop = asyncio.get_running_loop()
         self.listening.listen(5)
         accepted: asyncio.Future[Any] = loop.create_future()
@@ -126,8 +128,9 @@ class Place:
         return cast("Events", client), cast("Events", server)
 
     async def arrived(self) -> None:
-        """What was sent has come to the other socket; on a real loopback it is there at once. A
-        protocol that would hear of it has been given the time."""
+        """Wait until sent data has reached the other socket, which is immediate on a real loopback,
+        and a protocol that reads would have received it.
+        """
         await asyncio.sleep(MOMENT_S if self._is_real else 1)
 
 
@@ -142,7 +145,9 @@ def where(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=[Streamed, Buffered])
 def run(request: pytest.FixtureRequest, where: str) -> Run:
-    """Runs a scenario; gives what was told to the loop's exception handler."""
+    """Return a function that runs a scenario and returns the contexts of the loop's exception
+    handler.
+    """
 
     async def bounded(scenario: Scenario, place: Place) -> None:
         await scenario(place)
@@ -248,7 +253,7 @@ def test_the_end_of_data_comes_after_what_is_buffered(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_who_does_not_read_stops_the_writer(run: Run) -> None:
+def test_a_peer_that_does_not_read_stops_the_writer(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         server.transport.pause_reading()
@@ -272,7 +277,7 @@ def test_who_does_not_read_stops_the_writer(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_who_pauses_reading_at_once_hears_nothing(run: Run) -> None:
+def test_a_protocol_that_pauses_reading_at_once_receives_nothing(run: Run) -> None:
     async def scenario(place: Place) -> None:
         place.kind = cast("Both", type("Paused", (place.kind,), {"starts_paused": True}))
         client, server = await place.pair()
@@ -287,7 +292,7 @@ def test_who_pauses_reading_at_once_hears_nothing(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_the_end_of_data_is_not_heard_while_reading_is_paused(run: Run) -> None:
+def test_the_end_of_data_is_not_reported_while_reading_is_paused(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         server.transport.pause_reading()
@@ -302,7 +307,7 @@ def test_the_end_of_data_is_not_heard_while_reading_is_paused(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_what_is_unread_when_a_socket_is_closed_makes_it_a_reset(run: Run) -> None:
+def test_closing_a_socket_with_unread_data_resets_the_connection(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         server.transport.pause_reading()
@@ -316,7 +321,7 @@ def test_what_is_unread_when_a_socket_is_closed_makes_it_a_reset(run: Run) -> No
     assert run(scenario) == []
 
 
-def test_who_writes_to_a_closed_socket_gets_a_reset(run: Run) -> None:
+def test_writing_to_a_closed_socket_causes_a_reset(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         client.keep_open = True
@@ -375,7 +380,7 @@ def test_mistakes_of_the_caller_are_refused(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_nobody_listens(run: Run) -> None:
+def test_a_connection_without_a_listener_is_refused(run: Run) -> None:
     async def scenario(place: Place) -> None:
         loop = asyncio.get_running_loop()
         with pytest.raises(ConnectionRefusedError):

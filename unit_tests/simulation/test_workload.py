@@ -1,4 +1,4 @@
-"""The clients of a workload load a cluster, and what they write down is judged well."""
+"""The clients of a workload load a cluster, and a check of their history finds no violation."""
 
 from __future__ import annotations
 

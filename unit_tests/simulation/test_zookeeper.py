@@ -1,4 +1,4 @@
-"""The simulated ZooKeeper keeps the contract of the real one, and loses what a real one loses."""
+"""The simulated ZooKeeper fulfils the contract of the real one, and loses what a real one loses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMIT_S: Final = 1000.0
 
 
 class Stage:
-    """`play` runs a coroutine in a process of its own, to its end."""
+    """`play` runs a coroutine to its end in a process of its own."""
 
     def __init__(self, seed: str = "1") -> None:
         self.world = World(seed, keep_lines=True)
@@ -69,7 +69,9 @@ class Stage:
 
 
 class SimulatedService:
-    """The contract's view of it. All clients use the same member: the contract knows no lag."""
+    """The contract's view of the service. All clients use the same member, as the contract has no
+    lag.
+    """
 
     def __init__(self, stage: Stage, loop: ProcessLoop, member: str) -> None:
         self._stage = stage
@@ -123,7 +125,9 @@ def test_the_contract_is_kept(stage: Stage, name: str, member: str) -> None:
 
 
 class Held:
-    """A process that holds an ephemeral node and does nothing else; what it hears, and when."""
+    """A process that holds an ephemeral node and does nothing else, with the events it received and
+    their times.
+    """
 
     def __init__(self, stage: Stage, path: str = "/held") -> None:
         self.stage = stage

@@ -1,5 +1,5 @@
-"""Records counted when a snapshot is taken: of which topics, in which stretches, and the tasks that
-are cut from them."""
+"""Records counted when a snapshot is taken: the counted topics, the stretches, and the tasks made
+from them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def taken(broker: FakeBroker, **options: Any) -> Snapshot:
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "delete", "compacted", {"a": 50, "b": None}),
     ],
 )
-async def test_those_topics_are_counted_that_are_meant(
+async def test_count_chooses_the_topics(
     a: str | ErrorCode, b: str, count: Count, expected: dict[str, int | None]
 ) -> None:
     async with two_topics(a, b) as broker:
@@ -151,13 +151,13 @@ async def test_those_topics_are_counted_that_are_meant(
         ]
 
 
-async def test_another_word_is_refused() -> None:
+async def test_an_unknown_choice_is_refused() -> None:
     async with two_topics() as broker:
         with pytest.raises(SnapshotError, match="count is 'all': give one of compacted, always"):
             await taken(broker, count="all")
 
 
-async def test_a_counted_snapshot_is_read_until_compaction_takes_something() -> None:
+async def test_a_counted_snapshot_fails_after_compaction_removed_a_record() -> None:
     async with two_topics() as broker:
         told: list[tuple[int, int]] = []
         snap = await taken(broker, progress=lambda done, total: told.append((done, total)))
@@ -169,7 +169,7 @@ async def test_a_counted_snapshot_is_read_until_compaction_takes_something() -> 
         assert (failed.reason, str(failed)[:22]) == (RangeFault.COMPACTED, "a-0@0: compacted: 50 r")
 
 
-async def test_a_snapshot_that_goes_on_counts_what_came_since() -> None:
+async def test_a_successor_counts_only_its_own_range() -> None:
     async with two_topics() as broker:
         first = await taken(broker)
         holding(broker.partition("a", 0), batch(b"50"))
@@ -179,7 +179,7 @@ async def test_a_snapshot_that_goes_on_counts_what_came_since() -> None:
         assert [each.offsets for each in second.diff(first)] == [1, 0, 0]
 
 
-async def test_what_has_aged_out_since_is_for_whoever_reads() -> None:
+async def test_counting_skips_records_deleted_by_retention() -> None:
     async with two_topics() as broker:
         first = await taken(broker)
         holding(broker.partition("a", 0), *(batch(b"more") for _ in range(10)))
@@ -204,14 +204,14 @@ async def test_a_batch_that_cannot_be_decoded_cannot_be_counted() -> None:
 
 
 def bent(data: bytes) -> bytes:
-    """With another length for its first record, under a checksum that fits."""
+    """Return the batch with a wrong length of its first record and a valid CRC."""
     found = bytearray(data)
     found[HEADER_SIZE] ^= 0x40
     seal(found, 0, len(found))
     return bytes(found)
 
 
-async def test_of_counted_topics_it_is_said_that_reading_tells() -> None:
+async def test_the_warning_says_whether_a_read_notices_compaction() -> None:
     async with two_topics(b="compact") as broker:
         snap = await taken(broker)
         uncounted = replace(snap.topics["b"].partitions[0], counts=())
@@ -222,11 +222,11 @@ async def test_of_counted_topics_it_is_said_that_reading_tells() -> None:
         assert standing
         counted, other = standing.warnings
         assert counted.startswith("a is compacted: ")
-        assert "may be gone, which is seen when they are read, as they were counted" in counted
-        assert other.startswith("b is compacted: ") and "and reading cannot tell" in other
+        assert "and a read fails then, because the records were counted" in counted
+        assert other.startswith("b is compacted: ") and "and a read does not notice it" in other
 
 
-async def test_who_asks_for_it_has_the_records_counted_again() -> None:
+async def test_recount_finds_records_removed_by_compaction() -> None:
     async with two_topics() as broker:
         snap = await taken(broker)
 
@@ -270,7 +270,7 @@ def test_tasks_begin_where_stretches_do() -> None:
     assert [each for piece in found for each in piece.counts] == list(item.counts)
 
 
-def test_other_ranges_are_cut_as_ever() -> None:
+def test_uncounted_ranges_are_split_at_batches() -> None:
     plain = PartitionRange("t", 1, 0, 100)
     found = pieces([in_stretches(0, 100), plain], Limits(max_offsets=50))
     assert [(each.partition, each.start, each.end) for each in found] == [

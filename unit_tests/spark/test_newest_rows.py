@@ -111,7 +111,7 @@ def test_keys_that_share_a_file_are_divided_again(monkeypatch: pytest.MonkeyPatc
     assert set(levels) == {0, 1}
 
 
-def test_what_is_held_stays_below_the_limit() -> None:
+def test_memory_stays_below_the_limit() -> None:
     held = []
     with NewestRows(300_000) as rows:
         for each in random_batches(3, 60_000, 60_000, 500):
@@ -134,6 +134,6 @@ def test_the_rows_come_in_batches_that_suit_spark() -> None:
     assert len(found) > 1
 
 
-def test_nothing_comes_of_nothing() -> None:
+def test_no_rows_give_no_batches() -> None:
     assert newest([], 10) == ([], False)
     assert newest([batch([], 0)], 10) == ([], False)

@@ -1,4 +1,4 @@
-"""The options of the source: what each means, which counts, and what is said of wrong ones."""
+"""The options of the source: their meaning, their precedence, and the faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pybroker.spark.options import (
     ReadRequest,
     read_request,
 )
-from pybroker.spark.planning import AtTime, Bounds, Wish
+from pybroker.spark.planning import AtTime, Bounds, SnapshotSpec
 
 BROKER: Final = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 ONE_TOPIC: Final = {**BROKER, "subscribe": "orders"}
@@ -72,8 +72,8 @@ def faults(options: Mapping[str, str]) -> list[str]:
 
 def test_defaults_are_those_of_spark() -> None:
     found = request()
-    assert found.wish == Wish(("orders",), isolation="read_uncommitted")
-    assert (found.wish.starts, found.wish.ends) == (-2, -1)
+    assert found.spec == SnapshotSpec(("orders",), isolation="read_uncommitted")
+    assert (found.spec.starts, found.spec.ends) == (-2, -1)
     assert found.isolation is None
     assert found.fail_on_data_loss
     assert found.columns == COLUMNS[:-1]
@@ -86,16 +86,16 @@ def test_defaults_are_those_of_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "wish"),
+    ("options", "spec"),
     [
-        ({"subscribe": " a , b,a,"}, Wish(("a", "b"), isolation=DIRTY)),
-        ({"subscribePattern": "ord.*"}, Wish(pattern="ord.*", isolation=DIRTY)),
-        ({"assign": '{"a": [2, 0, 2]}'}, Wish(partitions={"a": (0, 2)}, isolation=DIRTY)),
-        ({"SUBSCRIBE": "a"}, Wish(("a",), isolation=DIRTY)),
+        ({"subscribe": " a , b,a,"}, SnapshotSpec(("a", "b"), isolation=DIRTY)),
+        ({"subscribePattern": "ord.*"}, SnapshotSpec(pattern="ord.*", isolation=DIRTY)),
+        ({"assign": '{"a": [2, 0, 2]}'}, SnapshotSpec(partitions={"a": (0, 2)}, isolation=DIRTY)),
+        ({"SUBSCRIBE": "a"}, SnapshotSpec(("a",), isolation=DIRTY)),
     ],
 )
-def test_partitions_are_chosen_as_in_spark(options: dict[str, str], wish: Wish) -> None:
-    assert read_request({**BROKER, **options}).wish == wish
+def test_partitions_are_chosen_as_in_spark(options: dict[str, str], spec: SnapshotSpec) -> None:
+    assert read_request({**BROKER, **options}).spec == spec
 
 
 START_RANK: Final = (
@@ -117,10 +117,10 @@ def test_of_several_bounds_the_first_counts_and_the_others_are_named(
 ) -> None:
     given = [row for number, row in enumerate(rank) if chosen >> number & 1]
     found = request(**{name: text for name, text, _ in given})
-    bound = found.wish.starts if rank is START_RANK else found.wish.ends
+    bound = found.spec.starts if rank is START_RANK else found.spec.ends
     assert bound == given[0][2]
     assert list(found.notices) == [
-        f"{name} has no effect: {given[0][0]} comes before it" for name, _, _ in given[1:]
+        f"{name} has no effect: {given[0][0]} takes precedence" for name, _, _ in given[1:]
     ]
 
 
@@ -128,8 +128,8 @@ def test_the_strategy_belongs_to_the_start() -> None:
     found = request(
         startingTimestamp="5", endingTimestamp="6", startingOffsetsByTimestampStrategy="LATEST"
     )
-    assert found.wish.starts == AtTime(5, or_latest=True)
-    assert found.wish.ends == AtTime(6, or_latest=True)
+    assert found.spec.starts == AtTime(5, or_latest=True)
+    assert found.spec.ends == AtTime(6, or_latest=True)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_strategy_belongs_to_the_start() -> None:
     ],
 )
 def test_a_bound_means(options: dict[str, str], name: str, value: object) -> None:
-    assert getattr(request(**options).wish, name) == value
+    assert getattr(request(**options).spec, name) == value
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_an_option_means(options: dict[str, str], name: str, value: object) -> N
         ({"assign": '{"a": [0], "a": [1]}'}, "'a' is given twice"),
     ],
 )
-def test_what_is_wrong_with_the_choice_of_partitions(options: dict[str, str], fault: str) -> None:
+def test_a_wrong_choice_of_partitions_is_refused(options: dict[str, str], fault: str) -> None:
     (found,) = faults({**BROKER, **options})
     assert fault in found
 
@@ -210,8 +210,8 @@ def test_what_is_wrong_with_the_choice_of_partitions(options: dict[str, str], fa
         ({"startingOffsets": '{"orders":{"0":1.5}}'}, "'1.5' of orders-0"),
         ({"startingOffsets": '{"orders":{"0":true}}'}, "'true' of orders-0"),
         ({"startingOffsets": '{"orders":{"0":9223372036854775808}}'}, "of orders-0"),
-        ({"startingOffsets": '{"orders":{"x":1}}'}, "'x' of 'orders' is no partition"),
-        ({"startingOffsets": '{"orders":{"-1":1}}'}, "'-1' of 'orders' is no partition"),
+        ({"startingOffsets": '{"orders":{"x":1}}'}, "'x' of 'orders' is not a partition"),
+        ({"startingOffsets": '{"orders":{"-1":1}}'}, "'-1' of 'orders' is not a partition"),
         ({"startingOffsets": '{"orders":{"0":1,"00":2}}'}, "orders-0 is given twice"),
         ({"startingOffsets": '{"orders":{"0":1,"0":2}}'}, "'0' is given twice"),
         ({"startingOffsets": '{"orders":5}'}, "'orders' needs an object of partitions"),
@@ -237,7 +237,10 @@ def test_what_is_wrong_with_the_choice_of_partitions(options: dict[str, str], fa
         ({"columns": ""}, "columns must name at least one"),
         ({"columns": "key", "includeHeaders": "true"}, "does not name headers"),
         ({"columns": "headers", "includeHeaders": "false"}, "which names headers"),
-        ({"mode": "latest", "minPartitions": "4"}, "minPartitions cannot stand beside mode=latest"),
+        (
+            {"mode": "latest", "minPartitions": "4"},
+            "minPartitions cannot be combined with mode=latest",
+        ),
         ({"latestMemory": "1g"}, "latestMemory needs mode=latest"),
         ({"mode": "latest", "latestMemory": "1025m"}, "latestMemory must be at most 1g"),
         ({"startingOffset": "earliest"}, "unknown option startingOffset; did you mean"),
@@ -247,12 +250,12 @@ def test_what_is_wrong_with_the_choice_of_partitions(options: dict[str, str], fa
         ({"kafka.fetch.max.byte": "1"}, "did you mean kafka.fetch.max.bytes"),
         ({"kafka.security.protocol": "SASL_SSL"}, "option kafka.security.protocol must be"),
         ({"kafka.check.crcs": "false"}, "kafka.check.crcs must be true"),
-        ({"snapshot": "{}"}, "subscribe cannot stand beside snapshot"),
+        ({"snapshot": "{}"}, "subscribe cannot be combined with snapshot"),
         ({"topic": "orders"}, "topic is for writing"),
-        ({"path": "orders"}, "path is refused: a topic is no path"),
+        ({"path": "orders"}, "path is refused: a topic is not a path"),
     ],
 )
-def test_what_is_wrong_with_an_option(options: dict[str, str], fault: str) -> None:
+def test_a_wrong_option_is_refused(options: dict[str, str], fault: str) -> None:
     (found,) = faults({**ONE_TOPIC, **options})
     assert fault in found
     assert "\n" not in found
@@ -268,7 +271,7 @@ def test_what_is_wrong_with_an_option(options: dict[str, str], fault: str) -> No
         ({"provider": "pybroker", "owner": "me", "option.subscribe": "x"}, "TEMPORARY VIEW"),
     ],
 )
-def test_who_does_not_mean_to_read_is_told_so_and_nothing_else(
+def test_options_of_writes_and_streams_are_the_only_reported_fault(
     options: dict[str, str], fault: str
 ) -> None:
     (found,) = faults(options)
@@ -284,8 +287,8 @@ def test_starts_and_ends_name_the_same_partitions_in_order() -> None:
         }
     )
     assert found == [
-        "orders-1 stands in startingOffsets only: name it in both",
-        "orders-3 stands in endingOffsets only: name it in both",
+        "orders-1 is only in startingOffsets: name it in both",
+        "orders-3 is only in endingOffsets: name it in both",
         "startingOffsets 9 of orders-0 lies after endingOffsets 8",
     ]
 
@@ -294,14 +297,14 @@ def test_all_faults_are_told_at_once() -> None:
     assert len(faults({"minPartitions": "x", "mode": "y", "nonsense": "z"})) == 5
 
 
-def test_a_snapshot_says_where_all_bounds_and_places_do() -> None:
+def test_a_snapshot_excludes_bounds_and_topics() -> None:
     found = read_request({"snapshot": " /tmp/cut.json "})
     assert found.snapshot == "/tmp/cut.json"
     assert found.client == {}
     names = ("subscribePattern", "startingTimestamp", "endingOffsets")
     beside = dict(zip(names, ("x", "1", "latest"), strict=True))
     assert faults({**BROKER, "snapshot": "{}", **beside}) == [
-        f"{name} cannot stand beside snapshot, which says what to read" for name in names
+        f"{name} cannot be combined with snapshot, which holds the ranges to read" for name in names
     ]
 
 
@@ -310,26 +313,26 @@ def test_brokers_have_to_be_named() -> None:
 
 
 @pytest.mark.parametrize("name", OF_SPARK)
-def test_no_option_of_spark_is_passed_over(name: str) -> None:
+def test_no_option_of_spark_is_ignored_silently(name: str) -> None:
     outcomes = [name in OPTIONS, name in NOTICED, name in REFUSED, name in BROKER]
     outcomes.append(name.lower() in ELSEWHERE)
     assert outcomes.count(True) == 1
 
 
 @pytest.mark.parametrize("name", NOTICED)
-def test_what_has_no_effect_is_told(name: str) -> None:
+def test_an_option_without_effect_gives_a_notice(name: str) -> None:
     (notice,) = request(**{name: "1"}).notices
     assert notice == f"{name} {NOTICED[name]}"
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_says_why(name: str) -> None:
+def test_a_refused_option_has_a_reason(name: str) -> None:
     whole = f"{name}x" if name.endswith(".") else name
     assert faults({**ONE_TOPIC, whole: "1"}) == [f"{whole} {REFUSED[name]}"]
 
 
 @pytest.mark.parametrize("name", OF_THE_JAVA_CONSUMER)
-def test_no_option_of_the_java_consumer_is_passed_over(name: str) -> None:
+def test_no_option_of_the_java_consumer_is_ignored_silently(name: str) -> None:
     full = f"kafka.{name}"
     try:
         found = request(**{full: SAMPLES.get(name, "1000")})

@@ -1,4 +1,4 @@
-"""Taking snapshots: what each wish becomes, and one line for whatever cannot be had."""
+"""Taking snapshots: the result for each spec, and one line for an impossible one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pybroker.clock import ManualClock
 from pybroker.errors import ConfigError, ErrorCode
 from pybroker.records.builder import BatchBuilder
 from pybroker.spark import planning, snapshot
-from pybroker.spark.planning import AtTime, Wish, new_id
+from pybroker.spark.planning import AtTime, SnapshotSpec, new_id
 from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError, TopicCut
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.configs import DescribeConfigsResponse
@@ -34,7 +34,7 @@ def without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fill(broker: FakeBroker, topic: str, partition: int, count: int, first_ms: int = 1_000) -> None:
-    """Records with timestamps one after the other."""
+    """Append records with rising timestamps."""
     for number in range(count):
         builder = BatchBuilder()
         builder.append(first_ms + number, b"k", b"v")
@@ -51,14 +51,14 @@ def two_partitions() -> FakeBroker:
     return broker
 
 
-async def plan(broker: FakeBroker, **wish: Any) -> Snapshot:
+async def plan(broker: FakeBroker, **spec: Any) -> Snapshot:
     options = {"bootstrap.servers": broker.address, **QUICK}
-    return await asyncio.to_thread(planning.plan_blocking, options, Wish(**wish))
+    return await asyncio.to_thread(planning.plan_blocking, options, SnapshotSpec(**spec))
 
 
-async def refusal(broker: FakeBroker, **wish: Any) -> str:
+async def refusal(broker: FakeBroker, **spec: Any) -> str:
     with pytest.raises(SnapshotError) as caught:
-        await plan(broker, **wish)
+        await plan(broker, **spec)
     text = str(caught.value)
     assert "\n" not in text
     return text
@@ -70,7 +70,7 @@ def ends(snap: Snapshot) -> dict[int, tuple[int, int]]:
     }
 
 
-async def test_a_snapshot_holds_what_there_is() -> None:
+async def test_a_snapshot_holds_the_ranges_of_all_partitions() -> None:
     async with two_partitions() as broker:
         snap = await plan(broker, topics=["orders"])
         assert snap.topics == {
@@ -89,7 +89,7 @@ async def test_a_topic_without_records_is_an_empty_range() -> None:
         assert ends(await plan(broker, topics=["orders"])) == {0: (0, 0)}
 
 
-async def test_a_snapshot_goes_on_where_the_earlier_one_ended() -> None:
+async def test_a_successor_starts_at_the_end_of_the_earlier_snapshot() -> None:
     async with two_partitions() as broker:
         first = await plan(broker, topics=["orders"])
         fill(broker, "orders", 0, 2)
@@ -132,13 +132,13 @@ async def test_topics_are_found_by_a_pattern() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "text"),
+    ("spec", "text"),
     [
         ({}, "no topic is named: name at least one"),
         ({"topics": ["orders"], "pattern": "x"}, "exclude each other"),
         ({"topics": [""]}, "the topic name is empty: name an existing topic"),
         ({"topics": ["a/b"]}, "characters other than letters"),
-        ({"pattern": "("}, "is no regular expression"),
+        ({"pattern": "("}, "is not a regular expression"),
         ({"topics": ["orders"], "isolation": "x"}, "isolation is 'x', expected read_uncommitted"),
         ({"partitions": {"orders": []}}, "no partition of topic orders is named"),
         ({"partitions": {"orders": [1, 5]}}, "has no partition 5, it has 2 of them"),
@@ -159,7 +159,7 @@ async def test_topics_are_found_by_a_pattern() -> None:
         ),
         (
             {"topics": ["orders"], "ends": 11},
-            "orders-0 ends at 10, its end offset 11 lies in the f",
+            "orders-0 ends at 10, its end offset 11 does not exist yet",
         ),
         (
             {"topics": ["orders"], "ends": {"orders": {0: 9, 1: 4}}, "starts": 10},
@@ -173,14 +173,14 @@ async def test_topics_are_found_by_a_pattern() -> None:
         ),
     ],
 )
-async def test_what_cannot_be_had_is_said_in_one_line(wish: dict[str, Any], text: str) -> None:
+async def test_an_impossible_spec_is_refused_in_one_line(spec: dict[str, Any], text: str) -> None:
     async with two_partitions() as broker:
-        found = await refusal(broker, **wish)
+        found = await refusal(broker, **spec)
         assert re.search(text, found), found
 
 
 def other(snap: Snapshot, **changes: Any) -> Snapshot:
-    """The same snapshot with other cuts of partition 0, or another topic id."""
+    """Return the snapshot with another range of partition 0, or with another topic id."""
     cuts = dict(snap.topics["orders"].partitions)
     topic_id = changes.pop("topic_id", snap.topics["orders"].topic_id)
     extra = changes.pop("extra", {})
@@ -206,7 +206,7 @@ def other(snap: Snapshot, **changes: Any) -> Snapshot:
         ),
         (
             lambda s, b: other(s, end=12, leader_epoch=-1),
-            "orders-0 ends at 10 now, before snapshot",
+            "orders-0 now ends at 10, before the end of snapshot",
         ),
         (lambda s, b: replace(s, cluster_id="other"), "is fake, the snapshot is of other"),
         (lambda s, b: replace(s, isolation="read_uncommitted"), "isolation=read_uncommitted"),
@@ -216,7 +216,7 @@ def other(snap: Snapshot, **changes: Any) -> Snapshot:
         ),
     ],
 )
-async def test_a_snapshot_that_cannot_be_gone_on_from_says_why(
+async def test_an_earlier_snapshot_that_cannot_be_continued_gives_the_reason(
     change: Callable[[Snapshot, FakeBroker], Snapshot], text: str
 ) -> None:
     async with two_partitions() as broker:
@@ -229,10 +229,10 @@ async def test_an_end_before_the_earlier_end_is_refused() -> None:
     async with two_partitions() as broker:
         since = await plan(broker, topics=["orders"])
         found = await refusal(broker, topics=["orders"], since=since, ends=AtTime(1_001))
-        assert "orders-0 would end at 1, before snapshot" in found
+        assert "orders-0 would end at 1, before the end of snapshot" in found
 
 
-async def test_a_history_that_was_cut_off_is_not_gone_on_from_though_it_has_grown_again() -> None:
+async def test_a_truncated_log_that_has_grown_again_is_not_continued() -> None:
     async with two_partitions() as broker:
         since = await plan(broker, topics=["orders"])
         broker.partition("orders", 0).epoch_end = 8
@@ -265,7 +265,7 @@ async def test_planning_goes_on_after_lost_answers() -> None:
         assert ends(await plan(broker, topics=["orders"])) == {0: (3, 10), 1: (0, 4)}
 
 
-async def test_a_topic_that_may_not_be_seen_is_said() -> None:
+async def test_a_topic_without_permission_is_reported() -> None:
     async with two_partitions() as broker:
         broker.topic_errors["orders"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert "TOPIC_AUTHORIZATION_FAILED" in await refusal(broker, topics=["orders"])

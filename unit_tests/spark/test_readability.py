@@ -1,4 +1,4 @@
-"""Whether a snapshot can still be read: what is said, and what is only warned of."""
+"""The check whether a snapshot can still be read: its problems and its warnings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from pybroker.client.errors import NoBrokers
 from pybroker.errors import ErrorCode
-from pybroker.spark.planning import Wish, plan_blocking
+from pybroker.spark.planning import SnapshotSpec, plan_blocking
 from pybroker.spark.readability import Readability
 from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError, TopicCut
 from pybroker.wire.api import ApiKey
@@ -48,7 +48,7 @@ def one_topic() -> FakeBroker:
 
 async def taken(broker: FakeBroker) -> Snapshot:
     options = {"bootstrap.servers": broker.address, **CONF}
-    return await asyncio.to_thread(plan_blocking, options, Wish(topics=["t"]))
+    return await asyncio.to_thread(plan_blocking, options, SnapshotSpec(topics=["t"]))
 
 
 async def asked(snap: Snapshot) -> Readability:
@@ -68,7 +68,7 @@ async def test_a_snapshot_is_readable_as_long_as_nothing_of_it_is_missing() -> N
         assert [text.partition(":")[0] for text in found.problems] == ["t-0@7", "t-1@0"]
 
 
-async def test_what_starts_at_its_end_has_nothing_to_age_out() -> None:
+async def test_an_empty_range_is_always_readable() -> None:
     async with one_topic() as broker:
         snap = await taken(broker)
         cuts = {0: PartitionCut(3, 3, 0, 7)}
@@ -76,7 +76,7 @@ async def test_what_starts_at_its_end_has_nothing_to_age_out() -> None:
         assert await asked(replace(snap, topics={"t": TopicCut(str(OLD), cuts)}))
 
 
-async def test_another_topic_and_another_cluster_are_no_snapshot_of_ours() -> None:
+async def test_a_recreated_topic_and_another_cluster_are_problems() -> None:
     async with one_topic() as broker:
         snap = await taken(broker)
         (text,) = (await asked(replace(snap, cluster_id="other"))).problems
@@ -89,23 +89,23 @@ async def test_another_topic_and_another_cluster_are_no_snapshot_of_ours() -> No
         assert all("no such partition" in text for text in (await asked(snap)).problems)
 
 
-async def test_a_partition_that_cannot_be_asked_is_no_good_news() -> None:
+async def test_a_partition_without_an_answer_is_a_problem() -> None:
     async with one_topic() as broker:
         snap = await taken(broker)
         broker.without_leader = True
         found = await asked(snap)
         assert not found
-        assert "t-0 cannot be asked: LEADER_NOT_AVAILABLE" in found.problems[0]
+        assert "t-0 cannot be checked: LEADER_NOT_AVAILABLE" in found.problems[0]
 
 
 @pytest.mark.parametrize(
     ("values", "warning"),
     [
-        ({"cleanup_policy": "compact"}, "also the last one of a key"),
+        ({"cleanup_policy": "compact"}, "this includes the last record of a key"),
         ({"cleanup_policy": "delete,compact", "min_compaction_lag_ms": "5"}, "(5)"),
         (
             {"cleanup_policy": "compact", "min_compaction_lag_ms": "99999999"},
-            "the last one of each key is there",
+            "the last record of each key in the snapshot exists",
         ),
         ({"cleanup_policy": "delete", "min_compaction_lag_ms": "0"}, ""),
     ],
@@ -128,17 +128,17 @@ async def test_compaction_is_warned_of(values: dict[str, str], warning: str) -> 
         assert isinstance(request, DescribeConfigsRequest)
 
 
-async def test_a_topic_whose_options_are_not_told_is_warned_of() -> None:
+async def test_a_topic_with_unknown_options_gives_a_warning() -> None:
     async with one_topic() as broker:
         snap = await taken(broker)
         answer = configs()
         answer.results[0].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         broker.handlers[ApiKey.DESCRIBE_CONFIGS] = lambda _: answer
         (text,) = (await asked(snap)).warnings
-        assert "nobody knows whether it is compacted" in text
+        assert "it is unknown whether it is compacted" in text
 
 
-async def test_where_to_ask_has_to_be_known() -> None:
+async def test_brokers_must_be_known() -> None:
     async with one_topic() as broker:
         snap = await taken(broker)
         nowhere = replace(snap, bootstrap="")

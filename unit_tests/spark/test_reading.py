@@ -1,4 +1,4 @@
-"""What a read says before it has read anything: of snapshots, and of brokers that are not there."""
+"""The data source before it reads: snapshots, and brokers that do not answer."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from unit_tests.client.fake_broker import FakeBroker
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a worker the environment ends with the error; here it goes on."""
+    """Restore the environment: a worker would end with the error, but the tests go on."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address at which nobody listens."""
+def no_listener() -> Iterator[str]:
+    """Return an address without a listener."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
@@ -51,7 +51,7 @@ def quickly(bootstrap: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": bootstrap, "kafka.bootstrap.timeout.ms": "1"}
 
 
-def test_a_snapshot_tells_the_brokers_unless_they_are_named() -> None:
+def test_the_brokers_come_from_the_snapshot_unless_they_are_named() -> None:
     text = snapshot("one:1").to_json()
     assert freeze({"snapshot": text}).request.client["bootstrap.servers"] == "one:1"
     named = freeze({"snapshot": text, "kafka.bootstrap.servers": "two:2"})
@@ -69,7 +69,7 @@ def test_a_snapshot_has_its_own_isolation() -> None:
         freeze({"snapshot": text, "kafka.isolation.level": "read_uncommitted"})
 
 
-def test_a_snapshot_that_is_none_is_told() -> None:
+def test_a_malformed_snapshot_is_refused() -> None:
     for text in ("{", '{"version": 2}', "/nowhere/cut.json"):
         with pytest.raises(SnapshotError) as raised:
             freeze({"snapshot": text})
@@ -86,7 +86,7 @@ def test_a_read_travels_to_the_workers() -> None:
     assert copy._frozen.snapshot.isolation == frozen.snapshot.isolation
 
 
-def test_a_task_is_not_sent_all_that_was_counted() -> None:
+def test_a_task_does_not_receive_all_counts() -> None:
     counts = tuple(Counted(place, place + 9, 9, DIGEST_END - 1) for place in range(0, 576, 9))
     cuts = {number: PartitionCut(0, 576, 0, 1, counts) for number in range(100)}
     text = replace(snapshot("one:1"), topics={"t": TopicCut("", cuts)}).to_json()
@@ -95,20 +95,28 @@ def test_a_task_is_not_sent_all_that_was_counted() -> None:
     assert len(pickle.dumps(reader)) < 10_000
 
 
-def test_nothing_to_read_asks_nobody(nobody: str) -> None:
-    frozen = freeze({"snapshot": snapshot(nobody, end=100).to_json()})
+def test_an_empty_read_sends_no_request(no_listener: str) -> None:
+    frozen = freeze({"snapshot": snapshot(no_listener, end=100).to_json()})
     assert FrozenReader(frozen, schema_of(["key"])).partitions() == []
 
 
-def test_brokers_that_are_not_there_are_looked_for_once(nobody: str) -> None:
-    with pytest.raises(NoBrokers, match=f"no broker could be reached .*{nobody}"):
-        freeze({**quickly(nobody), "subscribe": "orders", "fetchOffset.retryIntervalMs": "9999999"})
+def test_unreachable_brokers_are_tried_once(no_listener: str) -> None:
+    with pytest.raises(NoBrokers, match=f"no broker could be reached .*{no_listener}"):
+        freeze(
+            {
+                **quickly(no_listener),
+                "subscribe": "orders",
+                "fetchOffset.retryIntervalMs": "9999999",
+            }
+        )
 
 
-def test_a_task_that_finds_no_broker_says_where_it_was(nobody: str) -> None:
-    request = read_request({**quickly(nobody), "subscribe": "orders"})
+def test_a_task_that_finds_no_broker_says_where_it_was(no_listener: str) -> None:
+    request = read_request({**quickly(no_listener), "subscribe": "orders"})
     wanted = PartitionRange("orders", 3, 100, 250)
-    with pytest.raises(ReadFailed, match=f"^orders-3@100: no broker could be reached .*{nobody}"):
+    with pytest.raises(
+        ReadFailed, match=f"^orders-3@100: no broker could be reached .*{no_listener}"
+    ):
         list(read_batches(request, "read_committed", wanted, ["key"]))
 
 

@@ -1,4 +1,4 @@
-"""The schema of a read, and what a user's own may say."""
+"""The schema of a read, and the check of a user's own."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ HEADER = StructType([StructField("key", StringType(), False), StructField("value
         ([StructField("headers", ArrayType(HEADER))], "column headers is array<struct<key"),
     ],
 )
-def test_a_users_schema_may_not(fields: list[StructField], fault: str) -> None:
+def test_another_users_schema_is_refused(fields: list[StructField], fault: str) -> None:
     with pytest.raises(ConfigError, match=f"schema: {fault}") as raised:
         check_schema(StructType(fields), REQUEST)
     assert len(raised.value.faults) == 1

@@ -1,4 +1,4 @@
-"""Snapshots as values and as documents: what is kept, and what is refused."""
+"""Snapshots as values and as documents."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def counted() -> Snapshot:
     return snapshot(topics=topics)
 
 
-def test_what_was_counted_is_part_of_the_document() -> None:
-    """Of another version, so that programs that would not compare do not read it."""
+def test_counts_are_part_of_the_document() -> None:
+    """The version is higher, so that a program that does not compare counts refuses it."""
     snap = counted()
     document = json.loads(snap.to_json())
     assert (document["version"], snapshot().version) == (2, 1)
@@ -98,7 +98,7 @@ def test_what_was_counted_is_part_of_the_document() -> None:
         ([[180, 75, 1]], "counts of orders-0 ends at 180, expected 250"),
     ],
 )
-def test_counts_that_cannot_be_are_refused(counts: object, fault: str) -> None:
+def test_impossible_counts_are_refused(counts: object, fault: str) -> None:
     document = json.loads(counted().to_json())
     document["topics"]["orders"]["partitions"]["0"]["counts"] = counts
     with pytest.raises(SnapshotError) as caught:
@@ -109,12 +109,12 @@ def test_counts_that_cannot_be_are_refused(counts: object, fault: str) -> None:
 
 def test_an_unknown_version_is_refused() -> None:
     text = snapshot().to_json().replace('"version":1', '"version":3')
-    with pytest.raises(SnapshotError, match="version 3, this program knows 1 and 2"):
+    with pytest.raises(SnapshotError, match="version 3, this program supports 1 and 2"):
         Snapshot.from_json(text)
 
 
 def bent(*path: str, value: object = None) -> str:
-    """The document with another value at a place, or without it."""
+    """Return the document with another value at a path, or without the value."""
     document = json.loads(snapshot().to_json())
     row = document
     for name in path[:-1]:
@@ -134,8 +134,8 @@ CUT = ("topics", "orders", "partitions", "0")
     [
         ("", "is not valid JSON"),
         ("[" * 100_000, "is not valid JSON"),
-        ("[]", "is no JSON object"),
-        ("{}", "has version None, this program knows 1"),
+        ("[]", "is not a JSON object"),
+        ("{}", "has version None, this program supports 1"),
         (bent("version", value=True), "has version True"),
         (bent("id"), "id of the snapshot is missing, expected text"),
         (bent("clusterId", value=5), "clusterId of the snapshot is 5"),
@@ -154,13 +154,13 @@ CUT = ("topics", "orders", "partitions", "0")
         (bent(*CUT, "start"), "start of orders-0 is missing"),
         (bent(*CUT, "end", value=-1), "end of orders-0 is -1, expected a whole number from 0"),
         (bent(*CUT, "end", value=2**63), "end of orders-0"),
-        (bent(*CUT, "start", value=251), "orders-0 starts at 251, behind its end 250"),
+        (bent(*CUT, "start", value=251), "orders-0 starts at 251, after its end 250"),
         (bent(*CUT, "leaderEpoch", value=2**31), "leaderEpoch of orders-0"),
         (bent("speed", value=1), "unknown key speed in the snapshot"),
         (bent("topics", "orders", "topic_id", value=""), "unknown key topic_id in topic orders"),
         (bent(*CUT, "leader_epoch", value=1), "unknown key leader_epoch in orders-0"),
         (bent("parent", value=[]), "parent of the snapshot is [], expected text"),
-        ('{"version": 1, "version": 1}', "the key 'version' stands in an object more than once"),
+        ('{"version": 1, "version": 1}', "the key 'version' is in an object more than once"),
     ],
 )
 def test_a_faulty_document_is_refused_with_its_fault(text: str, fault: str) -> None:
@@ -178,7 +178,7 @@ def test_every_fault_is_named() -> None:
     assert "start of orders-0" in str(caught.value)
 
 
-def test_what_may_be_unknown_may_be_missing() -> None:
+def test_optional_fields_may_be_missing() -> None:
     document = json.loads(snapshot().to_json())
     for name in ("clusterId", "bootstrap", "parent"):
         del document[name]
@@ -189,12 +189,12 @@ def test_what_may_be_unknown_may_be_missing() -> None:
     assert found.topics["orders"].partitions[0] == PartitionCut(100, 250, -1, -1)
 
 
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_file_without_a_snapshot_is_named(tmp_path: Path) -> None:
     path = tmp_path / "snap.json"
     with pytest.raises(SnapshotError, match=r"snap.json cannot be read: No such file"):
         Snapshot.load(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(SnapshotError, match=r"snap.json is no snapshot: it is not UTF-8"):
+    with pytest.raises(SnapshotError, match=r"snap.json is not a snapshot: it is not UTF-8"):
         Snapshot.load(path)
     path.write_text("{}")
     with pytest.raises(SnapshotError, match=r"snap.json: the snapshot has version None"):
@@ -228,7 +228,7 @@ def cut(topic_id: str = ID, **ends: int) -> Snapshot:
     return snapshot(topics={"orders": TopicCut(topic_id, cuts)})
 
 
-def test_a_comparison_tells_what_became_of_each_partition() -> None:
+def test_a_comparison_gives_the_change_of_each_partition() -> None:
     changes = cut(p0=5, p1=3, p2=7, p4=2).diff(cut(p0=5, p1=9, p2=4, p3=6))
     assert [(item.topic_partition.partition, item.change, item.offsets) for item in changes] == [
         (0, Change.SAME, 0),
@@ -245,7 +245,7 @@ def test_a_comparison_tells_what_became_of_each_partition() -> None:
 
 
 class Reader:
-    """Takes options as Spark's own reader does."""
+    """A stand-in for Spark's reader that records its options."""
 
     def __init__(self) -> None:
         self.options: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Cutting ranges into pieces: how many, where, and that the pieces are the range."""
+"""Splitting ranges into pieces: their number, their bounds, and that they cover the range."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_range_is_cut_by_offsets() -> None:
     assert edges(found) == [(0, 10, 18), (0, 18, 26), (0, 26, 35)]
 
 
-def test_more_pieces_are_made_where_there_is_most() -> None:
+def test_the_largest_ranges_are_split_most() -> None:
     ranges = [PartitionRange("t", 0, 0, 900), PartitionRange("t", 1, 0, 100)]
     assert len(split(ranges, Limits(min_pieces=10), {})) == 10
     assert edges(split(ranges, Limits(min_pieces=10), {}))[-1] == (1, 0, 100)
@@ -91,7 +91,7 @@ def offsets(item: PartitionRange) -> list[tuple[int, int]]:
     return [(item.partition, offset) for offset in range(item.start, item.end)]
 
 
-async def test_a_broker_that_has_just_died_is_not_waited_for_to_tell_its_sizes(
+async def test_planning_does_not_wait_for_the_sizes_of_a_dead_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(splits, "SIZES_LIMIT_MS", 1_000)

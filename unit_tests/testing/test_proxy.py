@@ -1,4 +1,4 @@
-"""A proxy passes bytes on, and fails in the way that it was told to."""
+"""A proxy forwards bytes, and fails as requested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unit_tests.patience import MOMENT_S, PATIENCE_S
 
 
 class Echo:
-    """A server that sends everything back, until the other side ends."""
+    """A server that sends everything back until the peer ends the connection."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -55,7 +55,7 @@ def client(proxy: TcpProxy) -> socket.socket:
 
 
 def answer(connection: socket.socket, words: bytes) -> bytes:
-    """What comes back for these words."""
+    """Send the words and return the reply."""
     connection.sendall(words)
     return receive(connection, len(words))
 
@@ -68,7 +68,7 @@ def receive(connection: socket.socket, count: int) -> bytes:
 
 
 def is_silent(connection: socket.socket) -> bool:
-    """Whether nothing comes, not even an end."""
+    """Return whether nothing arrives, not even the end of data."""
     connection.settimeout(MOMENT_S)
     try:
         connection.recv(1)
@@ -231,7 +231,7 @@ def test_a_tap_sees_all_of_a_connection_and_breaks_it_instead_of_passing_on(
 
 def test_nobody_behind_it_is_told_by_a_reset() -> None:
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # nobody else gets the port, and it does not listen
+        bound.bind(("127.0.0.1", 0))  # the port is reserved, and nothing listens on it
         with TcpProxy(bound.getsockname()) as proxy, suppress(ConnectionResetError):
             connection = client(proxy)
             assert connection.recv(1) == b""

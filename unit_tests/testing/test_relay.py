@@ -24,7 +24,7 @@ class Site:
 
     def __init__(self, server: asyncio.Server) -> None:
         self.asked: list[int] = []
-        """The ports that the relay wanted a name for."""
+        """The ports that the relay requested a name for."""
         self.names: dict[int, str] = {}
         target = server.sockets[0].getsockname()
         self.relay = Relay(target, who=self._name)
@@ -63,7 +63,7 @@ async def is_echoed(stream: Stream, text: bytes) -> bool:
 
 
 async def test_peers_are_not_named_while_no_rule_is_about_one(site: Site) -> None:
-    """To find the name may take long, and would hold up all connections."""
+    """Finding the name may take long, and would delay all connections."""
     stream = await site.connect("a")
     assert await is_echoed(stream, b"one")
     site.relay.cut()

@@ -1,4 +1,4 @@
-"""`configs`: what the command line means, and the lines that are printed."""
+"""`configs`: the command line and the printed lines."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from pybroker.client.admin.configs import (
 from pybroker.config.without_effect import sentence
 from pybroker.tools import _cli
 from pybroker.tools._cli import Failure
-from pybroker.tools._config_wish import Wish, parse_pairs, parse_wish
+from pybroker.tools._config_args import Args, parse_args, parse_pairs
 from pybroker.tools.configs import alter, as_json, as_text, command, dynamic_source, headline
 
 SERVER = ["--bootstrap-server", "127.0.0.1:1"]
 
 
-def parse(*words: str, server: list[str] | None = None) -> Wish:
-    """The wish of a command line, as the command itself parses it."""
+def parse(*words: str, server: list[str] | None = None) -> Args:
+    """Parse a command line as the command itself does."""
     context = command.make_context("configs", [*(SERVER if server is None else server), *words])
     meta: dict[str, list[str]] = context.meta
     names = next((value for key, value in meta.items() if "entity names" in key), [])
-    return parse_wish(context.params, names)
+    return parse_args(context.params, names)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def parse(*words: str, server: list[str] | None = None) -> Wish:
         ),
     ],
 )  # fmt: skip
-def test_whose_options(words: list[str], types: list[str], names: list[str]) -> None:
-    wish = parse("--describe", *words)
-    assert (list(wish.types), list(wish.names)) == (types, names)
+def test_flags_name_the_entities(words: list[str], types: list[str], names: list[str]) -> None:
+    args = parse("--describe", *words)
+    assert (list(args.types), list(args.names)) == (types, names)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_whose_options(words: list[str], types: list[str], names: list[str]) -> 
         ),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense(words: list[str], complaint: str) -> None:
+def test_contradictory_flags_are_refused(words: list[str], complaint: str) -> None:
     with pytest.raises((click.UsageError, Failure)) as caught:
         parse(*words)
     assert complaint in str(caught.value)
@@ -112,7 +112,9 @@ def test_what_makes_no_sense(words: list[str], complaint: str) -> None:
         (["--zookeeper", "z"], ["--ip", "1.2.3.4"], "must be one of users, brokers, topics"),
     ],
 )
-def test_where_to_ask(server: list[str], words: list[str], complaint: str) -> None:
+def test_exactly_one_server_flag_is_required(
+    server: list[str], words: list[str], complaint: str
+) -> None:
     with pytest.raises(Failure, match=complaint):
         parse("--describe", *words, server=server)
 
@@ -132,10 +134,10 @@ def test_options_to_set(text: str, pairs: dict[str, str]) -> None:
 def test_options_from_a_file_and_options_to_delete(tmp_path: Path) -> None:
     file = tmp_path / "added"
     file.write_text("retention.ms=5\n# a comment\ncleanup.policy=compact,delete\n")
-    wish = parse("--alter", "--topic", "t", "--add-config-file", str(file),
+    args = parse("--alter", "--topic", "t", "--add-config-file", str(file),
                  "--delete-config", "a, b", "--delete-config", "c")  # fmt: skip
-    assert wish.add == {"retention.ms": "5", "cleanup.policy": "compact,delete"}
-    assert wish.delete == ("a", "b", "c")
+    assert args.add == {"retention.ms": "5", "cleanup.policy": "compact,delete"}
+    assert args.delete == ("a", "b", "c")
 
 
 def test_a_format_version_gives_kafkas_warning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,7 +202,7 @@ def test_a_failure_repeats_the_words(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 class Stored(Admin):
-    """Takes every change."""
+    """An admin client that accepts every change and records it."""
 
     def __init__(self) -> None:
         self.changes: dict[ConfigResource, list[ConfigChange]] = {}
@@ -217,7 +219,7 @@ class Stored(Admin):
         return {item: ConfigResult(item) for item in changes}
 
 
-async def test_an_option_without_effect_is_told_and_set(
+async def test_an_option_without_effect_is_set_with_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     admin = Stored()

@@ -1,4 +1,4 @@
-"""The console tools: how lines become records and records lines."""
+"""The console tools: lines become records, and records become lines."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pybroker.records.batch import TimestampType
 from pybroker.records.record import decode_records
 from pybroker.tools._cli import Failure
 from pybroker.tools.console_consumer import (
+    Args,
     Printer,
-    Wish,
     format_json,
     group_of,
     leaderless_ms,
@@ -46,7 +46,7 @@ BOTH = {"parse.key": "true", "parse.headers": "true"}
 
 
 def pieces(*chunks: bytes) -> Any:
-    """What a terminal or a pipe gives, piece by piece, and then nothing."""
+    """Return a `read` that returns the chunks one by one and then the end of input."""
     rest = list(chunks)
     return lambda: rest.pop(0) if rest else b""
 
@@ -74,7 +74,9 @@ def pieces(*chunks: bytes) -> Any:
         ({}, b"\xff\x00", Line((), None, b"\xff\x00")),
     ],
 )
-def test_lines_are_taken_apart(properties: dict[str, str], line: bytes, expected: Line) -> None:
+def test_lines_are_split_into_headers_key_and_value(
+    properties: dict[str, str], line: bytes, expected: Line
+) -> None:
     assert line_format(properties).parse(line, 1) == expected
 
 
@@ -102,14 +104,14 @@ def test_properties_that_do_not_exist_are_refused() -> None:
         line_style({"print.keys": "true"})
 
 
-async def test_lines_may_come_in_pieces_and_end_as_they_like() -> None:
+async def test_lines_may_arrive_in_pieces_and_end_with_lf_or_crlf() -> None:
     found = [line async for line in lines_of(pieces(b"a\nb", b"c\r", b"\n\nd\re", b"\nlast"))]
     assert found == [b"a", b"bc", b"", b"d\re", b"last"]
 
 
 @pytest.mark.filterwarnings("error")
 def test_input_that_goes_on_after_the_end_is_left_alone() -> None:
-    """The reading thread cannot be interrupted, and finds the loop ended, or about to end."""
+    """The reading thread cannot be interrupted. It finds that the loop has ended, or ends."""
     is_over = threading.Event()
     threads: list[threading.Thread] = []
 
@@ -157,7 +159,7 @@ async def test_every_line_becomes_a_record(sync: bool) -> None:
         assert (len(broker.partition().batches) == 2) is sync
 
 
-async def test_a_record_that_is_refused_is_told_and_ends_in_1(
+async def test_a_refused_record_is_reported_with_exit_code_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with FakeBroker({"t": 1}) as broker:
@@ -168,7 +170,7 @@ async def test_a_record_that_is_refused_is_told_and_ends_in_1(
     assert capsys.readouterr().err.startswith(text)
 
 
-async def test_what_came_before_a_bad_line_is_sent() -> None:
+async def test_lines_before_a_malformed_line_are_sent() -> None:
     async with FakeBroker({"t": 1}) as broker:
         reader = line_format({"parse.key": "true"})
         with pytest.raises(Failure, match="line number 2"):
@@ -240,7 +242,7 @@ def test_where_reading_starts(
         (0, "x", False, "The provided offset value 'x' is incorrect"),
     ],
 )
-def test_starts_without_a_sense(
+def test_contradictory_starts_are_refused(
     partition: int | None, offset: str | None, from_beginning: bool, text: str
 ) -> None:
     with pytest.raises(click.UsageError) as caught:
@@ -256,7 +258,7 @@ async def run_printer(
     reader = consumer(broker, auto_offset_reset=policy, default_api_timeout_ms=1_000)
     printer = Printer(reader, output, line_style({}).format)
     wanted: dict[str, Any] = {"timeout_ms": 1_000, "partition": 0, "start": start} | limits
-    await printer.run(Wish("t", **wanted))
+    await printer.run(Args("t", **wanted))
     return output.getvalue().splitlines()
 
 
@@ -314,7 +316,7 @@ def test_where_reading_starts_without_a_commit() -> None:
 @pytest.mark.parametrize(
     ("timeout_ms", "limit_ms"), [(None, 0), (1, 1), (2_000, 1_000), (60_000, 3_000)]
 )
-def test_only_a_read_that_ends_gives_up_a_partition_without_a_leader(
+def test_a_consumer_without_a_timeout_waits_for_a_leader(
     timeout_ms: int | None, limit_ms: int
 ) -> None:
     assert leaderless_ms(timeout_ms) == limit_ms
@@ -325,4 +327,4 @@ async def test_a_partition_without_a_leader_is_not_an_empty_one() -> None:
         broker.without_leader = True
         printer = Printer(consumer(broker, leaderless_timeout_ms=20), io.BytesIO(), format_json)
         with pytest.raises(ResponseError, match=r"LEADER_NOT_AVAILABLE: .*\(t-0\)"):
-            await in_time(printer.run(Wish("t", timeout_ms=600_000)))
+            await in_time(printer.run(Args("t", timeout_ms=600_000)))

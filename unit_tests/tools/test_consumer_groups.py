@@ -1,4 +1,4 @@
-"""`consumer-groups`: what its words mean, its CSV, its tables, and how plans are made."""
+"""`consumer-groups`: its flags, its CSV, its tables, and the new offsets of a reset."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_moments(text: str, milliseconds: int) -> None:
         "2026-01-01T00:00:00.000 ",
     ],
 )
-def test_what_is_no_moment(text: str) -> None:
+def test_a_malformed_time_is_refused(text: str) -> None:
     with pytest.raises(Failure, match=r"Error parsing timestamp|Unparseable date"):
         parse_datetime(text)
 
@@ -82,7 +82,7 @@ def test_durations(text: str, milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1D", "P1H", "PT1D", "P1DT", "P1Y", "PT1.1H"])
-def test_what_is_no_duration(text: str) -> None:
+def test_a_malformed_duration_is_refused(text: str) -> None:
     with pytest.raises(Failure, match="Text cannot be parsed to a Duration"):
         parse_duration(text)
 
@@ -126,7 +126,7 @@ def test_csv_is_written_and_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("second", ["", "a,0", "a,x,1", "a,0,", "g,a,0,5", "a,0,1,2,3"])
-def test_a_line_that_is_no_plan(tmp_path: Path, second: str) -> None:
+def test_a_malformed_csv_line_is_refused(tmp_path: Path, second: str) -> None:
     path = tmp_path / "plan.csv"
     path.write_text(f"a,0,1\n{second}\na,1,1\n")
     with pytest.raises(Failure, match=r"plan\.csv, line 2: expected"):
@@ -277,7 +277,7 @@ def test_the_list_of_groups() -> None:
         ("Dead", "Error: Consumer group 'g' does not exist.", False),
     ],
 )
-def test_what_is_said_of_states(
+def test_each_group_state_has_its_message(
     state: str, says: str, shown: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tables.show_state(GroupDescription("g", state), 1) is shown

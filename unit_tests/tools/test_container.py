@@ -1,4 +1,4 @@
-"""What the image runs: the broker of the variables or a command; health, end, names of tools."""
+"""The entry point of the image: a broker or a command; health, stop, Kafka's names of tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pybroker.tools.container_topics import request_for
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BrokerConfig]:
-    """The configurations with which a broker would have been run; no variables are set."""
+    """The configurations passed to `run_broker`, which is replaced. The environment is empty."""
     configs: list[BrokerConfig] = []
     for name in [name for name in os.environ if name.startswith("KAFKA_")]:
         monkeypatch.delenv(name)
@@ -148,7 +148,7 @@ def test_other_words_are_a_command(
     assert ran == []
 
 
-def test_a_command_that_is_none_is_one_line(
+def test_an_unknown_command_is_one_line(
     ran: list[BrokerConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

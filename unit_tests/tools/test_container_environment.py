@@ -1,4 +1,4 @@
-"""Variables of a container become Kafka's options, or a sentence that names the variable."""
+"""Variables of a container become Kafka's options, or a message that names the variable."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read(file: dict[str, str] | None = None, /, **environment: str) -> Settings:
 
 
 def set_by(**environment: str) -> dict[str, str]:
-    """The options that these variables set, beyond what a container has without them."""
+    """Return the options that these variables set, without a container's defaults."""
     settings = read(**environment)
     assert settings.faults == ()
     return {option: settings.properties[option] for option in settings.sources}
@@ -97,7 +97,7 @@ def test_an_empty_variable_says_nothing() -> None:
     assert set_by(KAFKA_BROKER_RACK="", KAFKA_PROCESS_ROLES=" ") == {}
 
 
-# What holds otherwise
+# Defaults
 
 
 def test_without_variables_it_is_a_broker_with_its_own_zookeeper() -> None:
@@ -152,7 +152,7 @@ def test_the_environment_wins_over_the_mounted_file() -> None:
     assert "offsets.topic.replication.factor" not in settings.properties
 
 
-def test_what_testcontainers_sets_is_a_broker() -> None:
+def test_the_variables_of_testcontainers_configure_a_broker() -> None:
     settings = read(**TESTCONTAINERS)
     config = config_of(settings)
     assert (config.broker_id, config.inter_broker_listener) == (1, "BROKER")
@@ -160,7 +160,7 @@ def test_what_testcontainers_sets_is_a_broker() -> None:
     assert settings.notices == ()
 
 
-# What is passed over
+# Ignored variables
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_testcontainers_sets_is_a_broker() -> None:
         ("KAFKA_SERVICE_PORT_CLIENTS", "9092"),
     ],
 )
-def test_what_is_for_other_images_is_told_and_passed_over(variable: str, value: str) -> None:
+def test_variables_of_other_images_are_ignored_with_a_notice(variable: str, value: str) -> None:
     settings = read(**{variable: value})
     assert settings.sources == {}
     (notice,) = settings.notices
@@ -190,7 +190,7 @@ def test_what_is_for_other_images_is_told_and_passed_over(variable: str, value: 
 
 
 @pytest.mark.parametrize("variable", ["ALLOW_PLAINTEXT_LISTENER", "KAFKA_HOME", "SOMETHING_ELSE"])
-def test_what_says_nothing_about_the_broker_is_no_line_in_the_log(variable: str) -> None:
+def test_unrelated_variables_are_ignored_without_a_notice(variable: str) -> None:
     assert read(**{variable: "yes"}) == read()
 
 
@@ -202,9 +202,7 @@ def test_what_says_nothing_about_the_broker_is_no_line_in_the_log(variable: str)
         ("KAFKA_COMPLETELY_DIFFERENT", ""),
     ],
 )
-def test_a_variable_that_nobody_knows_is_told_with_the_nearest_name(
-    variable: str, hint: str
-) -> None:
+def test_an_unknown_variable_gets_a_notice_with_the_nearest_name(variable: str, hint: str) -> None:
     settings = read(**{variable: "1"})
     (notice,) = settings.notices
     assert notice.startswith(f"{variable} is ignored") and notice.endswith(hint)
@@ -216,7 +214,7 @@ def test_the_level_of_the_log_is_that_of_the_broker() -> None:
     assert set_by(KAFKA_LOG4J_ROOT_LOGLEVEL="warn") == {"pybroker.log.level": "WARN"}
 
 
-# What cannot be
+# Faults
 
 
 @pytest.mark.parametrize(
@@ -232,7 +230,7 @@ def test_the_level_of_the_log_is_that_of_the_broker() -> None:
         ("KAFKA_CREATE_TOPICS", "a:b:c", "partitions"),
     ],
 )
-def test_what_cannot_be_is_one_line_that_names_the_variable(
+def test_an_impossible_value_is_one_fault_that_names_the_variable(
     variable: str, value: str, says: str
 ) -> None:
     (fault,) = read(**{variable: value}).faults
@@ -290,7 +288,7 @@ def test_topics_may_be_separated_otherwise() -> None:
     "item", ["a:0:1", "a:1:0", "a:1:40000", "a:x:1", "a b:1:1", "..:1:1", ":1:1", "a:1:1:keep",
              "a:1:1:compact:x", "a:99999999999:1"]
 )  # fmt: skip
-def test_each_topic_that_cannot_be_is_a_line_of_its_own(item: str) -> None:
+def test_each_malformed_topic_is_a_fault_of_its_own(item: str) -> None:
     topics, faults = parse_topics(f"good:1:1,{item}")
     assert topics == [WantedTopic("good", 1, 1)]
     assert len(faults) == 1

@@ -22,7 +22,7 @@ A0, B7 = TopicPartition("a", 0), TopicPartition("b", 7)
 
 
 class FakeAdmin(Admin):
-    """Partition 0 can be shortened, others cannot."""
+    """An admin client that deletes records of partition 0 and fails for others."""
 
     def __init__(self) -> None:
         self.asked: dict[TopicPartition, int] = {}
@@ -96,7 +96,7 @@ def test_the_file_is_read(document: object) -> None:
         ),
     ],
 )
-def test_what_is_no_such_file(document: object, text: str) -> None:
+def test_a_malformed_file_is_refused(document: object, text: str) -> None:
     with pytest.raises(Failure) as caught:
         parse_offsets(document if isinstance(document, str) else json.dumps(document))
     assert text in str(caught.value)

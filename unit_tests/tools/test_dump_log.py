@@ -1,4 +1,4 @@
-"""`dump-log` and `log-dirs`: what is refused, and what needs no other broker to compare with."""
+"""`dump-log` and `log-dirs`: refusals, and output that needs no comparison with Apache's tool."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_the_offsets_decoder_names_a_record_of_another_topic(
         (("--files", f"/nowhere/{NAME}.index"), f"{NAME}.index: No such file or directory"),
     ],
 )
-def test_what_is_refused(
+def test_wrong_flags_and_missing_files_are_refused(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str
 ) -> None:
     exit_code, _, err = dumped(capsys, *words)
@@ -155,10 +155,10 @@ def test_what_is_refused(
     [
         ("abc.log", "abc.log: the name does not begin with an offset"),
         (f"{'9' * 200}.log", "the name does not begin with an offset"),
-        (f"{NAME}.index", "the log of the index is not there"),
+        (f"{NAME}.index", "the log of this index is missing"),
     ],
 )
-def test_what_is_refused_of_a_file_that_exists(
+def test_files_with_a_wrong_name_or_no_log_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, complaint: str
 ) -> None:
     (tmp_path / name).write_bytes(b"")
@@ -175,7 +175,7 @@ def test_a_gigantic_snapshot_is_not_read_into_memory(
     path.write_bytes(bytes(1001))
     exit_code, _, err = dumped(capsys, "--files", str(path))
     assert exit_code == 1
-    assert err == f"{path}: more than 1000 bytes, which is no snapshot\n"
+    assert err == f"{path}: more than 1000 bytes is too large for a snapshot\n"
 
 
 def test_a_decoder_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,7 +195,7 @@ def test_a_message_of_an_old_format(tmp_path: Path, capsys: pytest.CaptureFixtur
         " isvalid: false"
     )
     exit_code, _, err = dumped(capsys, "--files", str(path), "--deep-iteration")
-    assert exit_code == 1 and "format 1 are not looked into" in err
+    assert exit_code == 1 and "format 1 cannot be decoded" in err
 
 
 def test_the_document_of_log_dirs() -> None:

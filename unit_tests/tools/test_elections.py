@@ -1,4 +1,4 @@
-"""`leader-election` and `preferred-replica-election`: what they read, print and report."""
+"""`leader-election` and `preferred-replica-election`: their files, output and reports."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def test_a_file_is_read_in_its_order(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    """Brokers 1 and 2 run; 2 leads orders-0, where 1 is preferred, and orders-1."""
+    """A cluster of brokers 1 and 2. Broker 2 leads orders-0, whose preferred leader is 1, and
+    orders-1."""
     cluster = Cluster()
     await cluster.prepare()
     for number in (1, 2):
@@ -180,7 +181,7 @@ async def test_partitions_that_do_not_exist_are_left_out(
         ([2], True, "is not running; the leader is 2"),
     ],
 )
-async def test_an_election_that_did_not_happen_is_told(
+async def test_an_election_that_did_not_happen_is_reported(
     cluster: Cluster, isr: list[int], dies: bool, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await write_state(cluster, leader=2, isr=isr)
@@ -206,11 +207,11 @@ async def test_an_election_under_way_is_not_disturbed(cluster: Cluster) -> None:
     )
 
 
-async def test_nobody_waits_for_ever_for_a_controller(
+async def test_waiting_for_a_controller_has_a_limit(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preferred_replica_election, "ELECTION_WAIT_S", 0.05)
     await cluster.members[2].controller.stop()
-    with pytest.raises(Failure, match="the controller has not taken the election up"):
+    with pytest.raises(Failure, match="the controller has not run the election"):
         await in_time(perform(cluster.tool, [key("orders-0")]))
     assert cluster.exists(paths.PREFERRED_ELECTION)

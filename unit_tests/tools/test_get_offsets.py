@@ -1,4 +1,4 @@
-"""`get-offsets`: what its patterns mean and what it prints."""
+"""`get-offsets`: its patterns and its output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_moments(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "-6", "", "1.5"])
-def test_what_is_no_moment(text: str) -> None:
+def test_a_malformed_time_is_refused(text: str) -> None:
     with pytest.raises(Failure, match="Malformed time argument"):
         parse_moment(text)
 
@@ -73,7 +73,7 @@ def test_topic_and_partitions(
     assert names(choose(TOPICS, wanted, with_internal)) == chosen
 
 
-def test_what_matches_nothing_or_cannot_be_read() -> None:
+def test_patterns_that_match_nothing_or_are_malformed_are_refused() -> None:
     with pytest.raises(Failure, match="Could not match any topic-partitions"):
         choose(TOPICS, parse_topic_and_partitions("nosuch", None), True)
     with pytest.raises(Failure, match="numeric partition ids"):

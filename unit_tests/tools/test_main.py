@@ -68,7 +68,7 @@ def example(how: str) -> int:
             ["--how", "mistake"],
             1,
             "Error : ZeroDivisionError: division by zero\n"
-            "example has met an error that it does not expect; --debug shows where.\n",
+            "example failed with an unexpected error; --debug prints the stack trace.\n",
         ),
         (["--how", "interrupt"], 130, ""),
         (
@@ -207,7 +207,7 @@ def test_signals_wait_while_start_is_loaded(
 
 
 def ended_tool(words: list[str], *, stdout: int, stderr: int = subprocess.PIPE) -> tuple[int, str]:
-    """Exit code and standard error of a tool that writes to this descriptor."""
+    """Run a tool whose standard output is this descriptor. Return exit code and standard error."""
     done = subprocess.run(
         [sys.executable, "-m", "pybroker", *words],
         stdout=stdout,
@@ -220,7 +220,7 @@ def ended_tool(words: list[str], *, stdout: int, stderr: int = subprocess.PIPE) 
 
 @pytest.fixture
 def unread() -> Iterator[int]:
-    """The end for writing of a pipe that nobody reads."""
+    """Return the write end of a pipe whose read end is closed."""
     reader, writer = os.pipe()
     os.close(reader)
     yield writer
@@ -284,8 +284,8 @@ with ended_by_its_reader():
 """
 
 
-def test_a_task_that_writes_to_nobody_ends_the_tool_as_silently(unread: int) -> None:
-    """asyncio would complain of a task whose outcome nobody has asked for."""
+def test_a_task_that_writes_to_a_closed_pipe_ends_the_tool_silently(unread: int) -> None:
+    """asyncio would complain about a task whose exception was never retrieved."""
     done = subprocess.run(
         [sys.executable, "-c", _IN_A_TASK], stdout=unread, stderr=subprocess.PIPE, check=True
     )

@@ -1,5 +1,5 @@
-"""The performance tests: their numbers, dates and lines. The lines of the consumer were printed by
-Apache's tool."""
+"""The performance tests: their numbers, dates and lines. Apache's tool printed the expected lines
+of the consumer."""
 
 from __future__ import annotations
 
@@ -188,12 +188,12 @@ def test_options_that_are_refused(
 
 def reader(**changes: Any) -> consuming.Test:
     flags = {"detailed": False, "as_json": False, "print_metrics": False} | changes
-    wish = consuming.Wish("t", 10, 500, 200, show_date=date_format("HH:mm:ss:SSS"), **flags)
-    return consuming.Test(wish, {})
+    args = consuming.Args("t", 10, 500, 200, show_date=date_format("HH:mm:ss:SSS"), **flags)
+    return consuming.Test(args, {})
 
 
 def test_the_line_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """The numbers of a run of Apache's tool give its line."""
+    """The numbers of a run of Apache's tool give the line that it printed."""
     start, end = Tally(1_795_247_086_153), Tally(1_795_247_086_810, 100_000, 10_000_000)
     reader()._print(start, end, 390, "07:44:46:153")
     assert capsys.readouterr().out == (

@@ -1,4 +1,4 @@
-"""`snapshot` takes, shows and compares; what it is given wrongly is one line."""
+"""`snapshot` takes, shows and compares snapshots; wrong usage is one line."""
 
 from __future__ import annotations
 
@@ -195,13 +195,13 @@ def test_take_prints_the_document_or_writes_it(
         (["take"], 'Missing required argument "[bootstrap-server]"'),
         (["take", "--bootstrap-server", "127.0.0.1:1"], "no topic is named: name at least one"),
         (["show", "nosuch.json"], "the snapshot nosuch.json cannot be read: No such file"),
-        (["show", "nosuch.json", "--bootstrap-server", "h:1"], "are for --check: add it"),
-        (["show", "nosuch.json", "--recount"], "are for --check: add it"),
+        (["show", "nosuch.json", "--bootstrap-server", "h:1"], "need --check"),
+        (["show", "nosuch.json", "--recount"], "need --check"),
         (["diff", "a.json"], 'Missing required argument "[new]"'),
         (["nosuch"], "No such command 'nosuch'."),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_wrong_usage_is_one_line(
     capsys: pytest.CaptureFixture[str], words: list[str], error: str
 ) -> None:
     code, lines, found = shell(capsys, *words)

@@ -26,7 +26,7 @@ from pybroker.errors import ErrorCode
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.tools._cli import Failure
 from pybroker.tools._topic_lines import Described, Reports
-from pybroker.tools.topics import parse_wish, perform
+from pybroker.tools.topics import parse_args, perform
 
 ID = uuid.UUID(bytes=bytes(range(16)))
 SWITCHES = [
@@ -58,7 +58,7 @@ WARNING_START = "WARNING: Due to limitations in metric names"
 def topic(
     name: str, *partitions: tuple[int, list[int], list[int]], number_from: int = 0
 ) -> TopicInfo:
-    """Partitions as (leader, replicas, isr)."""
+    """Return a topic; each partition is (leader, replicas, isr)."""
     return TopicInfo(
         name,
         ErrorCode.NONE,
@@ -80,7 +80,7 @@ def topic(
 
 
 class FakeAdmin(Admin):
-    """Holds topics; remembers what was asked of it."""
+    """An admin client that holds topics and records the requests."""
 
     def __init__(self, *topics: TopicInfo, configs: bool = True) -> None:
         self.topics = {item.name: item for item in topics}
@@ -145,7 +145,7 @@ async def call(admin: FakeAdmin, **flags: Any) -> None:
         "output_format": "text",
         **flags,
     }
-    await perform(admin, parse_wish(given))
+    await perform(admin, parse_args(given))
 
 
 async def printed(capsys: pytest.CaptureFixture[str], admin: FakeAdmin, **flags: Any) -> list[str]:
@@ -216,7 +216,7 @@ async def test_describe_does_without_configs_and_ids(capsys: pytest.CaptureFixtu
     assert lines == ["Topic: ab\tPartitionCount: 0\tReplicationFactor: 0\tConfigs: "]
 
 
-async def test_what_is_asked_of_the_broker() -> None:
+async def test_each_action_sends_its_request() -> None:
     admin = cluster()
     await call(admin, create=True, topic="n", partitions=3, replication_factor=2, config=("k=v=w",))
     assert admin.created == [NewTopic("n", 3, 2, configs={"k": "v=w"})]
@@ -351,7 +351,7 @@ def test_a_topic_without_options_of_its_own_is_not_shown_among_those_with_them()
     assert plain.is_shown(Reports())
 
 
-async def test_an_option_without_effect_is_told_and_set(
+async def test_an_option_without_effect_is_set_with_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     admin = cluster()

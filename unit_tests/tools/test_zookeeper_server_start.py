@@ -1,4 +1,4 @@
-"""A ZooKeeper by itself: the program that is become, and what is said if that cannot be."""
+"""`zookeeper-server-start`: the process it turns into, and its errors."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_it_becomes_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert executed == [["/usr/bin/java", "-Xms64m", "-Xmx1g", str(config)]]
 
 
-def test_a_file_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zookeeper-server-start", "/no/such/file"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "/no/such/file" in line
 
 
-def test_a_server_that_is_not_there_is_one_line(
+def test_a_missing_server_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def words(config: Path, logging: Path, flags: Sequence[str]) -> list[str]:

@@ -1,5 +1,5 @@
-"""`zookeeper-shell`: what its lines mean; what its commands do is compared with ZooKeeper's own
-shell in the integration tests."""
+"""`zookeeper-shell`: the parsing of its lines. The integration tests compare its commands with
+ZooKeeper's own shell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pybroker.tools._zookeeper_commands import (
     parse,
     parse_acls,
 )
-from pybroker.tools.zookeeper_shell import Wish, parse_wish, split_words, usage
+from pybroker.tools.zookeeper_shell import Args, parse_args, split_words, usage
 
 STAT = SimpleNamespace(
     czxid=4,
@@ -85,15 +85,15 @@ def test_the_words_of_a_line(line: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "wish"),
+    ("words", "args"),
     [
-        (["h:1"], Wish("h:1", 30_000, False, ())),
-        (["-server", "h:1", "ls", "-R", "/"], Wish("h:1", 30_000, False, ("ls", "-R", "/"))),
-        (["h:1/c", "-timeout", "5", "-r", "quit"], Wish("h:1/c", 5, True, ("quit",))),
+        (["h:1"], Args("h:1", 30_000, False, ())),
+        (["-server", "h:1", "ls", "-R", "/"], Args("h:1", 30_000, False, ("ls", "-R", "/"))),
+        (["h:1/c", "-timeout", "5", "-r", "quit"], Args("h:1/c", 5, True, ("quit",))),
     ],
 )
-def test_the_command_line(words: list[str], wish: Wish) -> None:
-    assert parse_wish(words) == wish
+def test_the_command_line(words: list[str], args: Args) -> None:
+    assert parse_args(words) == args
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_command_line(words: list[str], wish: Wish) -> None:
 )
 def test_command_lines_that_are_refused(words: list[str], complaint: str) -> None:
     with pytest.raises(click.UsageError, match=complaint):
-        parse_wish(words)
+        parse_args(words)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_tree_is_walked_and_deleted(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("option", ["-c", "-t 5"])
 def test_nodes_that_cannot_be_made(option: str) -> None:
-    with pytest.raises(ShellError, match="cannot be made by this shell"):
+    with pytest.raises(ShellError, match="this shell cannot create"):
         perform(Session("/"), "create", *option.split(), "/a")
 
 
@@ -210,7 +210,7 @@ def test_the_list_of_commands() -> None:
     assert "\tquit " in lines
 
 
-def test_something_that_is_no_zookeeper(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_is_not_zookeeper(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address: Any = server.getsockname()
         words = [f"127.0.0.1:{address[1]}", "-timeout", "200", "ls", "/"]

@@ -1,8 +1,8 @@
-"""Histories: what clients and brokers did during a fault, written down and judged afterwards.
+"""Histories: the operations of clients and brokers during faults, recorded and judged afterwards.
 
-`ops` is the log that each process of a workload writes, `values` what its records hold, `loader`
-reads all logs of a run into one `model.History`, and `checker.check` names everything in it that
-must not be: `client_rules`, `group_rules`, `cluster_rules` and `promises` are the rules, `eras`
-tells what binds whom where topics come and go. `measures` reads availability off a history. Nothing
-here imports the broker: the judge shares no code with whom it judges.
+`ops` is the log that each process of a workload writes, and `values` the content of its records.
+`loader` reads all logs of a run into one `model.History`. `checker.check` returns every violation
+of a rule; the rules are in `client_rules`, `group_rules`, `cluster_rules` and `promises`. `eras`
+handles recreated topics and admitted losses. `measures` computes availability. No module here
+imports the broker: the checker shares no code with the system under test.
 """

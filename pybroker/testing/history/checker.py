@@ -1,4 +1,4 @@
-"""The judge: a history in, everything out that must not be in it."""
+"""The checker: it takes a history and returns all violations of the rules."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ RULES: Final[dict[str, Rule]] = {
     group_rules.COVERED: group_rules.groups_process_all,
 }
 LOSSY: Final = frozenset({"no-phantom", "replicas-identical", "epochs", _NAMED})
-"""What holds even where an unclean election, or too few acks, may have given records up."""
+"""The rules that hold even if an unclean election, or too few acks, may have lost records."""
 _SHOWN_PER_RULE: Final = 5
 
 
 def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violation]:
-    """The violations of these rules, rule by rule."""
+    """Return the violations of these rules, rule by rule."""
     judged = split(history)
-    # What was acknowledged before a loss was admitted is what has to be named.
+    # A loss receipt must name records that were acknowledged before it, so eras end only with the
+    # topic for that rule.
     across = split(history, at_losses=False)
     return [
         violation
@@ -54,7 +55,7 @@ def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violati
 
 
 def report(violations: Sequence[Violation]) -> str:
-    """For people: the first few of each rule, and how many there are."""
+    """Return a text for people: the number of violations of each rule, and the first few."""
     counts = Counter(violation.rule for violation in violations)
     shown: Counter[str] = Counter()
     lines = [f"{rule}: {count} violations" for rule, count in counts.items()]
@@ -66,8 +67,8 @@ def report(violations: Sequence[Violation]) -> str:
 
 
 def repeated(history: History) -> int:
-    """How many values of producers that are not idempotent stand more than once: allowed, but to be
-    known."""
+    """Return the number of duplicates from producers without idempotence. They are allowed, but
+    worth knowing."""
     return sum(
         len(offsets) - 1
         for places in client_rules.offsets_of_values(history).values()

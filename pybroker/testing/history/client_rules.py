@@ -1,7 +1,7 @@
-"""What producers and consumers may see: one function a rule, history in, violations out.
+"""The rules for producers and consumers. Each function takes a history and yields violations.
 
-Each is O(n log n) in the number of operations. A send without a known end may have been carried
-out, so its value may stand anywhere once; nothing is concluded from its absence.
+Each takes O(n log n) in the number of operations. A send without a known outcome may have been
+carried out, so its value may be stored once or not at all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pybroker.testing.history.values import TopicPartition, has_no_era, is_past,
 
 
 class Sighting(NamedTuple):
-    """Somebody was given, or told of, a value at an offset."""
+    """A value that a client read at an offset."""
 
     partition: TopicPartition
     offset: int
@@ -26,7 +26,7 @@ class Sighting(NamedTuple):
 
 
 def sightings(history: History) -> Iterator[Sighting]:
-    """Everything that was read by anybody."""
+    """Yield every record that a client or a final read returned."""
     for poll in history.polls:
         for record in poll.records:
             yield Sighting(poll.partition, record.offset, record.value, str(poll))
@@ -37,7 +37,7 @@ def sightings(history: History) -> Iterator[Sighting]:
 
 
 def _acknowledged(history: History) -> Iterator[Send]:
-    """What a producer with acks=all was told to be stored."""
+    """Yield the sends acknowledged with acks=all."""
     for send in history.sends.values():
         facts = history.facts(send.identity)
         if send.outcome == "ok" and facts is not None and facts.acks == -1:
@@ -45,8 +45,8 @@ def _acknowledged(history: History) -> Iterator[Send]:
 
 
 def acked_present(history: History) -> Iterator[Violation]:
-    """Every value acknowledged with acks=all stands at its offset at the end; where the client was
-    not told the offset, it stands somewhere."""
+    """Every value acknowledged with acks=all is at its offset at the end. If the client did not
+    learn the offset, the value is somewhere in the partition."""
     final = history.final()
     content = {key: dict(r[:2] for r in read.records) for key, read in final.items()}
     values = {key: set(found.values()) for key, found in content.items()}
@@ -69,7 +69,8 @@ def acked_present(history: History) -> Iterator[Violation]:
 
 
 def no_phantom(history: History) -> Iterator[Violation]:
-    """What is read was sent, is intact, and is not of a send that certainly failed."""
+    """Every value that was read had been sent, is intact, and is not of a send that certainly
+    failed."""
     judged: set[tuple[TopicPartition, int, str]] = set()
     for seen in sightings(history):
         if seen[:3] in judged:
@@ -83,7 +84,7 @@ def no_phantom(history: History) -> Iterator[Violation]:
             text = f"{seen.value!r}: {error}"
         else:
             if send is None:
-                text = f"nobody sent {seen.value}"
+                text = f"{seen.value} was never sent"
             elif send.outcome == "fail":
                 text, ops = f"{seen.value} was refused and is read", (str(send), seen.seen)
             else:
@@ -92,7 +93,7 @@ def no_phantom(history: History) -> Iterator[Violation]:
 
 
 def one_value_per_offset(history: History) -> Iterator[Violation]:
-    """Whoever reads an offset, or is told it by an acknowledgement, means the same value."""
+    """All reads and acknowledgements of an offset have the same value."""
     first: dict[tuple[TopicPartition, int], tuple[str, str]] = {}
     told: set[tuple[TopicPartition, int]] = set()
 
@@ -112,7 +113,7 @@ def one_value_per_offset(history: History) -> Iterator[Violation]:
 
 
 def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[int]]]:
-    """Where each value stands at the end, in rising order."""
+    """Return partition -> value -> its offsets at the end, in rising order."""
     found: dict[TopicPartition, dict[str, list[int]]] = {}
     for partition, read in history.final().items():
         places: dict[str, list[int]] = defaultdict(list)
@@ -123,10 +124,11 @@ def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[i
 
 
 def duplicates(history: History) -> Iterator[Violation]:
-    """An idempotent producer's value is stored once; once an epoch, if its client starts anew.
+    """An idempotent producer's value is stored once, or once for each producer epoch if its client
+    starts a new epoch after an error.
 
-    Not if it was under way while its topic was made anew: who forgot the producer with the old
-    topic takes whatever number comes first, be it not the first that was given.
+    A value that was sent while its topic was recreated is exempt: a replica of the recreated topic
+    has forgotten the producer and accepts any first sequence number.
     """
     for partition, places in offsets_of_values(history).items():
         for value, offsets in places.items():
@@ -142,7 +144,7 @@ def duplicates(history: History) -> Iterator[Violation]:
 
 
 def _in_different_epochs(history: History, partition: TopicPartition, offsets: list[int]) -> bool:
-    """Whether the files show a producer epoch of its own for each of these offsets."""
+    """Return whether the files have a different producer epoch at each of these offsets."""
     stored = next((files for files in history.files if files.partition == partition), None)
     if stored is None:
         return False
@@ -156,11 +158,11 @@ def _in_different_epochs(history: History, partition: TopicPartition, offsets: l
 
 
 def producer_order(history: History) -> Iterator[Violation]:
-    """A producer's values stand in the order in which it sent them.
+    """A producer's values are stored in the order in which it sent them.
 
-    Of an idempotent producer all that are there; of one with a single request in flight those that
-    were acknowledged, since one that it gave up may arrive later. The first place counts, also
-    where that has become old and is gone: of what was sent again the first try may come last.
+    For an idempotent producer the rule covers all stored values. For one with a single request in
+    flight it covers acknowledged values, since a value that the producer gave up may arrive later.
+    The first offset of a value counts, even if retention has deleted it.
     """
     for partition, places in offsets_of_values(history).items():
         by_producer: dict[tuple[str, int], list[tuple[int, int, Send]]] = defaultdict(list)
@@ -170,7 +172,7 @@ def producer_order(history: History) -> Iterator[Violation]:
             if send is None or facts is None or not facts.keeps_order:
                 continue
             if send.partition != partition:
-                continue  # begun in an earlier life
+                continue  # sent to an earlier topic of that name
             if facts.idempotent or send.outcome == "ok":
                 key = send.identity[:2]
                 first = offsets[0]
@@ -181,14 +183,14 @@ def producer_order(history: History) -> Iterator[Violation]:
             row.sort(key=lambda item: item[0])
             for (_, before, earlier), (offset, after, later) in pairwise(row):
                 if after < before:
-                    text = f"{later.value} stands behind {earlier.value}"
+                    text = f"{later.value} is stored after {earlier.value}"
                     ops = (str(earlier), str(later))
                     yield Violation("producer-order", partition, offset, text, ops)
 
 
 def consumer_order(history: History) -> Iterator[Violation]:
-    """A consumer of an assigned partition gets rising offsets without leaving out one that exists,
-    and never loses its position."""
+    """A consumer of an assigned partition gets rising offsets, skips no existing record, and never
+    loses its position."""
     rule = "consumer-order"
     final = history.final()
     for lost in history.lost_positions:
@@ -197,7 +199,7 @@ def consumer_order(history: History) -> Iterator[Violation]:
             continue
         is_unknown = read is None or (lost.partition is not None and is_past(lost.partition))
         if history.expires and lost.partition is not None and is_unknown:
-            continue  # nobody knows where it began: it was deleted, or is not read at the end
+            continue  # its log start is unknown: it was deleted, or is not read at the end
         text = f"{lost.client} lost its position: {lost.error}"
         yield Violation(rule, lost.partition, lost.offset, text)
     offsets = {key: sorted(record.offset for record in read.records) for key, read in final.items()}
@@ -216,19 +218,19 @@ def consumer_order(history: History) -> Iterator[Violation]:
         for record in poll.records:
             ops = (before, str(poll))
             if record.offset < position:
-                text = f"{client} got it where {position} was next"
+                text = f"{client} got it, but {position} was next"
                 yield Violation(rule, partition, record.offset, text, ops)
             elif position != UNTOLD:
                 left_out = bisect.bisect_left(existing, position)
                 if left_out < len(existing) and existing[left_out] < record.offset:
-                    text = f"{client} was not given it, but {record.offset}"
+                    text = f"{client} did not get it, but {record.offset}"
                     yield Violation(rule, partition, existing[left_out], text, ops)
             position, before = record.offset + 1, str(poll)
         expected[client, partition] = (position, before)
 
 
 def read_implies_durable(history: History) -> Iterator[Violation]:
-    """What a consumer was given is still there at the end, acknowledged or not."""
+    """Every record that a consumer got exists at the end, acknowledged or not."""
     final = history.final()
     content = {key: dict(r[:2] for r in read.records) for key, read in final.items()}
     told: set[tuple[TopicPartition, int]] = set()

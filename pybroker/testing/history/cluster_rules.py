@@ -1,5 +1,5 @@
-"""What replicas, leaders and controllers may be: one function a rule, history in, violations
-out."""
+"""The rules for replicas, leaders and controllers. Each function takes a history and yields
+violations."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
-    """The end of a partition never goes back for a client, and lies above everything that anybody
-    had been given, or had been told to be stored, before the question was asked; but for what
-    `untold.py` explains."""
+    """The latest offset of a partition never goes back for a client, and lies above every record
+    that a client had read, or had acknowledged, before the request. `untold.py` explains
+    exceptions."""
     rule = "monotone-watermarks"
     untold = Untold(history)
     highest: dict[tuple[str, TopicPartition], Latest] = {}
     for answer in history.latest:
         known = highest.get((answer.client, answer.partition))
-        # Questions of one client may overlap; only one asked after an answer must not be lower.
+        # Requests of one client may overlap. Only one sent after an answer must not be lower.
         goes_back = known is not None and answer.offset < known.offset
         if known is not None and goes_back and answer.asked > known.answered:
             if untold.explain(answer):
@@ -67,7 +67,7 @@ def _below_what_is_known(history: History, untold: Untold) -> Iterator[Violation
 
 def replicas_identical(history: History) -> Iterator[Violation]:
     """At the end all replicas hold the same batches below the high watermark, byte for byte, the
-    same history of leader epochs, and the same producers; and every read gave the same."""
+    same leader epochs and the same producers, and all final reads are equal."""
     by_partition: dict[TopicPartition, list[ReplicaFiles]] = defaultdict(list)
     for files in history.files:
         by_partition[files.partition].append(files)
@@ -114,22 +114,22 @@ def _between(files: ReplicaFiles, start: int, end: int) -> list[Batch]:
 
 
 def _epochs_within(files: ReplicaFiles, start: int, end: int) -> list[tuple[int, int]]:
-    """The epochs of the compared batches. One in which nothing was appended may be missing on a
+    """Return the epochs of the compared batches. An epoch without batches may be missing on a
     follower, which learns epochs from batches."""
     used = {batch.epoch for batch in _between(files, start, end)}
     return [(epoch, max(offset, start)) for epoch, offset in files.epochs if epoch in used]
 
 
 def epochs(history: History) -> Iterator[Violation]:
-    """A leader epoch has one leader and a controller epoch one controller, and is made by the
-    controller in office; epochs never fall, along a log and from one version of a partition's state
-    to the next."""
+    """A leader epoch has one leader, a controller epoch has one controller, and only the present
+    controller starts a leader epoch. Epochs never fall, neither along a log nor from one version of
+    a partition's state to the next."""
     yield from _along_logs(history)
-    offices: dict[int, int] = {}
-    for office in history.offices:
-        holder = offices.setdefault(office.epoch, office.broker)
-        if holder != office.broker:
-            text = f"controller epoch {office.epoch} belongs to {holder} and to {office.broker}"
+    holders: dict[int, int] = {}
+    for term in history.controller_terms:
+        holder = holders.setdefault(term.epoch, term.broker)
+        if holder != term.broker:
+            text = f"controller epoch {term.epoch} belongs to {holder} and to {term.broker}"
             yield Violation("epochs", None, UNTOLD, text)
     leaders: dict[tuple[TopicPartition, int], int] = {}
     by_partition: dict[TopicPartition, dict[int, tuple[int, int]]] = defaultdict(dict)
@@ -154,17 +154,17 @@ def epochs(history: History) -> Iterator[Violation]:
 
 
 def _of_deposed(history: History) -> Iterator[Violation]:
-    """Leaders whom a controller has chosen after another one was elected. Who leads without being
-    fit to may say so itself."""
+    """Yield a violation for each leader that a controller elected after it was replaced. A broker
+    that steps down as leader itself is exempt."""
     known: dict[TopicPartition, int] = {}
     for state in history.states:
         before = known.get(state.partition, UNTOLD)
         known[state.partition] = state.epoch
         is_chosen = state.epoch > before and state.leader != UNTOLD
-        if is_chosen and UNTOLD != state.office_epoch > state.controller_epoch:
+        if is_chosen and UNTOLD != state.current_controller_epoch > state.controller_epoch:
             text = (
                 f"leader epoch {state.epoch} was made by the controller of epoch"
-                f" {state.controller_epoch}, when {state.office_epoch} had begun"
+                f" {state.controller_epoch}, after {state.current_controller_epoch} had begun"
             )
             yield Violation("epochs", state.partition, UNTOLD, text)
 
@@ -174,7 +174,7 @@ def _along_logs(history: History) -> Iterator[Violation]:
         rows = [(record.offset, record.epoch) for record in read.records if record.epoch != UNTOLD]
         yield from _falling(read.partition, rows, f"final read by {read.source}")
     for files in history.files:
-        # What is below the start is not of the log any more; nobody reads it, nor looks at it.
+        # Batches below the log start are no longer part of the log.
         kept = [batch for batch in files.batches if batch.last >= files.start]
         rows = [(batch.first, batch.epoch) for batch in kept]
         yield from _falling(files.partition, rows, f"files of broker {files.broker}")
@@ -191,8 +191,9 @@ def _falling(
 
 
 def clean_elections(history: History) -> Iterator[Violation]:
-    """A leader is in sync, and was so, or eligible, before it was elected; unless it was written
-    down in the same moment that records may be lost by it."""
+    """A leader is in the ISR, and was in sync or eligible before its election, unless a loss
+    receipt was written at the same moment.
+    """
     admitted = {(loss.partition, loss.at) for loss in history.losses}
     versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
     for state in history.states:

@@ -1,10 +1,10 @@
-"""Topics that are made anew, and losses that were admitted: what was promised before such a moment
-does not bind what comes after it.
+"""Recreated topics and admitted losses: a promise made before such a moment does not bind the
+cluster afterwards. The time between two such moments is an era of the partition.
 
-`split` gives every partition as many names as it had eras. The last one keeps the plain name, the
-earlier ones end with PAST and a number, so that the rules judge each by itself. Clients do not know
-in which era they are answered: what they were told while a broker of the era before may still have
-answered belongs to none, and proves nothing but that the value was sent.
+`split` gives every partition a name for each era. The last era keeps the plain name. Earlier ones
+end with PAST and a number, so that the rules judge each era by itself. A client does not know which
+era an answer belongs to. An answer at a time when a broker of the previous era may still have
+answered belongs to no era, and proves only that the value was sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Era:
-    """Whoever is answered within belongs to it; `name` goes behind that of the topic."""
+    """The time from `begin` to `end`; answers within it belong to the era. `name` is appended to
+    the topic's name.
+    """
 
     begin: float
     end: float
@@ -28,8 +30,8 @@ class _Era:
 
 
 def split(history: History, *, at_losses: bool = True) -> History:
-    """The same history by eras; itself if there is one only. Without `at_losses` an era is the
-    life of a topic."""
+    """Return the history split by eras; the same history if there is only one. Without `at_losses`,
+    an era ends only with its topic."""
     is_split = at_losses and history.losses
     if not is_split and not any(life.doomed for life in history.lives):
         return history
@@ -76,7 +78,7 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """The partition's name at that time; None if it is not certain."""
+        """Return the partition's name at that time; None if the era is uncertain."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -86,7 +88,7 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Its name in its first era."""
+        """Return the partition's name in its first era."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]
@@ -102,13 +104,15 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNTOLD)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """One of no era shares its offsets with no other."""
+        """Return the poll in its era. A poll of no era gets a unique name, so that its offsets are
+        compared with no other."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """What was stored for the cluster is of a life for certain; losses do not matter here."""
+        """Return the partition's name for a change in ZooKeeper, which certainly belongs to one
+        topic; losses do not matter here."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

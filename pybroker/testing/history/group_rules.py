@@ -1,8 +1,8 @@
-"""What a group of consumers is promised: one function a rule, history in, violations out.
+"""The rules for consumer groups. Each function takes a history and yields violations.
 
-Offsets are judged where topics lived once and nobody had to give records up: offsets of a topic
-that was made anew, or whose log was cut, mean other records. Nothing is concluded from the end of a
-commit that was not acknowledged: it may have been carried out, or may be later.
+Offsets are judged only for topics that were never recreated and lost no records, since otherwise an
+offset may mean another record. A commit without an acknowledgement may have been carried out, or
+may be carried out later.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Place = tuple[str, TopicPartition]
 
 
 class _Known(NamedTuple):
-    """Somebody was told that `offset` is committed: known from `since` on, and so at some time
-    between `begun` and then."""
+    """A client learned that `offset` is committed. It is known from `since` on, and was committed
+    between `begun` and `since`."""
 
     since: int
     begun: int
@@ -47,7 +47,8 @@ class _Known(NamedTuple):
 
 
 def one_owner(history: History) -> Iterator[Violation]:
-    """In one generation a partition has one owner, and nobody processes what it does not hold."""
+    """In one generation a partition has one owner, and a member processes only partitions that it
+    holds."""
     owners: dict[tuple[str, int, TopicPartition], Holding] = {}
     held: dict[tuple[str, str], list[Holding]] = defaultdict(list)
     for holding in history.groups.holdings:
@@ -60,7 +61,7 @@ def one_owner(history: History) -> Iterator[Violation]:
                 yield Violation(OWNER, partition, UNTOLD, text, (str(first), str(holding)))
     for each in history.groups.processed:
         rows = held[each.group, each.client]
-        # What happens at one time happens in an order that nobody knows.
+        # The order of events at the same time is unknown.
         begin = bisect_left(rows, each.at, key=lambda holding: holding.at) - 1
         end = bisect_right(rows, each.at, key=lambda holding: holding.at)
         current = rows[max(begin, 0) : end]
@@ -71,8 +72,8 @@ def one_owner(history: History) -> Iterator[Violation]:
 
 
 def committed_is_processed(history: History) -> Iterator[Violation]:
-    """All that lies below a committed offset was processed by somebody of the group before, so
-    whoever goes on from there skips nothing."""
+    """The group has processed every record below a committed offset before the commit, so that a
+    member that continues there skips nothing."""
     final = _final(history)
     done = _first_processed(history)
     for place, known in _known(history).items():
@@ -85,14 +86,16 @@ def committed_is_processed(history: History) -> Iterator[Violation]:
             below = bisect_left(offsets, each.offset)
             if below and latest[below - 1] > each.since:
                 skipped = next(i for i in range(below) if times[i] > each.since)
-                text = f"{place[0]} committed {each.offset}, and nobody had processed this"
+                text = f"{place[0]} committed {each.offset} without having processed this"
                 yield Violation(PROCESSED, place[1], offsets[skipped], text, (each.op,))
 
 
 def committed_never_falls(history: History) -> Iterator[Violation]:
-    """Nobody is told less than was known to be committed before it asked. Only a commit that was
-    begun earlier may overtake a later one, on its way to the same coordinator; and a coordinator
-    that was replaced after a fault had ended its session early may not know of it."""
+    """No answer is lower than an offset that was known to be committed before the request. There
+    are two exceptions: a commit that began earlier may overtake a later one on its way to the same
+    coordinator; and a coordinator may not know that it was replaced, if a fault ended its session
+    early.
+    """
     commits, known = _commits(history), _known(history)
     for place, answers in _answers(history).items():
         rows = known.get(place, [])
@@ -108,41 +111,42 @@ def committed_never_falls(history: History) -> Iterator[Violation]:
                     and not any(_may_follow(history, commit, before) for commit in late)
                     and not _is_unaware(history, answer, before)
                 ):
-                    text = f"{place[0]} had committed {before.offset}, and is told less"
+                    text = f"{place[0]} had committed {before.offset}, and the answer is lower"
                     ops = (before.op, str(answer), *map(str, late))
                     yield Violation(NEVER_FALLS, place[1], answer.offset, text, ops)
                     break
 
 
 def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
-    """Whether it may have been carried out after what was known `before`."""
+    """Return whether the commit may have been carried out after the commit in `before`."""
     ended = commit.ended or math.inf
     if commit.begun >= before.since:
-        return False  # a member has no reason to ask for less than is committed
+        return False  # a member never commits less than is committed
     if commit.outcome == "ok":
         return ended > before.begun
     number = history.groups.coordinated_by[commit.group]
-    reigns = [each.at for each in history.groups.reigns if each.partition == number]
-    place = bisect_right(reigns, before.begun)
-    return not place or ended >= reigns[place - 1]
+    terms = [each.at for each in history.groups.coordinator_terms if each.partition == number]
+    place = bisect_right(terms, before.begun)
+    return not place or ended >= terms[place - 1]
 
 
 def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
-    """Whether it may be from a coordinator that was replaced before that became known, and had not
-    heard of the end of its session."""
+    """Return whether the answer may come from a coordinator that was replaced before `before`
+    became known, and that had not learned of the end of its session.
+    """
     number = history.groups.coordinated_by[answer.group]
-    reigns = [each for each in history.groups.reigns if each.partition == number]
+    terms = [each for each in history.groups.coordinator_terms if each.partition == number]
     return any(
         old.broker == early.broker != new.broker
         and early.begin <= new.at <= before.since
         and answer.asked <= early.end
-        for old, new in pairwise(reigns)
+        for old, new in pairwise(terms)
         for early in history.early_ends
     )
 
 
 def committed_was_asked(history: History) -> Iterator[Violation]:
-    """What is committed was asked for by a member, before it was told."""
+    """Every committed offset was requested by a member before an answer showed it."""
     commits = _commits(history)
     for place, answers in _answers(history).items():
         first: dict[int, int] = {}
@@ -150,12 +154,12 @@ def committed_was_asked(history: History) -> Iterator[Violation]:
             first.setdefault(commit.offset, commit.begun)
         for answer in answers:
             if answer.offset != UNTOLD and first.get(answer.offset, math.inf) > answer.answered:
-                text = f"nobody of {place[0]} had asked for that"
+                text = f"no member of {place[0]} had committed that"
                 yield Violation(ASKED, place[1], answer.offset, text, (str(answer),))
 
 
 def stale_member_commits_nothing(history: History) -> Iterator[Violation]:
-    """Once somebody is told of a generation, no commit of an earlier one is carried out."""
+    """After a member has joined a generation, no commit of an earlier generation is carried out."""
     highest: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for holding in history.groups.holdings:
         rows = highest[holding.group]
@@ -170,8 +174,7 @@ def stale_member_commits_nothing(history: History) -> Iterator[Violation]:
 
 
 def groups_process_all(history: History) -> Iterator[Violation]:
-    """After the faults each group comes to process everything that was acknowledged and is
-    there."""
+    """After the faults, each group processes every acknowledged record that exists."""
     if history.calm is None:
         return
     done = _first_processed(history)
@@ -186,11 +189,11 @@ def groups_process_all(history: History) -> Iterator[Violation]:
                 continue
             for record in read.records:
                 if record.value in acknowledged and record.offset not in done[group, partition]:
-                    text = f"nobody of {group} has processed {record.value}"
+                    text = f"no member of {group} has processed {record.value}"
                     yield Violation(COVERED, partition, record.offset, text)
 
 
-# ---- the history from their point of view
+# ---- facts of the history
 
 
 def _is_judged(history: History, partition: TopicPartition) -> bool:
@@ -215,7 +218,7 @@ def _final(history: History) -> dict[TopicPartition, FinalRead]:
 
 
 def _first_processed(history: History) -> dict[Place, dict[int, int]]:
-    """When each record was first processed, by offset."""
+    """Return place -> offset -> the time of its first processing."""
     found: dict[Place, dict[int, int]] = defaultdict(dict)
     for each in history.groups.processed:
         found[each.group, each.partition].setdefault(each.offset, each.at)
@@ -241,7 +244,7 @@ def _answers(history: History) -> dict[Place, list[Committed]]:
 
 
 def _known(history: History) -> dict[Place, list[_Known]]:
-    """In the order in which it became known."""
+    """Return place -> the committed offsets that clients learned, in the order of `since`."""
     found: dict[Place, list[_Known]] = defaultdict(list)
     for place, commits in _commits(history).items():
         for commit in commits:

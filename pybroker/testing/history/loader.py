@@ -1,5 +1,5 @@
-"""Reads the logs of a run into one history. Refuses what no workload writes: a judge that passes
-over what it does not understand proves nothing."""
+"""Reads the logs of a run into one history. It refuses an unknown operation: a checker that skips
+what it does not understand proves nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pybroker.testing.history.model import (
     Calm,
     Commit,
     Committed,
+    ControllerTerm,
+    CoordinatorTerm,
     Fault,
     FinalRead,
     History,
@@ -20,12 +22,10 @@ from pybroker.testing.history.model import (
     Latest,
     Loss,
     LostPosition,
-    Office,
     Poll,
     Processed,
     ProducerFacts,
     Record,
-    Reign,
     ReplicaFiles,
     Send,
     Silence,
@@ -36,23 +36,23 @@ from pybroker.testing.history.ops import SUFFIX, Op, read_ops
 from pybroker.testing.history.values import TopicPartition, read_value
 
 _NEVER: Final = 1 << 63
-"""The end of what has not ended."""
+"""The end of an interval that has not ended."""
 
 
 def load(folder: Path) -> History:
-    """Everything that the processes of a run wrote into `folder`."""
+    """Load all operations that the processes of a run wrote into `folder`."""
     ops = [op for path in sorted(folder.glob(f"*{SUFFIX}")) for op in read_ops(path)]
     return from_ops(ops)
 
 
 def from_ops(ops: Iterable[Op]) -> History:
-    """The history of these operations, in whatever order they come. Raises ValueError for one that
-    has no meaning."""
+    """Return the history of these operations, which may be in any order. Raises ValueError for an
+    unknown operation."""
     history = History()
     for op in sorted(ops, key=lambda op: op["t"]):
         take = _TAKES.get(op["f"])
         if take is None:
-            raise ValueError(f"nobody knows what this is: {op}")
+            raise ValueError(f"an unknown operation: {op}")
         take(history, op)
     return history
 
@@ -148,7 +148,7 @@ def _state(history: History, op: Op) -> None:
 
 
 def _controller(history: History, op: Op) -> None:
-    history.offices.append(Office(op["epoch"], op["broker"]))
+    history.controller_terms.append(ControllerTerm(op["epoch"], op["broker"]))
 
 
 def _fault(history: History, op: Op) -> None:
@@ -232,8 +232,8 @@ def _committed(history: History, op: Op) -> None:
         )
 
 
-def _reign(history: History, op: Op) -> None:
-    history.groups.reigns.append(Reign(op["partition"], op["broker"], op["t"]))
+def _coordinator_term(history: History, op: Op) -> None:
+    history.groups.coordinator_terms.append(CoordinatorTerm(op["partition"], op["broker"], op["t"]))
 
 
 _TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
@@ -256,5 +256,5 @@ _TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
     "processed": _processed,
     "commit": _commit,
     "committed": _committed,
-    "reign": _reign,
+    "reign": _coordinator_term,
 }

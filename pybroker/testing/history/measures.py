@@ -1,5 +1,5 @@
-"""What a history says of availability: how long nothing was acknowledged, how long an election
-took, what a producer was answered. Times are ns of the monotonic clock, durations seconds."""
+"""Measures of availability from a history: pauses without acknowledgements, durations of elections,
+answers to a producer. Times are ns of the monotonic clock; durations are seconds."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def fault(history: History, what: str, number: int = 0) -> tuple[int, int]:
-    """When the fault of that name began and ended; `number` counts those of one name from 0.
-    Raises IndexError if there were not so many."""
+    """Return the begin and the end of a fault. `number` counts the faults of that name from 0.
+    Raises IndexError if there were fewer."""
     begun = [each for each in history.faults if each.what == what and each.kind == "invoke"]
     ended = [each for each in history.faults if each.what == what and each.kind == "ok"]
     return begun[number].at, ended[number].at
 
 
 def faults(history: History, what: str) -> list[Fault]:
-    """The beginnings of all faults of that name."""
+    """Return the beginnings of all faults of that name."""
     return [each for each in history.faults if each.what == what and each.kind == "invoke"]
 
 
 def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartition, float]:
-    """For each partition the longest time within which no value was acknowledged by all in-sync
-    replicas."""
+    """Return partition -> the longest time without an acknowledgement of acks=all."""
     moments: dict[TopicPartition, list[int]] = defaultdict(lambda: [begin, end])
     for partition in {send.partition for send in history.sends.values()}:
         moments[partition].sort()
@@ -41,8 +40,8 @@ def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartitio
 
 
 def election_delay(history: History, since: int, loser: int) -> dict[TopicPartition, float]:
-    """For each partition that `loser` led when `since` came: how long until another led. A
-    partition that got no other leader is missing."""
+    """Return, for each partition that `loser` led at `since`, the time until another broker led. A
+    partition without another leader is missing."""
     led: dict[TopicPartition, int] = {}
     found: dict[TopicPartition, float] = {}
     for state in sorted(history.states, key=lambda state: state.at):
@@ -55,7 +54,7 @@ def election_delay(history: History, since: int, loser: int) -> dict[TopicPartit
 
 
 def answers(history: History, producer: str, begin: int, end: int) -> Counter[str]:
-    """What a producer was told of the values that it sent in that time: "ok", or the error."""
+    """Count the outcomes of the values that a producer sent in that time: "ok", or the error."""
     return Counter(
         "ok" if send.outcome == "ok" else send.error or "nothing"
         for send in history.sends.values()
@@ -64,8 +63,7 @@ def answers(history: History, producer: str, begin: int, end: int) -> Counter[st
 
 
 def acked_between(history: History, begin: int, end: int) -> Counter[TopicPartition]:
-    """How many values were acknowledged by partition, of those that were sent in that time as
-    well."""
+    """Count, by partition, the values that were both sent and acknowledged in that time."""
     return Counter(
         send.partition
         for send in history.sends.values()
@@ -74,13 +72,13 @@ def acked_between(history: History, begin: int, end: int) -> Counter[TopicPartit
 
 
 def elections(history: History) -> int:
-    """How many leader epochs there were beyond the first of each partition."""
-    reigns = {(state.partition, state.epoch) for state in history.states if state.leader >= 0}
-    return len(reigns) - len({partition for partition, _ in reigns})
+    """Return the number of leader epochs after the first one of each partition."""
+    leaderships = {(state.partition, state.epoch) for state in history.states if state.leader >= 0}
+    return len(leaderships) - len({partition for partition, _ in leaderships})
 
 
 def summary(history: History) -> str:
-    """What happened, in a line."""
+    """Return a summary of the history in one line."""
     outcomes = Counter(send.outcome for send in history.sends.values())
     delivered = sum(len(poll.records) for poll in history.polls)
     moments = [send.ended for send in history.sends.values() if send.ended]

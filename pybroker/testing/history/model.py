@@ -1,4 +1,4 @@
-"""A history in memory, and what can be wrong with it."""
+"""A history in memory, and violations of the rules."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Final, NamedTuple
 from pybroker.testing.history.values import Identity, TopicPartition
 
 UNTOLD: Final = -1
-"""In place of an offset or an epoch that a client does not tell."""
+"""Stands for an offset or an epoch that is unknown."""
 NANOSECONDS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerFacts:
-    """What a producer was promised. `keeps_order`: values that it knows to be stored stand in the
-    order in which it sent them (idempotence, or one request in flight). `starts_anew`: after an
-    error in one partition it takes the next producer epoch, and sends again what another partition
-    may have (#4953 in librdkafka's tracker); then no broker can know it for a repetition."""
+    """The guarantees of a producer. `keeps_order`: acknowledged values are stored in the order in
+    which they were sent (idempotence, or one request in flight). `starts_anew`: after an error in
+    one partition, the producer starts the next producer epoch and sends again values that another
+    partition may already have (#4953 in librdkafka's tracker). No broker can detect such a
+    duplicate."""
 
     acks: int
     idempotent: bool
@@ -29,7 +30,7 @@ class ProducerFacts:
 
 @dataclass(slots=True)
 class Send:
-    """One value's way. `ended` is 0 and `outcome` "info" while nothing was heard."""
+    """The send of one value. `ended` is 0 and `outcome` is "info" while there is no answer."""
 
     identity: Identity
     partition: TopicPartition
@@ -47,7 +48,7 @@ class Send:
 
 
 class Record(NamedTuple):
-    """A record as somebody read it."""
+    """A record as a client read it."""
 
     offset: int
     value: str
@@ -56,7 +57,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Records of one partition that a consumer was given at once."""
+    """Records of one partition that one poll of a consumer returned."""
 
     client: str
     partition: TopicPartition
@@ -71,7 +72,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A consumer begins at `offset`, or begins there anew."""
+    """A consumer begins to read at `offset`, for the first time or again."""
 
     client: str
     partition: TopicPartition
@@ -81,7 +82,8 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class LostPosition:
-    """A consumer was told that its position does not exist; which one, if it knows."""
+    """A consumer got an error because its position does not exist. `partition` and `offset` are
+    set if known."""
 
     client: str
     at: int
@@ -92,7 +94,7 @@ class LostPosition:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """An answer to "where does the partition end?"."""
+    """An answer of ListOffsets latest."""
 
     client: str
     partition: TopicPartition
@@ -109,7 +111,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class FinalRead:
-    """Everything that a partition held at the end, as `source` gave it."""
+    """All records of a partition at the end of the run, as read from `source`."""
 
     partition: TopicPartition
     source: str
@@ -118,7 +120,8 @@ class FinalRead:
 
 
 class Batch(NamedTuple):
-    """A stored batch; `digest` is of all its bytes, `producer` its producer's id and epoch."""
+    """A stored batch. `digest` is a digest of all its bytes; `producer` is the producer's id and
+    epoch."""
 
     first: int
     last: int
@@ -129,7 +132,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFiles:
-    """What a broker's files hold of a partition. `producers` is None where no snapshot tells."""
+    """A partition's content in a broker's files. `producers` is None if it is unknown."""
 
     partition: TopicPartition
     broker: int
@@ -142,8 +145,9 @@ class ReplicaFiles:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A partition's state as it was written for the cluster. `eligible` left the ISR, and have all
-    that is committed nevertheless."""
+    """One version of a partition's state node. The replicas in `eligible` have left the ISR but
+    hold all committed records.
+    """
 
     partition: TopicPartition
     version: int
@@ -153,16 +157,16 @@ class State:
     eligible: tuple[int, ...]
     controller_epoch: int
     at: int
-    """When it was first seen, a moment after it was written."""
-    office_epoch: int = UNTOLD
-    """The controller epoch that was in force when it was written, where that is known."""
+    """The time when it was first seen, a moment after it was written."""
+    current_controller_epoch: int = UNTOLD
+    """The controller epoch in force when it was written, if known."""
     written: int | None = None
-    """When it was written, where ZooKeeper has said that: whoever looks may be late."""
+    """The time when it was written, if ZooKeeper gave it. It may be much earlier than `at`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
-    """Somebody held the controller's office in that epoch."""
+class ControllerTerm:
+    """A broker was the controller in that epoch."""
 
     epoch: int
     broker: int
@@ -170,7 +174,7 @@ class Office:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was done to the cluster: `kind` is "invoke" or "ok"."""
+    """The begin (`kind` "invoke") or the end ("ok") of a fault."""
 
     at: int
     kind: str
@@ -180,21 +184,21 @@ class Fault:
 
 @dataclass(slots=True)
 class TopicLife:
-    """A topic from its creation to its end: another of the same name is another life. `replicas`
-    by partition, with those that were added later."""
+    """A topic from its creation to its deletion. A recreated topic is another life. `replicas` are
+    by partition, and include partitions that were added later."""
 
     topic: str
     begun: int
     replicas: dict[int, tuple[int, ...]]
     min_isr: int = 1
     doomed: int = 0
-    """When its deletion was decided; 0: it was not."""
+    """The time when its deletion was decided; 0: never."""
 
 
 @dataclass(slots=True)
 class Loss:
-    """It was written down for the cluster that the partition may have lost records. `given_up`: the
-    offsets that replicas have cut since, the first one and the one behind the last."""
+    """A loss receipt: the partition may have lost records. `given_up` holds the offset ranges
+    (first, next) that replicas have truncated since."""
 
     partition: TopicPartition
     at: int
@@ -204,7 +208,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """Nothing is done to the cluster any more from `since` on; `limit` ns later it is well."""
+    """No fault begins after `since`, and all faults have ended. The cluster must be healthy `limit`
+    ns later."""
 
     since: int
     limit: int
@@ -212,8 +217,8 @@ class Calm:
 
 @dataclass(slots=True)
 class Silence:
-    """Two brokers may not have heard of each other, in one direction or both: a cut link, a broker
-    that stands still or does not run. `end` is far away until it is told."""
+    """A time in which two brokers may not have received each other's messages, in one direction or
+    both: a cut link, a paused broker, a broker that does not run."""
 
     one: int
     other: int
@@ -223,8 +228,8 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """A fault ended the session of a broker before its time was over, as ZooKeeper does not, at
-    `begin`; the broker heard of it at `end`."""
+    """A fault ended the session of a broker before its timeout, which ZooKeeper itself never does,
+    at `begin`. The broker learned of it at `end`."""
 
     broker: int
     begin: int
@@ -233,9 +238,9 @@ class EarlyEnd:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a member of a group holds from `at` on: after an assignment, or after it gave some back.
-    `member` is its id, or that of its instance if it is static; `generation` is that of its last
-    assignment."""
+    """The partitions that a member of a group holds from `at` on, after an assignment or a
+    revocation. `member` is its member id, or its instance id if it is static. `generation` is that
+    of its last assignment."""
 
     group: str
     client: str
@@ -252,7 +257,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """A member of a group is done with a record."""
+    """A member of a group has processed a record."""
 
     group: str
     client: str
@@ -266,8 +271,10 @@ class Processed:
 
 @dataclass(slots=True)
 class Commit:
-    """An offset that a member asked to be stored, of the next record to read. `ended` is 0 and
-    `outcome` "info" while nothing was heard; `ended` of who was killed is when that happened."""
+    """A member's commit of an offset, that of the next record to read. `ended` is 0 and `outcome`
+    is "info" while there is no answer. If the member was killed, `ended` is the time of its
+    death.
+    """
 
     group: str
     client: str
@@ -287,7 +294,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """An answer to "what has the group committed?"; UNTOLD: nothing."""
+    """An answer of OffsetFetch; UNTOLD: no offset."""
 
     group: str
     client: str
@@ -304,8 +311,8 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Reign:
-    """Somebody became coordinator of some groups, those of a partition of the offsets' topic."""
+class CoordinatorTerm:
+    """A broker became the coordinator of the groups of a partition of __consumer_offsets."""
 
     partition: int
     broker: int
@@ -314,22 +321,22 @@ class Reign:
 
 @dataclass(slots=True)
 class Groups:
-    """What is known of groups of consumers. Lists are in the order of time."""
+    """The facts about consumer groups. Lists are in the order of time."""
 
     coordinated_by: dict[str, int] = field(default_factory=dict)
-    """Each group that is judged, and the partition of the offsets' topic that it belongs to."""
+    """Judged group -> its partition of __consumer_offsets."""
     topics: dict[str, frozenset[str]] = field(default_factory=dict)
-    """What each group has to read all of."""
+    """Group -> the topics that it must read completely."""
     holdings: list[Holding] = field(default_factory=list)
     processed: list[Processed] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     answers: list[Committed] = field(default_factory=list)
-    reigns: list[Reign] = field(default_factory=list)
+    coordinator_terms: list[CoordinatorTerm] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class History:
-    """All that is known of a run. `polls` and `latest` are in the order of time."""
+    """All facts of a run. `polls` and `latest` are in the order of time."""
 
     producers: dict[tuple[str, int], ProducerFacts] = field(default_factory=dict)
     sends: dict[str, Send] = field(default_factory=dict)
@@ -340,25 +347,26 @@ class History:
     finals: list[FinalRead] = field(default_factory=list)
     files: list[ReplicaFiles] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
-    offices: list[Office] = field(default_factory=list)
+    controller_terms: list[ControllerTerm] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     lives: list[TopicLife] = field(default_factory=list)
-    """In the order of time; empty where no topic is deleted, or nobody knows."""
+    """In the order of time; empty if no topic is deleted, or if it is unknown."""
     losses: list[Loss] = field(default_factory=list)
     expires: bool = False
-    """Whether old records go, so that logs begin ever later."""
+    """Whether retention deletes old records."""
     may_lose: bool = True
-    """Whether what was done excuses losses that are written down."""
+    """Whether the faults justify loss receipts."""
     stale: int = 10 * NANOSECONDS
-    """So many ns after a topic or leadership ended, somebody may still be answered by it: longer
-    than a broker goes on without ZooKeeper, and than a command to it may take."""
+    """The time in ns after the end of a topic or leadership in which a broker may still answer for
+    it. It is longer than a broker serves without ZooKeeper, and than a controller's request may
+    take."""
     calm: Calm | None = None
     silences: list[Silence] = field(default_factory=list)
     early_ends: list[EarlyEnd] = field(default_factory=list)
     groups: Groups = field(default_factory=Groups)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
-        """The first final read of each partition."""
+        """Return the first final read of each partition."""
         found: dict[TopicPartition, FinalRead] = {}
         for read in self.finals:
             found.setdefault(read.partition, read)
@@ -371,7 +379,8 @@ class History:
         return found
 
     def committed(self) -> Iterator[tuple[TopicPartition, int, int, str]]:
-        """What somebody knew to be committed: partition, since when, the offset, the operation."""
+        """Yield (partition, time, offset, operation) for each record that a client knew to be
+        committed from that time on."""
         for poll in self.polls:
             yield poll.partition, poll.at, poll.records[-1].offset, str(poll)
         for send in self.sends.values():
@@ -385,7 +394,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that must not be: the rule, where, and the operations that show it."""
+    """A violation: the rule, the place, and the operations that show it."""
 
     rule: str
     partition: TopicPartition | None

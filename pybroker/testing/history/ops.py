@@ -1,24 +1,24 @@
-"""The log of operations: JSON lines, one file a process, flushed line by line, so that a process
-that is killed leaves everything that it knew.
+"""The log of operations: JSON lines, one file for each process, flushed line by line, so that a
+killed process leaves everything that it knew.
 
 Every line has `t` (ns of the monotonic clock, which all processes of a machine share), `w` (wall
 clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) and `type`:
 
     invoke   it begins          ok     it was done
     fail     it was certainly not done
-    info     nobody knows: it may have been done, or may be done later
+    info     unknown: it may have been done, or may be done later
 
     f          type            further keys
     producer   info            acks, idempotent, keeps_order, starts_anew
     send       invoke          tp, v
     send       ok              v, off (-1: the client was not told)
     send       fail, info      v, err
-    assign     ok              tp, off            a consumer begins there, or begins anew
+    assign     ok              tp, off            a consumer begins to read there
     poll       ok              tp, recs [[offset, value, leader epoch]...], hw (-1: unknown)
     poll       fail, info      err, and perhaps tp, off   fail: the position was lost
     latest     ok              tp, off, asked     ListOffsets; `asked` in ns
     latest     info            tp, err
-    final      ok              tp, source, start, recs     everything there is, read at the end
+    final      ok              tp, source, start, recs     all records, read at the end
     files      ok              tp, broker, start, hw, producers [text...],
                                epochs [[epoch, offset]...],
                                batches [[first, last, epoch, digest, producer]...]
@@ -29,10 +29,10 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     topic      ok              name, min_isr, replicas {partition: [broker...]}   it was created
     topic      info            name, replicas      it has more partitions
     topic      invoke          name                its deletion was decided
-    loss       ok              tp, reason          what may be lost is written down
-    calm       ok              limit               no fault comes any more; well after so many ns
+    loss       ok              tp, reason          a loss receipt was written
+    calm       ok              limit               the faults are over; healthy after `limit` ns
     group      info            group, topics, partition (of the offsets' topic)
-    holds      ok              group, member, generation, tps    what it holds from now on
+    holds      ok              group, member, generation, tps    the member's partitions
     processed  ok              group, tp, offs [offset...]
     commit     invoke          group, generation, tp, off
     commit     ok, fail, info  group, tp, off, err, and perhaps generation: a later one, in
@@ -58,7 +58,7 @@ SUFFIX: Final = ".ops.jsonl"
 
 
 class OpsLog:
-    """The file of one process; its clients share it. Every method may be called from any thread."""
+    """The file of one process, shared by its clients. All methods are thread-safe."""
 
     def __init__(self, folder: Path, process: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ class OpsLog:
     def write(
         self, client: str, function: str, kind: str, *, incarnation: int = 1, **more: Any
     ) -> None:
-        """One operation, with the time of now."""
+        """Write one operation with the present time."""
         with self._lock:
             if self._file.closed:
                 return
@@ -85,14 +85,14 @@ class OpsLog:
             self._file.write(json.dumps(op, separators=(",", ":")) + "\n")
 
     def close(self) -> None:
-        """Idempotent; what comes later is dropped."""
+        """Close the file. Idempotent; later operations are dropped."""
         with self._lock:
             self._file.close()
 
 
 def read_ops(path: Path) -> Iterator[Op]:
-    """The operations of one file. A last line that was cut off by a kill is passed over; any other
-    that is no JSON raises ValueError with its place."""
+    """Yield the operations of one file. A last line that a kill has cut off is skipped. Raises
+    ValueError for any other line that is not JSON."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -100,5 +100,5 @@ def read_ops(path: Path) -> Iterator[Op]:
             except ValueError:
                 if not line.endswith("\n"):
                     return
-                raise ValueError(f"{path}:{number}: {line[:80]!r} is no operation") from None
+                raise ValueError(f"{path}:{number}: {line[:80]!r} is not an operation") from None
             yield op

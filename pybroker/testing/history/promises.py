@@ -1,5 +1,6 @@
-"""What a cluster promises as a whole: that it is well again after faults, refuses what it cannot
-keep, and loses nothing unsaid."""
+"""The promises of a cluster as a whole: it recovers after faults, refuses writes that it cannot
+keep, and names every loss.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _UNCLEAN_ELECTION: Final = "unclean-election"
 
 
 def availability(history: History) -> Iterator[Violation]:
-    """Soon after the last fault every partition takes values, and all its replicas are in sync."""
+    """Soon after the last fault, every partition accepts values, and all its replicas are in
+    sync."""
     calm = history.calm
     if calm is None:
         return
@@ -25,7 +27,7 @@ def availability(history: History) -> Iterator[Violation]:
     seconds = calm.limit / NANOSECONDS
     heard = [send.ended for send in history.sends.values()]
     if max([*heard, *(state.at for state in history.states)], default=0) < end:
-        return  # it was well, and the run over, before: who fell back or gave up says nothing
+        return  # the cluster was healthy, and the run over, before the limit
     alive = {life.topic: life.replicas for life in history.lives if not life.doomed}
     gone = {life.topic for life in history.lives} - alive.keys()
     states: dict[TopicPartition, State] = {}
@@ -42,7 +44,7 @@ def availability(history: History) -> Iterator[Violation]:
         if partition[0] in gone or is_past(partition):
             continue
         if partition[1] not in alive.get(partition[0], {partition[1]: ()}):
-            continue  # the topic had more partitions before it was made anew
+            continue  # the topic had more partitions before it was recreated
         asked = [each for each in sends if _waits_for_all(history, each)]
         asked = [send for send in asked if send.begun >= calm.since]
         early = [send for send in asked if send.begun <= calm.since + calm.limit // 2]
@@ -52,8 +54,8 @@ def availability(history: History) -> Iterator[Violation]:
 
 
 def refusal(history: History) -> Iterator[Violation]:
-    """Nothing is acknowledged to who waits for all while too few replicas are in sync, or nobody
-    leads, and has been so for as long as a leader may not have heard of it."""
+    """No value is acknowledged with acks=all while the partition has too few in-sync replicas or no
+    leader, once that state is old enough for every former leader to know it."""
     states: dict[TopicPartition, list[State]] = defaultdict(list)
     for state in history.states:
         states[state.partition].append(state)
@@ -78,7 +80,8 @@ def refusal(history: History) -> Iterator[Violation]:
 
 
 def _closed(states: list[State], required: int) -> list[tuple[State, float, float]]:
-    """When nobody could acknowledge for all: the first state of each such time, begin and end."""
+    """Return (first state, begin, end) of each time in which no leader could acknowledge with
+    acks=all."""
     found: list[tuple[State, float, float]] = []
     first: State | None = None
     for state in states:
@@ -93,16 +96,15 @@ def _closed(states: list[State], required: int) -> list[tuple[State, float, floa
 
 
 def admitted_losses(history: History) -> Iterator[Violation]:
-    """No partition has to admit that it may have lost records, where nothing was done that could
-    cost any."""
+    """Without a fault that can lose records, no partition writes a loss receipt."""
     if not history.may_lose:
         for loss in history.losses:
             yield Violation("admitted-losses", loss.partition, UNTOLD, loss.reason)
 
 
 def losses_named(history: History) -> Iterator[Violation]:
-    """Every acknowledged value that an unclean election has cost lies in what some replica gave up.
-    After other losses nobody can tell: a log that loses power ends earlier without a trace."""
+    """Every acknowledged value lost by an unclean election lies in a range that a replica's receipt
+    names. Other losses are exempt: after a power loss, a log ends earlier without a trace."""
     given_up: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
     for loss in history.losses:
         given_up[loss.partition] += loss.given_up
@@ -114,7 +116,7 @@ def losses_named(history: History) -> Iterator[Violation]:
         if named is None or any(start <= missing.offset < end for start, end in named):
             continue
         if missing.offset == UNTOLD and named:
-            continue  # nobody knows where it was
+            continue  # its offset is unknown
         text = f"{missing.text}; given up were {sorted(named)}"
         yield replace(missing, rule="losses-named", text=text)
 

@@ -1,9 +1,10 @@
-"""Leaders that were replaced and cannot know it: nothing passed between them and the controller
-that did it, or their session was ended before its time, up to which they rely on it. Of them the
-end of a partition may be heard as it was when they still led.
+"""Leaders that were replaced and cannot know it: no message passed between them and the controller
+that replaced them, or a fault ended their session before its timeout. Such a leader may still
+answer with the latest offset of the time when it led.
 
-So it is with Apache Kafka: who has its session, and is not told that it leads no longer, goes on to
-answer. `acks=all` is safe from it: its followers fetch elsewhere, and it cannot change the ISR.
+Apache Kafka behaves in the same way: a broker that has its session, and was not told that it no
+longer leads, continues to answer. `acks=all` stays safe: the followers fetch from the new leader,
+and the old one cannot change the ISR.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from pybroker.testing.history.model import NANOSECONDS, UNTOLD, History, Latest,
 from pybroker.testing.history.values import PAST, TopicPartition
 
 SEEN_LATE_NS: Final = NANOSECONDS
-"""A state was written at most so long before somebody saw it."""
+"""The most time between the write of a state and the moment when it is seen."""
 TOLD_LATE_NS: Final = 3 * NANOSECONDS
-"""The controller asks again at most so long after messages pass again."""
+"""The most time until the controller repeats a request after a link has healed."""
 
 
 class Untold:
-    """Judges answers about ends that are too low."""
+    """Explains answers of ListOffsets latest that are too low."""
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._holders = {office.epoch: office.broker for office in history.offices}
+        self._holders = {term.epoch: term.broker for term in history.controller_terms}
         self._replaced = self._replacements()
         self._known = _what_was_known(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Whether a replaced leader may have given it: one that was out of the controller's reach
-        when it was replaced and has been since, or whose session a fault had ended without its
-        knowledge; and the end is not below what was known by then."""
+        """Return whether a replaced leader may have given the answer: the controller could not
+        reach it since the replacement, or a fault had ended its session without its knowledge. The
+        answer must not be below the offsets known at the replacement."""
         return any(
             answer.offset > self._top(answer.partition, state.at - SEEN_LATE_NS)
             for loser, state in self._replaced[_named(answer.partition)]
@@ -59,8 +60,8 @@ class Untold:
         )
 
     def _replacements(self) -> dict[TopicPartition, list[tuple[int, State]]]:
-        """Who led before, and the first state with another leader, by the name that it has in all
-        of its lives: which of them an answer is about, its time says."""
+        """Return partition -> (replaced leader, first state with another leader). The partition's
+        name has no era; the time of an answer says which topic it is about."""
         found: dict[TopicPartition, list[tuple[int, State]]] = defaultdict(list)
         last: dict[TopicPartition, State] = {}
         for state in sorted(self._history.states, key=lambda state: state.at):
@@ -71,14 +72,14 @@ class Untold:
         return found
 
     def _top(self, partition: TopicPartition, before: int) -> int:
-        """The highest offset that anybody knew to be committed before that time."""
+        """Return the highest offset that a client knew to be committed before that time."""
         times, tops = self._known.get(partition, ([], []))
         place = bisect_left(times, before)
         return tops[place - 1] if place else UNTOLD
 
 
 def _named(partition: TopicPartition) -> TopicPartition:
-    """As clients name it, without the era or life that `eras` has added."""
+    """Return the client's name of the partition, without the era that `eras` has added."""
     topic, index = partition
     return topic.partition(PAST)[0], index
 

@@ -1,7 +1,7 @@
-"""The values that workloads produce: each is sent once, and says by itself whether it is intact.
+"""The values that workloads produce. Each is unique, and its checksum shows whether it is intact.
 
-`name:incarnation:counter:checksum`. The checksum covers the partition as well, so a record that
-turns up in another partition is found out.
+The form is `name:incarnation:counter:checksum`. The checksum covers the partition as well, so a
+record that appears in another partition is detected.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Final, NamedTuple
 
 TopicPartition = tuple[str, int]
 PAST: Final = "@"
-"""No topic's name has it: what follows tells an earlier life of the partition (see `eras`)."""
+"""Separates a topic's name from an earlier era (see `eras`). No topic's name contains it."""
 NO_ERA: Final = f"{PAST}?"
 
 
 class Identity(NamedTuple):
-    """Who sent a value: a producer, its life, and the place among the values of that life."""
+    """The sender of a value: the producer, its incarnation, and the number of the value within
+    it."""
 
     producer: str
     incarnation: int
@@ -29,24 +30,25 @@ def make_value(identity: Identity, partition: TopicPartition) -> str:
 
 
 def read_value(value: str, partition: TopicPartition) -> Identity:
-    """Who sent it. Raises ValueError saying what is wrong with it."""
+    """Return the sender of a value. Raises ValueError for a damaged value."""
     head, _, given = value.rpartition(":")
     words = head.split(":")
     if len(words) != 3 or not words[1].isdecimal() or not words[2].isdecimal():
-        raise ValueError("this is no value of a workload")
+        raise ValueError("not a value of a workload")
     if given != f"{_checksum(head, partition):08x}":
         raise ValueError("the checksum is wrong: it was damaged, or is of another partition")
     return Identity(words[0], int(words[1]), int(words[2]))
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Whether it is that of an operation during which the topic was made anew, or a loss admitted:
-    nobody knows who answered it."""
+    """Return whether the operation overlaps the recreation of its topic or an admitted loss, so
+    that its era is unknown.
+    """
     return NO_ERA in partition[0]
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Whether it is a life that ended before the end of the run."""
+    """Return whether this is an era that ended before the end of the run."""
     return PAST in partition[0]
 
 

@@ -1,5 +1,5 @@
-"""A whole cluster in one process, under a seed: real brokers and clients over simulated time,
-network, disks and ZooKeeper. The same seed gives the same run, to the byte.
+"""A whole cluster in one process, driven by a seed: real brokers and clients over simulated time,
+network, disks and ZooKeeper. The same seed always gives exactly the same run.
 """
 
 from pybroker.testing.simulation.cluster import ZOOKEEPER

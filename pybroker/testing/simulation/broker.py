@@ -32,7 +32,7 @@ OFFSETS: Final = "offsets"
 
 
 class SimBroker:
-    """Broker `id` on a machine of its own. `app` is there while its process serves or starts."""
+    """Broker `id` on a machine of its own. `app` is set while its process serves or starts."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class SimBroker:
         self.disk = SimDisk.of_machine(machine)
         self.app: BrokerApp | None = None
         self.rooms: Rooms | None = None
-        """What there is to see of it, from before it can be reached."""
+        """The broker's observable state, set before it can be reached."""
         self.serves = False
         self.reasons: list[str] = []
-        """Why its processes came to an end by themselves."""
+        """The reasons why its processes ended by themselves."""
         self._network = network
         self._zookeeper = zookeeper
         self._end: Callable[[str | None], None] | None = None
@@ -76,12 +76,12 @@ class SimBroker:
         return self.machine.loop is not None
 
     def start(self) -> None:
-        """Begin a process; nothing is waited for. No error if one runs."""
+        """Start a process without waiting for it. Does nothing if one runs."""
         if not self.is_running:
             self.machine.start(self._main, self._network.sockets(self.machine))
 
     def terminate(self) -> None:
-        """SIGTERM: it hands over, and ends when it is done."""
+        """Send SIGTERM: the broker hands over its partitions and ends when that is done."""
         loop = self.machine.loop
         if loop is not None and self._end is not None:
             loop.call_soon(self._end, None)

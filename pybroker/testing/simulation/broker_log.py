@@ -1,4 +1,6 @@
-"""What the brokers of a run log: errors that no fault explains are violations, too."""
+"""The errors that the brokers of a run log. An error that no injected fault explains is a
+violation.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _STORAGE: Final = (
     r"|log cannot be|move failed|move not possible"
 )
 _ROTTEN: Final = r"|copying pauses .* error=CORRUPT_MESSAGE"
-"""From a leader whose batch is bent, and whom nobody can replace."""
+"""The leader's batch is corrupt, and no other replica can take over."""
 _EXPLAINED: Final = {
     "disk-full": _STORAGE,
     "sync-error": _STORAGE,
@@ -31,16 +33,18 @@ _EXPLAINED: Final = {
     "power": _STORAGE,
     "blackout": _STORAGE,
 }
-"""What a kind of fault makes brokers say."""
+"""The log lines that a kind of fault explains."""
 _FENCED: Final = "another member has taken over group.instance.id"
-"""What a static member is told by the next coordinator, if its id was given to it by one that could
-not store it any more; its clients' processes are started again."""
+"""The error of a static member whose id was given to it by a coordinator that could no longer store
+it. The next coordinator rejects the member, and its client process is restarted.
+"""
 _LOSS: Final = "loss_receipt|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
-    """What errors may look like where these faults came, and what may always be said.
-    `is_lossy`: whether unclean elections are allowed, of which brokers tell, or cannot yet."""
+    """Return a pattern of the errors that these faults explain, and of those that are always
+    allowed. With `is_lossy` unclean elections are allowed, and so are the brokers' reports of them.
+    """
     found = [_FENCED]
     found += [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
     if is_lossy:
@@ -49,7 +53,7 @@ def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[
 
 
 class BrokerLog(logging.Handler):
-    """Keeps errors; where the world keeps the text of its trace, every line stands there, too."""
+    """Collects errors. If the world keeps the text of its trace, every line goes there too."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.ERROR if world.lines is None else logging.INFO)
@@ -71,7 +75,7 @@ class BrokerLog(logging.Handler):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear the brokers; nobody else does meanwhile."""
+        """Receive all log lines of the brokers; no other handler gets them meanwhile."""
         loggers = [logging.getLogger(name) for name in _ROOTS]
         before = [(each.level, each.propagate, each.handlers) for each in loggers]
         for each in loggers:

@@ -1,4 +1,4 @@
-"""The command line of the simulation: many seeds, or one of them to look at."""
+"""The command line of the simulation: run many seeds, or examine one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHRINK_RUNS_MAX: Final = 400
 
 
 class Simulate(Protocol):
-    """Runs a schedule; processes import it by its name."""
+    """Runs a schedule. Worker processes import it by its name."""
 
     def __call__(
         self, schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False
@@ -30,8 +30,8 @@ class Simulate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What was asked for on the command line."""
+class Args:
+    """The parsed command line."""
 
     seeds: int
     first: int
@@ -45,25 +45,26 @@ class Wish:
 
 
 def command(simulate: Simulate, bugs: Mapping[str, str] | None = None) -> click.Command:
-    """Its exit code is 1 if a seed failed. `bugs` has what `simulate` can plant: each name with the
-    rule that it takes away."""
+    """Return the command. Its exit code is 1 if a seed failed. `bugs` maps the name of each mutant
+    that `simulate` can plant to the rule that it removes.
+    """
     known = bugs or {}
 
-    @click.command(help="Run whole clusters under faults, each from a seed, in simulated time.")
-    @click.option("--seeds", default=200, show_default=True, help="How many seeds to run.")
-    @click.option("--first", default=1, show_default=True, help="The first of them.")
-    @click.option("--seed", help="Run this one only, any text.")
-    @click.option("--schedule", help="Run the schedule in this file only.")
-    @click.option("--shrink", "shrinks", is_flag=True, help="Look for a smaller way to a failure.")
-    @click.option("--processes", type=int, default=os.cpu_count() or 1, help="At a time.")
-    @click.option("--minutes", type=float, help="Begin no seed after so long.")
-    @click.option("--trace", metavar="FILE", help="Write all that happens in one seed into it.")
+    @click.command(help="Run clusters under faults in simulated time, one per seed.")
+    @click.option("--seeds", default=200, show_default=True, help="Number of seeds to run.")
+    @click.option("--first", default=1, show_default=True, help="First seed.")
+    @click.option("--seed", help="Run only this seed (any text).")
+    @click.option("--schedule", help="Run only the schedule in this file.")
+    @click.option("--shrink", "shrinks", is_flag=True, help="Look for a smaller failing schedule.")
+    @click.option("--processes", type=int, default=os.cpu_count() or 1, help="Runs at a time.")
+    @click.option("--minutes", type=float, help="Start no seed after this many minutes.")
+    @click.option("--trace", metavar="FILE", help="Write the trace of one seed to this file.")
     @click.pass_context
     def simulation(context: click.Context, /, **given: object) -> None:
-        wish = Wish(**given)  # type: ignore[arg-type]
-        _check(wish, known)
-        one = _the_one(wish, known)
-        is_clean = _run_all(simulate, wish) if one is None else _run_one(simulate, one, wish)
+        args = Args(**given)  # type: ignore[arg-type]
+        _check(args, known)
+        one = _the_one(args, known)
+        is_clean = _run_all(simulate, args) if one is None else _run_one(simulate, one, args)
         context.exit(0 if is_clean else 1)
 
     if known:
@@ -74,68 +75,69 @@ def command(simulate: Simulate, bugs: Mapping[str, str] | None = None) -> click.
     return simulation
 
 
-def _run_all(simulate: Simulate, wish: Wish) -> bool:
+def _run_all(simulate: Simulate, args: Args) -> bool:
     tally = run_many(
-        _schedules(wish), simulate, click.echo, processes=wish.processes, minutes=wish.minutes
+        _schedules(args), simulate, click.echo, processes=args.processes, minutes=args.minutes
     )
-    if wish.shrinks and tally.failed:
+    if args.shrinks and tally.failed:
         _shrink(simulate, tally.failed[0])
     return not tally.failed
 
 
-def _check(wish: Wish, bugs: Mapping[str, str]) -> None:
-    if wish.planted not in ("", *bugs):
+def _check(args: Args, bugs: Mapping[str, str]) -> None:
+    if args.planted not in ("", *bugs):
         names = "\n".join(f"  {name}: {meaning}" for name, meaning in bugs.items())
-        raise click.UsageError(f"there is no bug {wish.planted} to plant; there are\n{names}")
-    if wish.trace and wish.seed is None and wish.schedule is None:
-        raise click.UsageError("--trace wants one run: say --seed or --schedule, too")
+        raise click.UsageError(f"unknown mutant {args.planted}; there are\n{names}")
+    if args.trace and args.seed is None and args.schedule is None:
+        raise click.UsageError("--trace needs a single run: use --seed or --schedule")
 
 
-def _the_one(wish: Wish, bugs: Mapping[str, str]) -> Schedule | None:
-    """The only schedule that is asked for, if one is. A file's own seed and bug hold, unless
-    others are given."""
-    if wish.schedule is not None:
+def _the_one(args: Args, bugs: Mapping[str, str]) -> Schedule | None:
+    """Return the single schedule that was requested, or None. A file's own seed and bug apply
+    unless others are given.
+    """
+    if args.schedule is not None:
         try:
-            schedule = parse(Path(wish.schedule).read_text(encoding="utf-8"))
+            schedule = parse(Path(args.schedule).read_text(encoding="utf-8"))
         except (OSError, ScheduleError) as error:
-            raise click.ClickException(f"{wish.schedule}: {error}") from error
-        if wish.seed is not None:
-            schedule = Schedule(wish.seed, schedule.options, schedule.events)
-    elif wish.seed is not None:
-        schedule = generate(wish.seed)
+            raise click.ClickException(f"{args.schedule}: {error}") from error
+        if args.seed is not None:
+            schedule = Schedule(args.seed, schedule.options, schedule.events)
+    elif args.seed is not None:
+        schedule = generate(args.seed)
     else:
         return None
-    if wish.planted:
-        schedule = schedule.with_options(planted=wish.planted)
+    if args.planted:
+        schedule = schedule.with_options(planted=args.planted)
     if schedule.options.planted not in ("", *bugs):
-        raise click.ClickException(f"no bug {schedule.options.planted} can be planted here")
+        raise click.ClickException(f"unknown mutant {schedule.options.planted}")
     return schedule
 
 
-def _schedules(wish: Wish) -> Iterator[Schedule]:
-    for number in itertools.islice(itertools.count(wish.first), wish.seeds):
-        yield generate(str(number)).with_options(planted=wish.planted)
+def _schedules(args: Args) -> Iterator[Schedule]:
+    for number in itertools.islice(itertools.count(args.first), args.seeds):
+        yield generate(str(number)).with_options(planted=args.planted)
 
 
-def _run_one(simulate: Simulate, schedule: Schedule, wish: Wish) -> bool:
-    result = simulate(schedule, keep_trace=wish.trace is not None)
-    if wish.trace is not None:
-        Path(wish.trace).write_text("".join(f"{line}\n" for line in result.trace))
+def _run_one(simulate: Simulate, schedule: Schedule, args: Args) -> bool:
+    result = simulate(schedule, keep_trace=args.trace is not None)
+    if args.trace is not None:
+        Path(args.trace).write_text("".join(f"{line}\n" for line in result.trace))
     click.echo(result.report())
     counters = " ".join(f"{name}={count}" for name, count in sorted(result.counters.items()))
     click.echo(f"{schedule}{counters}")
-    if wish.shrinks and not result.is_clean:
+    if args.shrinks and not result.is_clean:
         _shrink(simulate, result)
     return result.is_clean
 
 
 def _shrink(simulate: Simulate, failed: Result) -> None:
-    """Print the smallest schedule that breaks one of the same rules."""
-    click.echo(f"looking for a smaller way to {', '.join(sorted(failed.rules))} ...")
+    """Print the smallest schedule that violates one of the same rules."""
+    click.echo(f"looking for a smaller one that violates {', '.join(sorted(failed.rules))} ...")
     found = shrink(failed.schedule, partial(_fails, simulate, failed), runs_max=_SHRINK_RUNS_MAX)
     again = simulate(found.schedule)
     click.echo(f"after {found.runs} runs:\n{again.report()}")
-    click.echo(f"put this into a file, and run it by --schedule FILE:\n{found.schedule}")
+    click.echo(f"save this to a file and run it with --schedule FILE:\n{found.schedule}")
 
 
 def _fails(simulate: Simulate, failed: Result, schedule: Schedule) -> bool:

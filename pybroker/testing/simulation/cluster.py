@@ -18,11 +18,13 @@ from pybroker.testing.simulation.world import World
 from pybroker.testing.simulation.zookeeper import ZooKeeper
 
 ZOOKEEPER: Final = "zookeeper"
-"""Its members are the machines `zookeeper-1`..."""
+"""Its members are the machines `zookeeper-1`, `zookeeper-2` and so on."""
 
 
 class SimCluster:
-    """Brokers 1 to `brokers`, on machines `broker-1`...; nothing runs before `start`."""
+    """Brokers 1 to `brokers`, on machines `broker-1`, `broker-2` and so on. Nothing runs before
+    `start`.
+    """
 
     def __init__(
         self,
@@ -33,7 +35,7 @@ class SimCluster:
         log_dirs: int = 1,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """`log_dirs`: so many has each broker, all on the disk of its machine."""
+        """`log_dirs` is the number of log directories per broker, all on its machine's disk."""
         self.world = world
         self.machines: dict[str, Machine] = {}
         self.links = Links(world)
@@ -63,33 +65,35 @@ class SimCluster:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT of all brokers, for clients."""
+        """Return HOST:PORT of all brokers, for clients."""
         return ",".join(broker.address for broker in self.brokers.values())
 
     def machine(self, name: str) -> Machine:
-        """The machine of that name; made when it is first asked for."""
+        """Return the machine of that name. It is created on first use."""
         if name not in self.machines:
             self.machines[name] = Machine(self.world, name)
         return self.machines[name]
 
     def start(self) -> None:
-        """Begin all brokers that do not run; nothing is waited for."""
+        """Start all brokers that do not run, without waiting for them."""
         for broker in self.brokers.values():
             broker.start()
 
     def run_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Let the world go on until that holds; False if it did not within that virtual time."""
+        """Run the world until the condition holds. Return False if it did not within `seconds` of
+        virtual time.
+        """
         return self.world.run(self.world.now + seconds, condition)
 
     def run_until_ready(self, seconds: float = 60.0) -> bool:
-        """All brokers serve."""
+        """Run the world until all brokers serve."""
         return self.run_until(lambda: all(each.serves for each in self.brokers.values()), seconds)
 
     def close(self) -> None:
-        """End everything. To be called at the end of a run, or its memory stays."""
+        """Stop everything. Call this at the end of a run, or its memory is not freed."""
         level = logging.root.manager.disable
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        logging.disable()  # who is unwound after his death has nothing to say
+        logging.disable()  # tasks that are unwound after their process's death must not log
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

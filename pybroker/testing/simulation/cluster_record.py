@@ -1,5 +1,7 @@
-"""What ZooKeeper decided, written into a history: lives of topics, states of partitions, offices,
-admitted losses. Reads the nodes by itself: who judges shares no code with whom he judges.
+"""Writes the decisions in ZooKeeper into a history: lives of topics, states of partitions,
+controllers and admitted losses.
+
+It parses the nodes itself: the checker shares no code with the brokers that it checks.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ from urllib.parse import unquote
 
 from pybroker.model import TopicPartition
 from pybroker.testing.history.model import (
+    ControllerTerm,
+    CoordinatorTerm,
     History,
     Loss,
-    Office,
-    Reign,
     State,
     TopicLife,
 )
@@ -24,7 +26,7 @@ _MIN_ISR: Final = "min.insync.replicas"
 
 
 class Change(Protocol):
-    """A node as a transaction left it: `data` None if it is gone. `at` in virtual seconds."""
+    """A node after a transaction; `data` is None if it was deleted. `at` is in virtual seconds."""
 
     @property
     def zxid(self) -> int: ...
@@ -43,17 +45,18 @@ class Change(Protocol):
 
 
 class ClusterRecord:
-    """Give `committed` every change, in their order. `states`, `lives` and `topic_ids` are what
-    holds now."""
+    """Pass every change to `committed`, in order. `states`, `lives` and `topic_ids` describe the
+    current state.
+    """
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
-        """`min_isr` is that of a topic which does not say its own."""
+        """`min_isr` applies to topics that do not set their own."""
         self.history = history
         self.states: dict[TopicPartition, State] = {}
         self.lives: dict[str, TopicLife] = {}
         self.topic_ids: dict[str, str] = {}
         self.changes = 0
-        """How many were committed."""
+        """The number of changes passed to `committed`."""
         self._min_isr = min_isr
         self._min_isr_of: dict[str, int] = {}
         self._admitted: dict[tuple[TopicPartition, int], Loss] = {}
@@ -76,16 +79,18 @@ class ClusterRecord:
                 self._receipts(TopicPartition(unquote(name), int(number)), at, change.data)
             case ["pybroker", "coordinators", number] if change.data is not None:
                 broker = int(json.loads(change.data)["broker"])
-                self.history.groups.reigns.append(Reign(int(number), broker, at))
+                self.history.groups.coordinator_terms.append(
+                    CoordinatorTerm(int(number), broker, at)
+                )
             case ["controller"] if change.data is not None:
                 self._holder = (change.zxid, int(json.loads(change.data)["brokerid"]))
-                self._office()
+                self._controller_term()
             case ["controller_epoch"] if change.data is not None:
                 self._epoch = (change.zxid, int(change.data))
-                self._office()
+                self._controller_term()
 
     def alive(self) -> list[TopicPartition]:
-        """The partitions of all topics whose deletion nobody has decided."""
+        """Return the partitions of all topics whose deletion was not decided."""
         return [
             TopicPartition(life.topic, number)
             for life in self.lives.values()
@@ -94,11 +99,11 @@ class ClusterRecord:
         ]
 
     def loaded(self) -> list[TopicPartition]:
-        """Those of them that hold values of a workload."""
+        """Return those partitions of `alive` that hold values of a workload."""
         return [each for each in self.alive() if not each.topic.startswith(_INTERNAL)]
 
     def required(self, partition: TopicPartition) -> int:
-        """How many replicas have to be in sync for acks=all."""
+        """Return the number of replicas that must be in sync for acks=all."""
         life = self.lives[partition[0]]
         return min(life.min_isr, len(life.replicas.get(partition[1], ())))
 
@@ -124,7 +129,7 @@ class ClusterRecord:
             life.doomed = at
 
     def _config(self, name: str, data: bytes | None) -> None:
-        """Where it changes, the rules are to hold that were the weakest."""
+        """When the config changes, the weakest of its versions applies to the whole history."""
         config: dict[str, str] = {} if data is None else json.loads(data)["config"]
         min_isr = int(config.get(_MIN_ISR, self._min_isr))
         self._min_isr_of[name] = min_isr
@@ -146,13 +151,15 @@ class ClusterRecord:
             eligible=tuple(told.get("eligible", ())),
             controller_epoch=told["controller_epoch"],
             at=at,
-            office_epoch=self._epoch[1],
+            current_controller_epoch=self._epoch[1],
         )
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """A receipt counts when it is first written; what replicas give up is added later. Receipts
-        go with their topic, and the leader epochs of the next one of its name begin anew."""
+        """A receipt counts from its first version; later versions only add what replicas give up.
+        Receipts are deleted with their topic, and the next topic of that name starts its leader
+        epochs anew.
+        """
         if data is None:
             self._admitted = {
                 key: loss for key, loss in self._admitted.items() if key[0] != partition
@@ -167,7 +174,7 @@ class ClusterRecord:
                 (int(each["from"]), int(each["to"])) for each in receipt.get("given_up", ())
             )
 
-    def _office(self) -> None:
-        """Epoch and holder belong together where one transaction wrote both."""
+    def _controller_term(self) -> None:
+        """An epoch and a holder belong together if one transaction wrote both."""
         if self._epoch[0] == self._holder[0]:
-            self.history.offices.append(Office(self._epoch[1], self._holder[1]))
+            self.history.controller_terms.append(ControllerTerm(self._epoch[1], self._holder[1]))

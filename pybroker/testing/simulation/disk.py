@@ -1,8 +1,8 @@
-"""The disk of a simulated machine. A process on it sees it through a `DiskView`.
+"""The disk of a simulated machine. A process sees it through a `DiskView`.
 
-What the process does to its files is visible at once and durable later (`inodes.py`); killing it
-loses nothing, losing power what was pending. A process can be killed at any operation that changes
-something: it gets `ProcessKilled`, and so does whatever it tries afterwards.
+A change is visible at once and durable later (`inodes.py`). Killing the process loses nothing; a
+power loss may lose pending changes. A process can be killed at any operation that changes
+something: that operation and all later ones raise `ProcessKilled`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.world import WALL_MS_AT_START, World
 
 KINDS_OF_LOSS: Final = ("none", "all", "torn", "torn", "holes", "mixed")
-"""What may become of a file's pending changes; see `FileNode.lose_power`."""
+"""The possible fates of a file's pending changes at a power loss; see `FileNode.lose_power`."""
 _FREE_BYTES: Final = 1 << 40
 _WRITE_BACK_S_LEAST: Final = 0.5
 _WRITE_BACK_S_MOST: Final = 30.0
 
 
 class SimDisk:
-    """Its root exists; directories are made as on any disk. Operations that change
+    """A disk with a root directory; other directories must be made. Operations that change
     something are named `create`, `append`, `write`, `truncate`, `sync`, `rename`, `delete`, `make
-    directory` and `sync directory`; `read` can fail, too."""
+    directory` and `sync directory`; `read` can fail, too.
+    """
 
     def __init__(self, world: World, name: str, *, clock: Clock | None = None) -> None:
         self.world = world
@@ -35,28 +36,30 @@ class SimDisk:
         self._clock = clock
         self.root = DirectoryNode()
         self.capacity: int | None = None
-        """In bytes of content; None: whatever is written fits."""
+        """In bytes of content; None means unlimited."""
         self.used_bytes = 0
         self.miss_probability = 0.05
-        """How often `pread_cached` does not find its bytes in memory."""
+        """The probability that `pread_cached` does not find its bytes in memory."""
         self.kinds_of_loss: tuple[str, ...] = KINDS_OF_LOSS
         self.writes_back = True
-        """Whether what is pending becomes durable by itself after a while."""
+        """Whether pending changes become durable by themselves after a while."""
         self.slow_s = 0.0
-        """How much longer work that waits for the disk takes, at most."""
+        """The maximum extra time for work that waits for the disk."""
         self.faults = DiskFaults()
         self._changes = 0
         self._flipped: dict[tuple[int, int], tuple[FileNode, int, int]] = {}
-        """By file and place, what a byte was and what it is since."""
+        """For each flipped byte, by file and position: the file, the old value and the new one."""
         self.on_process_end: list[Callable[[], object]] = []
-        """Called once when the process that runs now ends, and then forgotten."""
+        """Each is called once when the current process ends, and then removed."""
         self.luck = world.rng(f"cache of disk {name}").random
         self._rng = world.rng(f"disk {name}")
         self._power = world.rng(f"power of disk {name}")
 
     @classmethod
     def of_machine(cls, machine: Machine) -> SimDisk:
-        """The disk of that machine: it hears when a process there ends and when power is lost."""
+        """Return the disk of that machine. It is told when a process there ends and when power is
+        lost.
+        """
         disk = cls(machine.world, machine.name, clock=machine.clock)
         machine.on_stop.append(lambda heard: disk.process_ended())
         machine.on_power_loss.append(disk.lose_power)
@@ -65,15 +68,16 @@ class SimDisk:
     # processes and power
 
     def process_ended(self) -> None:
-        """Killed or not: its locks are free, and it changes nothing any more. Where it was to die
-        is forgotten."""
+        """Release the process's locks and forget its crash point. Called for every end, killed or
+        not.
+        """
         self.faults.spare()
         ends, self.on_process_end = self.on_process_end, []
         for end in ends:
             end()
 
     def lose_power(self) -> None:
-        """What is pending survives as far as the dice say."""
+        """Drop pending changes at random, as a power loss does."""
         self.process_ended()
         files = [node for node in self.root.all_nodes() if isinstance(node, FileNode)]
         kinds = [node.lose_power(self._power, self.kinds_of_loss) for node in files]
@@ -86,8 +90,9 @@ class SimDisk:
         self.world.note(f"{self.name} loses power names {names} files {' '.join(kinds)}")
 
     def delay_s(self) -> float:
-        """How long the next piece of work that waits for the disk takes; for
-        `LoopBlocking.delay_s`."""
+        """Return the delay of the next piece of work that waits for the disk, for
+        `LoopBlocking.delay_s`.
+        """
         return self._rng.random() * (0.001 + self.slow_s)
 
     # faults
@@ -95,35 +100,37 @@ class SimDisk:
     def kill_at(
         self, when: When, action: Callable[[], object], *, after_bytes: int = 0
     ) -> CrashPoint:
-        """Let the process die in an operation that changes something: `action()`, which marks it
-        dead (`Machine.kill`, `Machine.lose_power`), then ProcessKilled comes out of it. See
-        `CrashPoint`."""
+        """Let the process die in an operation that changes something. `action()` marks it dead
+        (`Machine.kill`, `Machine.lose_power`); the operation then raises ProcessKilled. See
+        `CrashPoint`.
+        """
         return self.faults.kill_at(when, action, after_bytes)
 
     def fail(
         self, operation: str, part: str = "", *, times: int = 1, number: int = errno.EIO
     ) -> None:
-        """Let the next `times` operations of that kind fail, on paths that contain `part`. A sync
-        that fails loses what it should have made durable: the system takes it for written, and
-        later syncs go well."""
+        """Let the next `times` operations of that kind fail, on paths that contain `part`. A failed
+        sync loses its pending changes: as with Linux, later syncs treat them as written.
+        """
         self.faults.fail(operation, part, times, number)
 
     def mend(self) -> None:
-        """No faults from now on, and room enough; what was lost is lost."""
+        """Remove all faults and the capacity limit. Lost data stays lost."""
         self.faults.forget()
         self.capacity = None
         self.slow_s = 0.0
 
     def replace_medium(self) -> None:
-        """A new disk in its place, with nothing on it. For a machine that runs no process."""
+        """Replace the disk by a new, empty one. The machine must not run a process."""
         self.process_ended()
         self.root = DirectoryNode()
         self.used_bytes = 0
         self.world.note(f"{self.name} is replaced")
 
     def flip(self, path: str, bit: int) -> None:
-        """Turn one bit of the file over, on the disk and in the cache. Raises FileNotFoundError,
-        IndexError."""
+        """Flip one bit of the file, on the disk and in the cache. Raises FileNotFoundError,
+        IndexError.
+        """
         node = self.find(path)
         if not isinstance(node, FileNode):
             raise FileNotFoundError(errno.ENOENT, f"{path} is no file of the disk {self.name}")
@@ -137,8 +144,9 @@ class SimDisk:
         self.world.note(f"{self.name} flips {path} bit {bit}")
 
     def flip_random(self, ending: str) -> tuple[str, int] | None:
-        """Turn over a bit of a file whose name ends so (`.log`, `.timeindex`, `checkpoint`); gives
-        path and bit, or None if all such files are empty."""
+        """Flip a random bit of a file whose name ends with `ending` (`.log`, `.timeindex`,
+        `checkpoint`). Return path and bit, or None if all such files are empty.
+        """
         paths = [path for path, node in self.files() if path.endswith(ending) and node.data]
         if not paths:
             return None
@@ -150,7 +158,7 @@ class SimDisk:
         return path, bit
 
     def flipped(self) -> list[str]:
-        """The paths of files in which a bit that was turned over still is as it was then."""
+        """Return the paths of files in which a flipped bit is still flipped."""
         there = [
             node
             for (_, place), (node, right, wrong) in self._flipped.items()
@@ -161,7 +169,7 @@ class SimDisk:
         return [path for path, found in self.files() if any(found is node for node in there)]
 
     def files(self) -> list[tuple[str, FileNode]]:
-        """Path and node of every file, by path."""
+        """Return path and node of every file, by path."""
         found: list[tuple[str, FileNode]] = []
         waiting = [("", self.root)]
         while waiting:
@@ -176,14 +184,14 @@ class SimDisk:
     # names
 
     def find(self, path: str) -> FileNode | DirectoryNode | None:
-        """What has that path, None if nothing has."""
+        """Return the node of that path, or None."""
         try:
             return self.walk(path)
         except OSError:
             return None
 
     def walk(self, path: str) -> FileNode | DirectoryNode:
-        """Raises OSError."""
+        """Return the node of that path. Raises OSError."""
         node: FileNode | DirectoryNode = self.root
         for name in path.split("/"):
             if not name:
@@ -197,7 +205,7 @@ class SimDisk:
         return node
 
     def parent(self, path: str) -> tuple[DirectoryNode, str]:
-        """The directory in which the path's last name stands, and that name. Raises OSError."""
+        """Return the directory of the path's last name, and that name. Raises OSError."""
         before, _, name = path.rstrip("/").rpartition("/")
         directory = self.walk(before)
         if isinstance(directory, FileNode):
@@ -210,7 +218,7 @@ class SimDisk:
         source: tuple[DirectoryNode, str] | None,
         target: tuple[DirectoryNode, str] | None,
     ) -> None:
-        """Let a node come to be, move, or go."""
+        """Create, move or remove a node."""
         self._changes += 1
         displaced = None
         if source is not None:
@@ -230,7 +238,7 @@ class SimDisk:
             directory.pending.append(change)
             self.await_write_back(directory)
 
-    # what happens by itself
+    # background write-back
 
     def await_write_back(self, node: FileNode | DirectoryNode) -> None:
         if self.writes_back and not node.is_awaited:

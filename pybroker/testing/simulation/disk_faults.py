@@ -1,4 +1,4 @@
-"""What goes wrong with a simulated disk, and where the process that uses it dies."""
+"""Faults of a simulated disk, and the points at which the process that uses it dies."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ProcessKilled(BaseException):
-    """The process has just been killed, in the middle of what it was doing, or is long dead."""
+    """The process was killed, either just now during this operation or earlier."""
 
 
 @dataclass(slots=True)
 class CrashPoint:
-    """Where the process is to die: at the operation of that number, counted from 0 when this was
-    set, or at the first that the predicate (operation, path) picks; when `after_bytes` of what it
-    writes are written."""
+    """The operation in which the process dies: the one of that number, counted from 0 since this
+    was set, or the first for which the predicate (operation, path) is true. `after_bytes` of its
+    data are written before.
+    """
 
     when: When
     action: Callable[[], object]
     after_bytes: int
     passed: int = 0
-    """How many operations were let through."""
+    """The number of operations that were let through."""
 
     def is_here(self, operation: str, path: str) -> bool:
         if isinstance(self.when, int):
@@ -41,7 +42,7 @@ class CrashPoint:
 
 @dataclass(slots=True)
 class Fault:
-    """The next `times` operations of that kind on a path that contains `part` fail."""
+    """The next `times` operations of that kind fail, on paths that contain `part`."""
 
     operation: str
     part: str
@@ -50,7 +51,7 @@ class Fault:
 
 
 class DiskFaults:
-    """Those of one disk. `is_any` is asked first; most of the time there is none."""
+    """The faults of one disk. `is_any` is a fast check for the usual case that there are none."""
 
     def __init__(self) -> None:
         self.is_any = False
@@ -67,22 +68,22 @@ class DiskFaults:
         self.is_any = True
 
     def spare(self) -> None:
-        """The process does not die here any more."""
+        """Remove the crash point: the process does not die here any more."""
         self._crash_point = None
         self.is_any = bool(self._faults)
 
     def forget(self) -> None:
-        """Nothing fails any more; the process still dies where it was to die."""
+        """Remove the failures; a crash point stays."""
         self._faults.clear()
         self.is_any = self._crash_point is not None
 
     def death(self, operation: str, path: str) -> CrashPoint | None:
-        """Whether the process dies in this operation."""
+        """Return the crash point if the process dies in this operation."""
         point = self._crash_point
         return point if point is not None and point.is_here(operation, path) else None
 
     def die(self, point: CrashPoint) -> NoReturn:
-        """Raises ProcessKilled."""
+        """Kill the process. Raises ProcessKilled."""
         self.spare()
         point.action()
         raise ProcessKilled(f"at operation {point.passed} of the disk")
@@ -103,6 +104,8 @@ def os_error(number: int) -> OSError:
 
 
 def refusal(operation: str, path: str, error: OSError, *, is_write: bool = False) -> StorageError:
-    """What the real disk raises for it. Only of writes it tells whether there was no room."""
+    """Return the error that the real disk raises for it. Only errors of writes say whether the disk
+    was full.
+    """
     kind = DiskFull if is_write and error.errno in _NO_ROOM else StorageError
     return kind(f"{operation} {path}: {error.strerror}")

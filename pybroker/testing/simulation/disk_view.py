@@ -1,7 +1,7 @@
 """The ports `Disk` and `File` as one process of a simulated machine sees them.
 
-They do what those of `storage/files.py` do, to the words of the errors: a conformance suite runs
-on both.
+They behave like those of `storage/files.py`, including the texts of errors; a conformance suite
+runs on both.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def _reported(operation: str, path: str, *, is_write: bool = False) -> Iterator[
 
 
 class SimFile:
-    """A `File`. As with the real one the name is only looked up with the first use, and every
-    handle has its own idea of where the file ends."""
+    """A `File`. As with the real one, the name is looked up at the first use, and every handle
+    caches its own end of the file.
+    """
 
     __slots__ = ("_closed", "_disk", "_node", "_path", "_size", "_view")
 
@@ -121,7 +122,7 @@ class SimFile:
 
 
 class DiskView:
-    """A `Disk`, for a process that starts now, and for as long as that lives."""
+    """A `Disk` for the life of one process, which starts now."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -130,22 +131,21 @@ class DiskView:
         disk.on_process_end.append(self.end)
 
     def end(self) -> None:
-        """The process is gone: its locks are free, and whatever it still tries raises
-        ProcessKilled."""
+        """End the process: its locks are free, and all its later operations raise ProcessKilled."""
         self.is_dead = True
         for node in self._locked:
             node.is_locked = False
         self._locked.clear()
 
-    # the steps that everything consists of
+    # steps shared by all operations
 
     def look(self) -> None:
-        """Whether there still is a process."""
+        """Raises ProcessKilled if the process has ended."""
         if self.is_dead:
             raise ProcessKilled
 
     def begin(self, operation: str, path: str, length: int = 0) -> None:
-        """Before something changes. Raises ProcessKilled, OSError."""
+        """Check for faults before a change. Raises ProcessKilled, OSError."""
         if self.is_dead:
             raise ProcessKilled
         disk = self._disk
@@ -157,7 +157,7 @@ class DiskView:
         disk.world.note(f"{disk.name} {operation} {path} {length}")
 
     def put(self, node: FileNode, path: str, operation: str, position: int, data: bytes) -> None:
-        """Write. Raises ProcessKilled, OSError; then nothing is written."""
+        """Write. Raises ProcessKilled or OSError; nothing is written then."""
         disk = self._disk
         if disk.faults.is_any:
             point = disk.faults.death(operation, path)
@@ -176,7 +176,7 @@ class DiskView:
         disk.world.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """Write as much as there is room for, which is not enough; gives how much that is."""
+        """Write as much as there is room for, but not all. Return the number of bytes written."""
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0
@@ -184,14 +184,14 @@ class DiskView:
         return room
 
     def grow(self, node: FileNode, grown: int) -> None:
-        """A file has changed, and has so many bytes more."""
+        """Record that a file has changed and grown by so many bytes."""
         if node.is_linked:
             self._disk.used_bytes += grown
         node.modified_ms = self._disk.wall_ms()
         self._disk.await_write_back(node)
 
     def sync(self, node: FileNode, path: str) -> None:
-        """Raises ProcessKilled, OSError; then what was to become durable never does."""
+        """Raises ProcessKilled or OSError; the pending changes are lost for good then."""
         try:
             self.begin("sync", path)
         except OSError:
@@ -220,7 +220,7 @@ class DiskView:
         return node
 
     def _made(self, path: str) -> FileNode:
-        """The file, made if it is missing. Raises OSError."""
+        """Return the file; it is created if it is missing. Raises OSError."""
         directory, name = self._disk.parent(path)
         node = directory.entries.get(name)
         if node is None:
@@ -232,7 +232,7 @@ class DiskView:
         return node
 
     def _fill(self, path: str, data: bytes) -> FileNode:
-        """Give a file, made if it is missing, that content. Raises OSError."""
+        """Set the content of a file; it is created if it is missing. Raises OSError."""
         node = self._made(path)
         if node.data:
             self.begin("truncate", path)
@@ -413,7 +413,7 @@ def _check_rename(
     there: FileNode | DirectoryNode | None,
     directory: DirectoryNode,
 ) -> None:
-    """Whether `node` may come into `directory` in the place of what is `there`. Raises OSError."""
+    """Raises OSError if `node` must not replace `there` in `directory`."""
     if isinstance(node, DirectoryNode) and (node is directory or directory in node.nodes()):
         raise os_error(errno.EINVAL)
     if there is None or there is node:

@@ -1,5 +1,6 @@
-"""How each kind of fault is done: a function that does it, and gives what undoes it, or None where
-nothing has to be undone."""
+"""The implementations of the kinds of faults. Each function causes a fault, and returns the
+function that undoes it, or None if there is nothing to undo.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ _LITTLE_ROOM_BYTES: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Where a fault comes. `rng` is of this fault alone."""
+    """The context of a fault. `rng` belongs to this fault alone."""
 
     cluster: SimCluster
     event: FaultEvent
     brokers: list[SimBroker]
-    """Whom it befalls; none where it befalls ZooKeeper."""
+    """The affected brokers; empty for faults of ZooKeeper."""
     rng: random.Random
     moves: Moves
 
@@ -63,7 +64,7 @@ class Scene:
 
     @property
     def directions(self) -> Iterator[tuple[str, str]]:
-        """Of a pair, by name: one, or both."""
+        """Yield the affected directions of a pair, by name: one or both."""
         first, second = (each.machine.name for each in self.brokers)
         yield first, second
         if ">" not in self.event.target:
@@ -233,8 +234,10 @@ def double_connect(scene: Scene) -> None:
 
 
 def expire(scene: Scene) -> None:
-    """Not of who is silent just now, or cut off: it could not hear of it, and ZooKeeper never ends
-    a session before its time is over, up to which a broker may rely on it."""
+    """Expire the sessions of brokers that are connected. A silent or isolated broker is skipped: it
+    could not learn of the expiry, and ZooKeeper never ends a session before its timeout, on which a
+    broker may rely.
+    """
     client = _session(scene)
     if client is None or client.member is None:
         return
@@ -257,7 +260,7 @@ def expire_at_write(scene: Scene) -> None:
 
 
 def _session(scene: Scene) -> ZooKeeperSession | None:
-    """The broker's own, or that for offsets."""
+    """Return the broker's main session, or that for offsets."""
     purpose = OFFSETS if BY_NAME[scene.event.kind].needs_groups else ""
     return scene.cluster.zookeeper.client(scene.broker.machine.name, purpose)
 
@@ -335,7 +338,7 @@ def flip(scene: Scene) -> Undo:
 
 
 def lose_directory(scene: Scene) -> Undo:
-    """Its disk is replaced by an empty one."""
+    """Replace the directory's disk by an empty one."""
     broker = scene.broker
     broker.machine.kill()
     path = scene.rng.choice(broker.log_dirs)
@@ -394,7 +397,7 @@ FAULTS: Final[Mapping[str, Callable[[Scene], Undo | None]]] = {
 
 
 def heal(cluster: SimCluster) -> None:
-    """No fault is left, and everybody runs."""
+    """Undo all faults and start everything that is down."""
     cluster.links.heal_all()
     cluster.network.cut_after.clear()
     cluster.zookeeper.heal()

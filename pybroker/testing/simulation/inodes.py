@@ -1,9 +1,9 @@
-"""What lies on a disk and in the page cache above it: files and directories, each as the processes
-see it and as a power loss would leave it.
+"""Files and directories of a disk and its page cache, each as processes see it and as a power loss
+would leave it.
 
-Every change is first pending. It becomes durable by a sync, or by itself after a while; of what is
-pending a power loss keeps what the dice say, but never an impossible file system: no file has two
-names, and what a later change rests on is not undone by an earlier one.
+Every change is first pending. A sync makes it durable, or it becomes so by itself after a while. A
+power loss keeps a random part of the pending changes, but never leaves an impossible file system:
+no file has two names, and a durable change is not undone by an earlier one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 SECTOR_BYTES: Final = 512
-"""What a disk writes as a whole."""
+"""The smallest unit that a disk writes atomically."""
 
 
 class Write(NamedTuple):
@@ -24,7 +24,7 @@ class Write(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The file is given a length."""
+    """A change of a file's length."""
 
     size: int
 
@@ -50,16 +50,16 @@ class FileNode:
         self.pending: list[Write | Cut] = []
         self.modified_ms = modified_ms
         self.home: tuple[DirectoryNode, str] | None = None
-        """Its name on the disk, if that has one."""
+        """Its name on the disk, if it has one there."""
         self.settled_at = 0
-        """The number of the last change of its name that is durable."""
+        """The number of the last durable change of its name."""
         self.is_linked = True
         self.is_locked = False
         self.is_awaited = False
-        """Whether it will become durable by itself before long."""
+        """Whether it will soon become durable by itself."""
 
     def write(self, position: int, data: bytes) -> int:
-        """Gives by how much the file has grown."""
+        """Return by how much the file has grown."""
         held = self.data
         size = len(held)
         if position == size:
@@ -70,28 +70,29 @@ class FileNode:
         return len(held) - size
 
     def cut(self, size: int) -> int:
-        """Give the file that length, with zeros where it gets longer; gives by how much it has
-        grown."""
+        """Set the file's length, padding it with zeros. Return by how much it has grown."""
         grown = size - len(self.data)
         _resize(self.data, size)
         self.pending.append(Cut(size))
         return grown
 
     def settle(self) -> None:
-        """All of it is on the disk."""
+        """Make all of it durable."""
         if self.pending:
             for change in self.pending:
                 _apply(self.durable, change)
             self.pending.clear()
 
     def forget_pending(self) -> None:
-        """The disk has refused it, and the system takes it for written all the same: it is there
-        until the next boot."""
+        """Drop the pending changes after a failed sync. The system treats them as written, so that
+        they stay visible until the next boot.
+        """
         self.pending.clear()
 
     def lose_power(self, rng: random.Random, kinds: tuple[str, ...]) -> str:
-        """Only what the disk holds is left: of what was pending as much as the dice say. Gives the
-        kind of loss."""
+        """Keep what the disk holds and a random part of the pending changes. Return the kind of
+        loss.
+        """
         kind = rng.choice(kinds) if self.pending else "-"
         if kind == "all":
             self.settle()
@@ -106,7 +107,7 @@ class FileNode:
         return kind
 
     def _tear(self, rng: random.Random) -> None:
-        """The changes up to one of them, and of that one a part, up to the end of a sector."""
+        """Keep a prefix of the changes, the last of them only up to the end of a sector."""
         count = rng.randrange(len(self.pending) + 1)
         for change in self.pending[:count]:
             _apply(self.durable, change)
@@ -118,7 +119,7 @@ class FileNode:
                     _apply(self.durable, part)
 
     def _pierce(self, rng: random.Random) -> None:
-        """The length is on the disk, but only some sectors of what was written."""
+        """Keep the length, but only some sectors of the written data."""
         for change in self.pending:
             if isinstance(change, Cut):
                 _apply(self.durable, change)
@@ -131,8 +132,9 @@ class FileNode:
                     _resize(self.durable, max(len(self.durable), reach))
 
     def _mix(self, rng: random.Random) -> None:
-        """Each change by itself; so what was cut off may be there again behind what was written in
-        its place."""
+        """Keep or drop each change by itself. Truncated data may reappear after the data that was
+        written in its place.
+        """
         for change in self.pending:
             if isinstance(change, Cut):
                 if rng.random() < 0.5:
@@ -144,7 +146,7 @@ class FileNode:
 
 
 def _sectors(change: Write) -> Iterator[Write]:
-    """The write, cut where the disk would."""
+    """Yield the write split at sector boundaries."""
     done, data = 0, change.data
     while done < len(data):
         begin = change.position + done
@@ -174,18 +176,19 @@ def _resize(content: bytearray, size: int) -> None:
 
 
 class Renaming(NamedTuple):
-    """A change of names: of a new node (no `source`), of one that goes (no `target`), or of one
-    that moves. Atomic."""
+    """An atomic change of names: of a new node (no `source`), a deleted one (no `target`) or a
+    moved one.
+    """
 
     number: int
     node: FileNode | DirectoryNode
     source: tuple[DirectoryNode, str] | None
     target: tuple[DirectoryNode, str] | None
     displaced: FileNode | DirectoryNode | None
-    """What had the target's name before."""
+    """The node that had the target's name before."""
 
     def settle(self) -> None:
-        """It is on the disk, unless something later about the same node is already."""
+        """Make it durable, unless a later change of the same node is already."""
         node = self.node
         if node.settled_at >= self.number:
             return
@@ -198,7 +201,7 @@ class Renaming(NamedTuple):
             made = directory.made
             came = self.source is not None and self.source[0] is not directory
             if came and directory.home is None and made is not None:
-                made.settle()  # or what is moved into it would be gone with it
+                made.settle()  # or the nodes that are moved into it would be lost with it
             other = directory.durable.get(name)
             if other is not None:
                 _displace(other, self.number)
@@ -214,7 +217,7 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Another node has its name: nothing earlier brings it back."""
+    """Another node has its name; earlier changes must not restore it."""
     if node.settled_at < number:
         node.settled_at = number
         _take_home(node)
@@ -239,28 +242,29 @@ class DirectoryNode:
         self.durable: dict[str, FileNode | DirectoryNode] = {}
         self.pending: list[Renaming] = []
         self.made: Renaming | None = None
-        """The change that made it; of the root None."""
+        """The change that created it; None for the root."""
         self.home: tuple[DirectoryNode, str] | None = None
         self.settled_at = 0
         self.is_linked = True
         self.is_awaited = False
 
     def settle(self) -> None:
-        """All changes of its names are on the disk."""
+        """Make all changes of its names durable."""
         for change in self.pending:
             change.settle()
         self.pending.clear()
 
     def nodes(self) -> Iterator[FileNode | DirectoryNode]:
-        """What is in it, at any depth."""
+        """Yield all nodes in it, at any depth."""
         for node in self.entries.values():
             yield node
             if isinstance(node, DirectoryNode):
                 yield from node.nodes()
 
     def all_nodes(self) -> list[FileNode | DirectoryNode]:
-        """This one and what is in it at any depth, was in it, or may be after a power loss; in an
-        order that hangs on the run alone."""
+        """Return this node and all nodes that are in it at any depth, were in it, or may be after a
+        power loss. The order depends only on the run.
+        """
         found: dict[int, FileNode | DirectoryNode] = {}
         waiting: list[FileNode | DirectoryNode] = [self]
         while waiting:
@@ -274,7 +278,7 @@ class DirectoryNode:
         return [*found.values()]
 
     def return_to_durable(self) -> None:
-        """After a power loss: what the disk holds is all there is."""
+        """After a power loss, reset the entries to those that the disk holds."""
         self.pending.clear()
         self.entries = dict(self.durable)
         for node in self.entries.values():
@@ -284,8 +288,9 @@ class DirectoryNode:
 
 
 def lose_names(root: DirectoryNode, rng: random.Random) -> str:
-    """Of the changes of names that are pending those survive that the dice say: all up to one of
-    them, as a journal leaves it, or each by itself. Gives which of the two."""
+    """Keep a random part of the pending changes of names: either a prefix, as a journal leaves it,
+    or each by itself. Return which of the two.
+    """
     directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
     pending = {change.number: change for each in directories for change in each.pending}
     numbers = sorted(pending)

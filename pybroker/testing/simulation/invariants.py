@@ -1,8 +1,8 @@
-"""What must hold of the replicas of a cluster at every moment, each with a name.
+"""The named invariants of a cluster's replicas. They must hold at every moment.
 
-`Invariants.observe` is given all replicas as they are now, and knows what is committed for the
-cluster; it remembers what it saw before. A broker whose disk was harmed is doubted: its replicas
-count for nothing until they have left the in-sync ones, as they have to, and are back.
+`Invariants.observe` receives the current state of all replicas, and remembers earlier ones to know
+what is committed. A broker whose disk was damaged is doubted: its replicas do not count until they
+have left the ISR, as they must, and have rejoined it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ INVARIANTS: Final = (ONE_LEADER, NEVER_FALLS, COVERED, HELD, KEPT)
 
 
 class ReplicaNow(NamedTuple):
-    """A replica, of a broker that has ended as it was then. `process` names one life of the
-    broker."""
+    """The current state of a replica, or the last one if its broker has ended. `process` identifies
+    one run of the broker.
+    """
 
     broker: int
     process: str
@@ -43,7 +44,7 @@ _Life = tuple[str, int]
 
 
 class Invariants:
-    """`violations` are what was found, each once for a partition."""
+    """`violations` holds each violation once per partition."""
 
     def __init__(self, record: ClusterRecord) -> None:
         self.violations: list[Violation] = []
@@ -52,9 +53,9 @@ class Invariants:
         self._marks: dict[tuple[_Life, int, str], int] = {}
         """The high watermark of a leader in an epoch, by its process."""
         self._committed: dict[_Life, int] = {}
-        """The highest high watermark that any leader had."""
+        """The highest high watermark of any leader."""
         self._ends: dict[_Life, dict[int, int]] = defaultdict(dict)
-        """Where the log of each broker ended when it was last seen."""
+        """The end of each broker's log when it was last seen."""
         self._doubted: dict[tuple[int, TopicPartition], bool] = {}
         """Whether the replica has left the ISR since."""
         self._losses = 0
@@ -62,11 +63,11 @@ class Invariants:
         self._told: set[tuple[str, TopicPartition]] = set()
 
     def doubt(self, broker: int) -> None:
-        """Its disk may have lost something now."""
+        """Stop trusting the broker: its disk may have lost data now."""
         self._doubted.update(((broker, partition), False) for partition in self._record.states)
 
     def observe(self, replicas: Sequence[ReplicaNow]) -> None:
-        """All replicas of all brokers."""
+        """Check all replicas of all brokers."""
         self._take_losses()
         self._trust_again({(each.broker, each.partition) for each in replicas if each.runs})
         by_life: dict[_Life, list[ReplicaNow]] = defaultdict(list)
@@ -81,14 +82,14 @@ class Invariants:
             self._look_at_electable(life, found)
 
     def shortened(self, broker: int, partition: TopicPartition, topic_id: str, end: int) -> None:
-        """A replica has cut its log: it ends there now."""
+        """Check a replica that has truncated its log; its new end is `end`."""
         life = (topic_id, partition[1])
         committed = self._committed.get(life, 0)
         if end < committed and self._counts(broker, partition):
             text = f"broker {broker} is in sync and cuts its log, of which {committed} is committed"
             self._tell(KEPT, partition, end, text)
 
-    # what was seen before
+    # earlier observations
 
     def _take_losses(self) -> None:
         losses = self._record.history.losses
@@ -99,7 +100,7 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """A broker that does not run yet may still be let in for what it had before."""
+        """A broker that does not run yet may still be added to the ISR for its earlier state."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:
@@ -110,7 +111,7 @@ class Invariants:
                 del self._doubted[broker, partition]
 
     def _counts(self, broker: int, partition: TopicPartition) -> bool:
-        """Whether the cluster relies on that replica."""
+        """Return whether the cluster relies on that replica."""
         state = self._record.states.get(partition)
         if state is None or (broker, partition) in self._doubted:
             return False
@@ -139,13 +140,13 @@ class Invariants:
             self._tell(NEVER_FALLS, partition, mark, text)
         state = self._record.states.get(partition)
         if state is None or (leader.epoch < state.epoch and partition in self._lost):
-            return  # it may know of what was given up without it
+            return  # it may know of losses that were admitted without it
         if before is not None and mark > before:
             self._look_at_commit(life, leader, {replica.broker for replica in found})
         self._committed[life] = max(self._committed.get(life, 0), mark)
 
     def _look_at_electable(self, life: _Life, found: Iterable[ReplicaNow]) -> None:
-        """Whoever may be elected has all that is committed, by whichever leader."""
+        """Every electable replica has all records that any leader committed."""
         committed = self._committed.get(life, 0)
         for replica in found:
             if replica.log_end < committed and self._counts(replica.broker, replica.partition):
@@ -154,8 +155,9 @@ class Invariants:
                 self._tell(COVERED, replica.partition, committed, text)
 
     def _look_at_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
-        """What a doubted replica held when it said so, nobody knows any more; nor of one that has
-        been closed or deleted since it was last seen."""
+        """Enough replicas hold the committed records. Doubted replicas do not count, since it is
+        unknown what they held, nor do those closed or deleted since they were last seen.
+        """
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}

@@ -1,4 +1,4 @@
-"""The faults that the simulation knows, as a table: whom they befall, how long, and how badly."""
+"""The table of all faults of the simulation: their targets, durations and effects on data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Final
 
 
 class Target(enum.Enum):
-    """Whom a fault befalls, as it is written. Brokers are named by their id, or by what they are
-    when the fault comes: `leader/0` and `follower/0` of partition 0, `controller`, or
-    `coordinator/0` of the first group."""
+    """The target of a fault, as it is written in a schedule. Brokers are named by their id, or by
+    their role when the fault comes: `leader/0` and `follower/0` of partition 0, `controller`, or
+    `coordinator/0` of the first group.
+    """
 
     BROKER = "a broker: 1, leader/0, follower/0, controller or coordinator/0"
     PAIR = "two brokers, one direction or both: 1>2 or 1-2, of names as for a broker"
@@ -36,16 +37,16 @@ def is_target(target: Target, text: str) -> bool:
 
 
 class Harm(enum.Enum):
-    """What a fault does to the records that a broker holds."""
+    """The effect of a fault on the records that a broker holds."""
 
     NONE = "none"
-    UNSYNCED = "what was not synced may be gone"
-    DISK = "what the disk holds may be gone or bent"
+    UNSYNCED = "unsynced data may be lost"
+    DISK = "the disk's data may be lost or damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`usual` is what a schedule need not say; a seed draws from `least` to `most`."""
+    """A schedule may omit the value `usual`; a seed draws from `least` to `most`."""
 
     name: str
     usual: float
@@ -56,8 +57,9 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`lasts_s` is the shortest and the longest time that a seed draws; (0, 0): it is over as it
-    comes."""
+    """`lasts_s` is the range of durations that a seed draws from; (0, 0) means an instantaneous
+    fault.
+    """
 
     name: str
     target: Target
@@ -66,14 +68,14 @@ class Kind:
     parameters: tuple[Parameter, ...] = ()
     harm: Harm = Harm.NONE
     stops: bool = False
-    """Whether the broker's process ends by it, and is started again at the end."""
+    """Whether it ends the broker's process, which is started again at the end."""
     needs_groups: bool = False
-    """Whether it befalls what only a coordinator of groups has."""
+    """Whether it needs a coordinator of groups."""
     needs_directories: bool = False
-    """Whether it befalls brokers with more than one log directory."""
+    """Whether it needs brokers with several log directories."""
 
     def usual(self, name: str) -> float:
-        """Raises KeyError for a parameter that the kind has not got."""
+        """Raises KeyError if the kind has no such parameter."""
         return {each.name: each.usual for each in self.parameters}[name]
 
 
@@ -83,11 +85,11 @@ KINDS: Final = (
     # processes and machines
     Kind("kill", Target.BROKER, (0.05, 5.0), "SIGKILL; started again", stops=True),
     Kind(
-        *("crash", Target.BROKER, (0.5, 5.0), "killed within a write, a sync or a rename"),
+        *("crash", Target.BROKER, (0.5, 5.0), "killed during a write, a sync or a rename"),
         parameters=(Parameter("operations", 3, 1, 40, whole=True),),
         stops=True,
     ),
-    Kind("stop", Target.BROKER, (0.5, 4.0), "stopped in order; started again", stops=True),
+    Kind("stop", Target.BROKER, (0.5, 4.0), "stopped properly; started again", stops=True),
     Kind("pause", Target.BROKER, (0.2, 8.0), "SIGSTOP, then SIGCONT"),
     Kind(
         *("power", Target.BROKER, (0.2, 4.0), "the machine loses power"),
@@ -101,7 +103,7 @@ KINDS: Final = (
     ),
     Kind("kill-all", Target.ALL, (0.1, 3.0), "SIGKILL to all at once", stops=True),
     Kind(
-        *("wipe", Target.BROKER, (0.5, 4.0), "killed, and back with an empty disk"),
+        *("wipe", Target.BROKER, (0.5, 4.0), "killed; started with an empty disk"),
         harm=Harm.DISK,
         stops=True,
     ),
@@ -114,25 +116,25 @@ KINDS: Final = (
         parameters=(Parameter("most_s", 0.2, 0.05, 0.5), Parameter("each_s", 0.5, 0.2, 1.0)),
     ),
     # links
-    Kind("cut", Target.PAIR, (0.2, 6.0), "what one sends to the other does not arrive"),
-    Kind("isolate", Target.BROKER, (0.5, 7.0), "it reaches nobody, and nobody reaches it"),
+    Kind("cut", Target.PAIR, (0.2, 6.0), "nothing from one to the other arrives"),
+    Kind("isolate", Target.BROKER, (0.5, 7.0), "none of its connections works"),
     Kind("isolate-from-peers", Target.BROKER, (0.5, 7.0), "it reaches no other broker"),
     Kind("isolate-from-zookeeper", Target.BROKER, (0.5, 8.0), "it does not reach ZooKeeper"),
     Kind("isolate-from-clients", Target.BROKER, (0.5, 6.0), "it does not reach its clients"),
     Kind(
-        *("slow", Target.PAIR, (1.0, 8.0), "messages take long, each another time"),
+        *("slow", Target.PAIR, (1.0, 8.0), "messages are delayed by random times"),
         parameters=(Parameter("usual_s", 0.05, 0.01, 0.3), Parameter("most_s", 0.5, 0.3, 2.0)),
     ),
     Kind(
-        *("slow-zookeeper", Target.BROKER, (1.0, 8.0), "ZooKeeper hears late of its writes"),
+        *("slow-zookeeper", Target.BROKER, (1.0, 8.0), "its writes reach ZooKeeper late"),
         parameters=(Parameter("usual_s", 0.1, 0.01, 0.5), Parameter("most_s", 0.5, 0.3, 1.5)),
     ),
     Kind("reset", Target.BROKER, _OVER, "all connections of a broker are reset"),
     Kind(
-        *("lose-answers", Target.BROKER, _OVER, "connections end after so much was received"),
+        *("lose-answers", Target.BROKER, _OVER, "connections end after so many bytes"),
         parameters=(Parameter("bytes", 200, 1, 3000, whole=True),),
     ),
-    Kind("half-open", Target.BROKER, _OVER, "the other ends hear nothing of a reset"),
+    Kind("half-open", Target.BROKER, _OVER, "a reset does not reach the other ends"),
     Kind("double-connect", Target.BROKER, _OVER, "the next connections are accepted twice"),
     # ZooKeeper
     Kind("expire", Target.BROKER, _OVER, "the session ends"),
@@ -153,29 +155,29 @@ KINDS: Final = (
     ),
     Kind("zk-down", Target.ZOOKEEPER, (0.5, 6.0), "a member is down"),
     Kind(
-        *("zk-lag", Target.ZOOKEEPER, (0.5, 5.0), "a member hears late of what is written"),
+        *("zk-lag", Target.ZOOKEEPER, (0.5, 5.0), "a member applies writes late"),
         parameters=(Parameter("most_s", 0.5, 0.05, 3.0),),
     ),
     Kind("zk-quorum", Target.ENSEMBLE, (0.5, 7.0), "there is no majority"),
     # disks
-    Kind("disk-full", Target.BROKER, (0.5, 4.0), "no room is left"),
+    Kind("disk-full", Target.BROKER, (0.5, 4.0), "the disk is full"),
     Kind(
         *("sync-error", Target.BROKER, (0.5, 4.0), "the next sync fails; then started again"),
         harm=Harm.UNSYNCED,
     ),
     Kind(
-        *("slow-disk", Target.BROKER, (1.0, 6.0), "reading and writing takes long"),
+        *("slow-disk", Target.BROKER, (1.0, 6.0), "reads and writes are slow"),
         parameters=(Parameter("most_s", 0.5, 0.05, 3.0),),
     ),
     Kind(
-        *("flip", Target.BROKER, (0.5, 4.0), "stopped, one bit of its logs is bent, started"),
+        *("flip", Target.BROKER, (0.5, 4.0), "stopped; one bit of its logs is flipped; started"),
         parameters=(Parameter("draw", 0.5, 0.0, 1.0),),
         harm=Harm.DISK,
         stops=True,
     ),
     # log directories
     Kind(
-        *("lose-directory", Target.BROKER, (0.5, 4.0), "killed; one of its directories is empty"),
+        *("lose-directory", Target.BROKER, (0.5, 4.0), "killed; one of its directories is emptied"),
         harm=Harm.DISK,
         stops=True,
         needs_directories=True,

@@ -1,8 +1,8 @@
-"""Who reaches whom, how soon, and what happens to what is under way.
+"""The links between machines: reachability, delays, and the data that is under way.
 
-A `Pipe` is one direction of a connection: it delivers in order, as TCP does, however the delays
-fall. Nothing is ever dropped from its middle: what meets a cut waits until that is healed, and is
-lost only with the connection.
+A `Pipe` is one direction of a connection. It delivers in order, as TCP does, whatever the delays.
+It never drops single items: an item that meets a cut waits until the cut is healed, and is lost
+only with the connection.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _RETRANSMISSION_S_MAX: Final = 0.2
 
 @dataclass(slots=True)
 class Delay:
-    """How long a message takes: at least `least_s`, mostly little more, `tail` times in one up to
-    `most_s`."""
+    """The delay of a message: at least `least_s`, usually little more, and up to `most_s` in a
+    share of `tail` of all cases.
+    """
 
     least_s: float = 0.0001
     usual_s: float = 0.001
@@ -34,7 +35,7 @@ class Delay:
 
 
 class Links:
-    """The state of all links between machines, by name; one direction at a time."""
+    """The state of all directed links between machines, by name."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -50,11 +51,11 @@ class Links:
         return self._slow.get((source, target), self.usual)
 
     def cut(self, source: str, targets: Iterable[str]) -> None:
-        """What `source` sends to these arrives no more. Cut both ways for a partition."""
+        """Stop the delivery from `source` to the targets. Cut both directions for a partition."""
         self._cut.update((source, target) for target in targets)
 
     def heal(self, source: str, targets: Iterable[str]) -> None:
-        """What was held goes on its way after a while, as TCP tries again less and less often."""
+        """Deliver held items again, each after a random time, as TCP's retransmissions back off."""
         for target in targets:
             if (source, target) in self._cut:
                 self._cut.remove((source, target))
@@ -62,7 +63,7 @@ class Links:
                     pipe.go_on()
 
     def slow(self, source: str, target: str, delay: Delay | None) -> None:
-        """Another delay for one direction; None: the usual one."""
+        """Set the delay of one direction; None restores the usual one."""
         if delay is None:
             self._slow.pop((source, target), None)
         else:
@@ -74,12 +75,14 @@ class Links:
             self.heal(source, [target])
 
     def hold(self, pipe: Pipe) -> None:
-        """Let the pipe go on once its direction is healed."""
+        """Let the pipe continue when its direction is healed."""
         self._held.setdefault((pipe.source, pipe.target), []).append(pipe)
 
 
 class Pipe:
-    """One direction between two machines. `deliver` gets each item at the target, in order."""
+    """One direction between two machines. `deliver` is called for each item at the target, in
+    order.
+    """
 
     __slots__ = (
         "_is_forgotten",
@@ -114,7 +117,7 @@ class Pipe:
         self._is_forgotten = False
 
     def send(self, item: object) -> None:
-        """It arrives later, after all that was sent before, unless the pipe is closed first."""
+        """The item arrives later, after all earlier ones, unless the pipe is closed first."""
         self._items.append(item)
         self._post()
 
@@ -125,12 +128,12 @@ class Pipe:
         links.world.at(self._last, self._arrive)
 
     def close(self) -> None:
-        """What is under way is lost. Idempotent."""
+        """Drop everything that is under way. Idempotent."""
         self.closed = True
         self._items.clear()
 
     def forget(self) -> None:
-        """Nobody is left who would send it again: what meets a cut from now on is lost."""
+        """The sender is gone and retries nothing: items that meet a cut from now on are lost."""
         self._is_forgotten = True
         if self._is_held:
             self.close()

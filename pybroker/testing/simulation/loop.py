@@ -1,9 +1,8 @@
-"""The event loop of one simulated process: asyncio's tasks and futures run on it unchanged.
+"""The event loop of one simulated process. asyncio's tasks and futures run on it unchanged.
 
-Within a process everything runs in the order in which it was asked for, as asyncio promises; what
-differs from seed to seed is when a process has its turn, how long that takes, and when things
-arrive from outside. A process that is killed just stops: nothing of it runs again, not even what
-would clean up.
+Within a process everything runs in the order in which it was requested, as asyncio promises. The
+seed decides when a process gets its turn, how long that takes, and when data arrives from outside.
+A killed process just stops: no code of it runs again, not even cleanup.
 """
 
 from __future__ import annotations
@@ -30,26 +29,27 @@ _WAITS_WHILE_ENDING_MAX: Final = 100
 
 
 class Sockets(Protocol):
-    """What a loop asks the network for, on behalf of its process."""
+    """The network operations that a loop needs on behalf of its process."""
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Raises OSError as a real connect does."""
+        """Raises OSError like a real connect."""
 
     async def adopt(
         self, factory: Callable[[], asyncio.BaseProtocol], accepted: socket.socket
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
 
     def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
-        """Call it whenever a connection waits at that listening socket."""
+        """Call `callback` whenever a connection waits at that listening socket."""
 
     def unwatch(self, descriptor: int) -> bool: ...
 
 
 class _Task(asyncio.Task[T]):
-    """Its hash is a number: sets of tasks have the same order in every run of a world. Only who is
-    asked for it gets one, as most futures are in no set."""
+    """A task whose hash is a number, so that sets of tasks have the same order in every run. The
+    number is assigned at the first use, as most futures are in no set.
+    """
 
     number = 0
 
@@ -69,7 +69,7 @@ class _Future(asyncio.Future[T]):
 
 
 class _Handle(asyncio.Handle):
-    """asyncio's, made in half the time: there are tens of thousands in a run."""
+    """A faster `asyncio.Handle`: a run creates tens of thousands."""
 
     __slots__ = ()
 
@@ -94,7 +94,7 @@ class _Handle(asyncio.Handle):
 
 
 class _Timer(_Handle):
-    """Stands in the world's calendar. asyncio asks no more of a TimerHandle."""
+    """A timer in the world's calendar, with the parts of TimerHandle that asyncio needs."""
 
     __slots__ = ("_when", "entry")
 
@@ -110,8 +110,9 @@ class _Timer(_Handle):
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """The loop of a process named `name`. `clock_offset` is what its monotonic clock shows at the
-    start of the world: every machine counts from another instant."""
+    """The loop of a process named `name`. `clock_offset` is the value of its monotonic clock at the
+    start of the world; it differs between machines.
+    """
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.clock_offset = clock_offset
         self.sockets = sockets
         self.failures: list[str] = []
-        """What nobody caught."""
+        """Exceptions that nothing caught."""
         self.is_dead = False
         self.is_paused = False
         self._ready: deque[_Handle] = deque()
@@ -138,25 +139,25 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # life
 
     def pause(self) -> None:
-        """As SIGSTOP: what comes meanwhile waits."""
+        """Stop the process, like SIGSTOP; events wait until it is resumed."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """As SIGCONT."""
+        """Like SIGCONT."""
         self.is_paused = False
         self._announce()
 
     def kill(self) -> None:
-        """As SIGKILL. Idempotent."""
+        """Like SIGKILL. Idempotent."""
         if not self.is_dead:
             self.is_dead = True
             self._ready.clear()
-            # Kept, or the collector would close their coroutines, whose last words would run.
+            # Keep them, or the collector would close their coroutines and run their cleanup.
             found = cast("set[_Task[Any]]", asyncio.all_tasks(self))
             self._buried = [*sorted(found, key=hash)]
 
     def bury(self) -> None:
-        """Let go of what a killed process held, once the run is over and nobody looks any more."""
+        """Release everything that a killed process held. Call it after the run."""
         self.kill()
         buried, self._buried = self._buried, []
         previous = events._get_running_loop()
@@ -169,7 +170,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(previous)
 
     def turn(self) -> None:
-        """Run what is ready now; what that asks for comes in the next turn."""
+        """Run the ready callbacks. Those that they schedule run in the next turn."""
         self._is_announced = False
         if self.is_dead or self.is_paused or not self._ready:
             return
@@ -188,7 +189,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             for _ in range(len(ready)):
                 handle = ready.popleft()
                 if not handle._cancelled:
-                    # As `Handle._run`, without the frame of its own.
+                    # As `Handle._run`, without an extra frame.
                     try:
                         handle._context.run(handle._callback, *handle._args)
                     except (SystemExit, KeyboardInterrupt):
@@ -215,7 +216,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._is_announced = True
             self.world.ready(self)
 
-    # asyncio's side
+    # asyncio's interface
 
     def time(self) -> float:
         return self.world.now + self.clock_offset
@@ -259,7 +260,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return cast("TimerHandle", handle)
 
     def _ring(self, handle: _Handle) -> None:
-        """A timer has run out. In a process that is stopped it waits with everything else."""
+        """A timer has expired. In a stopped process it waits like all other events."""
         if not self.is_dead:
             self._ready.append(handle)
             self._announce()
@@ -331,7 +332,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Unwind a coroutine of a dead process; it may want to wait again and again on its way out."""
+    """Unwind a coroutine of a dead process. It may await several times while it exits."""
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):
             coroutine.close()
@@ -340,8 +341,9 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class LoopBlocking:
-    """The `Blocking` of a simulated process: `threads` pieces of work at a time, each of which
-    happens at some moment between being begun and being heard of."""
+    """The `Blocking` of a simulated process. It runs up to `threads` calls at a time; each takes
+    effect at some moment between its start and its completion.
+    """
 
     def __init__(self, loop: ProcessLoop, rng: random.Random, threads: int = 10) -> None:
         self._loop = loop
@@ -350,7 +352,7 @@ class LoopBlocking:
         self._waiting: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]]
         self._waiting = deque()
         self.delay_s: Callable[[], float] = lambda: rng.random() * 0.001
-        """How long the next piece of work takes."""
+        """Returns the duration of the next call."""
 
     def run(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
         heard: asyncio.Future[T] = self._loop.create_future()
@@ -359,10 +361,10 @@ class LoopBlocking:
         return heard
 
     def resize(self, threads: int) -> None:
-        """The number of threads is what it is."""
+        """Does nothing: the number of threads is fixed."""
 
     def close(self) -> None:
-        """What has not begun is dropped."""
+        """Drop calls that have not begun."""
         self._waiting.clear()
 
     def _begin(self) -> None:
@@ -379,7 +381,7 @@ class LoopBlocking:
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        """In a thread, so to speak: no event loop runs here."""
+        """Run a call as if in a thread: no event loop is running meanwhile."""
         loop = self._loop
         if loop.is_dead:
             return

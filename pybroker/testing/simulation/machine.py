@@ -1,4 +1,6 @@
-"""A machine: what outlives its processes (disk, clocks, boot id), and the one that runs on it."""
+"""A machine: the state that outlives its processes (disk, clocks, boot id), and its current
+process.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from pybroker.testing.simulation.loop import ProcessLoop, Sockets
 from pybroker.testing.simulation.world import WALL_MS_AT_START, World
 
 _MAKE: Callable[..., ProcessLoop] = cast("Callable[..., ProcessLoop]", ProcessLoop)
-"""Not all that asyncio's loops can do is asked for here."""
+"""Cast, because the loop lacks the parts of asyncio's interface that are not needed here."""
 
 
 class MachineClock:
-    """The `Clock` of a machine. `jump_ms` moves its wall clock, and nothing else."""
+    """The `Clock` of a machine. `jump_ms` moves only its wall clock."""
 
     def __init__(self, world: World, offset_s: float) -> None:
         self._world = world
@@ -33,10 +35,10 @@ class MachineClock:
 
 
 class Machine:
-    """Named; links know it by that name. At most one process runs on it at a time.
+    """A machine, known to the links by its name. At most one process runs on it at a time.
 
-    `on_stop` hears when a process is gone, with whether its machine can say so to others: a killed
-    process's connections are reset, those of a machine without power just fall silent.
+    `on_stop` is called when a process has ended, with whether the machine can tell its peers:
+    connections of a killed process are reset, those of a machine without power just fall silent.
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -55,7 +57,7 @@ class Machine:
         self._boot()
 
     def boot_id(self) -> str:
-        """As the port `Proc` wants it."""
+        """In the format that the port `Proc` needs."""
         return self._boot_id
 
     def pid(self) -> int:
@@ -63,7 +65,7 @@ class Machine:
 
     @property
     def loops(self) -> list[ProcessLoop]:
-        """Those of all processes that have run here, the oldest first."""
+        """The loops of all processes that have run here, oldest first."""
         return [*self._graves] if self.loop is None else [*self._graves, self.loop]
 
     def start(
@@ -77,23 +79,23 @@ class Machine:
         loop = _MAKE(self.world, name, sockets=sockets, clock_offset=self.clock.offset_s)
         self.loop = loop
         self.is_up = True
-        # A task may only be made where its loop runs.
+        # A task must be created while its loop runs.
         loop.call_soon(self._begin, loop, main)
         return loop
 
     def _begin(
         self, loop: ProcessLoop, main: Callable[[ProcessLoop], Coroutine[Any, Any, object]]
     ) -> None:
-        # Kept: the collector takes tasks that nobody knows but what they wait for.
+        # Keep a reference: the garbage collector takes tasks that only their future refers to.
         self._main = loop.create_task(main(loop), name="main")
         self._main.add_done_callback(lambda main: _tell_failure(loop, main))
 
     def kill(self) -> None:
-        """SIGKILL, or the process has come to its end. No error if none runs."""
+        """Like SIGKILL; also called when the process has ended. Does nothing if none runs."""
         self._end(heard=True)
 
     def lose_power(self) -> None:
-        """What was not synced may be gone; the next start is another boot."""
+        """Unsynced data may be lost; the next start has another boot id."""
         self.world.note(f"power loss {self.name}")
         self.is_up = False
         self._end(heard=False)
@@ -102,7 +104,7 @@ class Machine:
         self._boot()
 
     def bury(self) -> None:
-        """At the end of the run."""
+        """Release the processes' memory at the end of the run."""
         self.kill()
         for loop in self._graves:
             loop.bury()

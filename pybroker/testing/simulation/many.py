@@ -1,4 +1,4 @@
-"""Many seeds on several processors, with a word on how it goes now and then."""
+"""Runs many seeds on several processors and reports progress."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pybroker.testing.simulation.result import Result
 from pybroker.testing.simulation.schedule import Schedule
 
 Simulate = Callable[[Schedule], Result]
-"""Runs a schedule; a function that another process can import."""
+"""Runs a schedule. It must be importable by its name in another process."""
 TELL_S: Final = 10.0
 _RUNS_PER_PROCESS: Final = 400
-"""Then a fresh process takes over, whatever the old one may have kept."""
+"""Worker processes are replaced after so many runs, which limits leaks."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """`seconds` are those of the processors."""
+    """Counts runs and failures. `seconds` is processor time."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -49,8 +49,9 @@ def run_many(
     processes: int,
     minutes: float | None = None,
 ) -> Tally:
-    """Run them all, or as many as begin within `minutes`. `tell` gets lines as they come: each
-    failure in full, and every few seconds how far the run is, whether or not a seed has ended."""
+    """Run all schedules, or as many as start within `minutes`. `tell` receives each failure in
+    full, and a progress line every few seconds even if no run has ended.
+    """
     tally = Tally()
     begun = time.monotonic()
     deadline = None if minutes is None else begun + 60 * minutes
@@ -70,7 +71,7 @@ def run_many(
 
 @contextmanager
 def repeatedly(seconds: float, call: Callable[[], object]) -> Iterator[None]:
-    """A thread makes the call again and again, as long as the block lasts."""
+    """Make the call every `seconds` in a thread, as long as the block lasts."""
     is_over = threading.Event()
 
     def repeat() -> None:
@@ -89,7 +90,7 @@ def repeatedly(seconds: float, call: Callable[[], object]) -> Iterator[None]:
 def run_each(
     schedules: Iterator[Schedule], simulate: Simulate, *, processes: int
 ) -> Iterator[Result]:
-    """Results as they come: with several processes in any order."""
+    """Yield results as they come; with several processes in any order."""
     if processes <= 1:
         return map(simulate, schedules)
     return _spread(schedules, simulate, processes)

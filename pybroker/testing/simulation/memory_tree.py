@@ -1,7 +1,7 @@
 """The state of a ZooKeeper service in memory: nodes, versions, sessions.
 
-It follows what a ZooKeeper server does; the contract suite of `Coord` holds it to that. No thread,
-no socket, no real time may appear here.
+It behaves like a ZooKeeper server; the contract suite of `Coord` checks that. It uses no thread,
+socket or real time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FIRST_SESSION_ID: Final = 0x1000_0000_0000_0001
 
 
 class TreeClient(Protocol):
-    """A client that hears of changes."""
+    """A client that is notified of changes."""
 
     def node_changed(self, event: WatchEvent) -> None: ...
 
@@ -53,9 +53,11 @@ class _Node:
     ephemeral_owner: int = 0
     version: int = 0
     children_created: int = 0
-    """Never goes back: the suffix of the next sequential child."""
+    """The suffix of the next sequential child; it never decreases."""
     pzxid: int = 0
-    """When a child last came or went; with mzxid it tells whether a watch was missed."""
+    """The zxid of the last creation or deletion of a child. With mzxid it tells whether a watch was
+    missed.
+    """
     children: set[str] = field(default_factory=set)
 
     def stat(self) -> NodeStat:
@@ -77,7 +79,7 @@ class _Node:
 
 
 class MemoryTree:
-    """The state that all clients share. Every change gets one `zxid`; a multi is one change."""
+    """The state that all clients share. Every change has one `zxid`; a multi is one change."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or ManualClock()
@@ -89,14 +91,14 @@ class MemoryTree:
         self._next_session_id = _FIRST_SESSION_ID
         self._clients: dict[int, TreeClient | None] = {}
         self.on_event: Callable[[WatchEvent], object] | None = None
-        """Hears every change, for services that keep the watches of their clients themselves."""
+        """Is called for every change, for services that keep their clients' watches themselves."""
 
     def paths(self) -> list[str]:
-        """All nodes, sorted; for assertions."""
+        """All node paths, sorted; for assertions."""
         return sorted(self._nodes)
 
     def node(self, path: str) -> tuple[bytes, NodeStat] | None:
-        """Look at a node without a session; for assertions."""
+        """Return a node without a session; for assertions."""
         found = self._nodes.get(path)
         return None if found is None else (found.data, found.stat())
 
@@ -126,7 +128,7 @@ class MemoryTree:
         return session_id
 
     def end_session(self, session_id: int) -> None:
-        """Remove the session and its ephemeral nodes. No error if it is gone already."""
+        """Remove the session and its ephemeral nodes. Does nothing if it is gone already."""
         if session_id not in self._clients:
             return
         del self._clients[session_id]
@@ -136,7 +138,7 @@ class MemoryTree:
         self._publish()
 
     def owned_by(self, session_id: int) -> list[str]:
-        """The ephemeral nodes of a session, sorted."""
+        """Return the ephemeral nodes of a session, sorted."""
         return sorted(p for p, node in self._nodes.items() if node.ephemeral_owner == session_id)
 
     def is_alive(self, session_id: int) -> bool:
@@ -231,9 +233,9 @@ def _parent(path: str) -> str:
 
 
 def check_path(path: str) -> str:
-    """Gives the path back. Raises ValueError if no node can have it."""
+    """Return the path. Raises ValueError if it is not a valid node path."""
     if path != "/" and (not path.startswith("/") or any(not part for part in path[1:].split("/"))):
-        raise ValueError(f"{path!r} is not the path of a node")
+        raise ValueError(f"{path!r} is not a valid node path")
     return path
 
 

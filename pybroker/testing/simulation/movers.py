@@ -1,5 +1,6 @@
-"""Clients that ask brokers to move replicas between their log directories, and what has to come of
-it: a move that was accepted ends, and the replica is where it was asked for, in one place."""
+"""Clients that request moves of replicas between log directories, and the checks of the result: an
+accepted move ends, and the replica is then in the requested directory only.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _MARKS: Final = (MOVED_HERE, MOVING_AWAY, OUTDATED)
 
 
 class _Life(NamedTuple):
-    """A replica in one process of its broker."""
+    """A replica in one run of its broker's process."""
 
     process: str
     topic_id: uuid.UUID | None
@@ -44,14 +45,16 @@ class _Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """The broker answered that the replica moves to that directory."""
+    """A move to that directory that the broker has accepted."""
 
     life: _Life
     directory: str
 
 
 class Moves:
-    """All moves of a run. `counts` are the answers, `failures` what no client may come to."""
+    """All moves of a run. `counts` are the answers by kind; `failures` are errors that no client
+    may get.
+    """
 
     def __init__(self, cluster: SimCluster) -> None:
         self.counts: Counter[str] = Counter()
@@ -61,12 +64,12 @@ class Moves:
         self._accepted: dict[tuple[int, TopicPartition], _Accepted] = {}
         self._under_way: Counter[tuple[int, TopicPartition]] = Counter()
         self._crossed: set[tuple[int, TopicPartition]] = set()
-        """Replicas of which several requests are under way: nobody knows which one is the last."""
+        """Replicas with several concurrent requests, whose order is unknown."""
         self._unsure: set[str] = set()
-        """Brokers' processes that may still carry out a request of which no answer was heard."""
+        """Broker processes that may still carry out a request without a received answer."""
 
     def ask(self, broker: SimBroker, each_s: float, rng: random.Random) -> Callable[[], None]:
-        """Ask that broker for moves again and again; gives what ends it."""
+        """Request moves from that broker repeatedly. Return a function that stops it."""
         asker = _Asker(self, broker, f"mover-{len(self._askers) + 1}", each_s, rng)
         self._askers.append(asker)
         asker.start()
@@ -74,7 +77,7 @@ class Moves:
 
     @property
     def are_over(self) -> bool:
-        """No client asks for a move, and no broker carries one out or is still to begin it."""
+        """Return whether no client requests moves and no broker has one running or queued."""
         return not any(asker.is_running for asker in self._askers) and not any(
             broker.rooms.logs.moves.current or broker.rooms.logs.moves.unfinished
             for broker in self.cluster.brokers.values()
@@ -82,7 +85,7 @@ class Moves:
         )
 
     def asked(self, broker: SimBroker, partition: TopicPartition) -> _Life | None:
-        """A request is sent: until it is answered, nobody knows where the replica will be."""
+        """Record that a request is sent. Until the answer, the replica's directory is unknown."""
         key = (broker.id, partition)
         self._accepted.pop(key, None)
         self._under_way[key] += 1
@@ -98,7 +101,7 @@ class Moves:
         before: _Life | None,
         error: object,
     ) -> None:
-        """`before`: what `asked` gave."""
+        """`before` is the return value of `asked`."""
         partition = replica.topic_partition
         key, now = (broker.id, partition), _life(broker, partition)
         if error is None:
@@ -114,11 +117,12 @@ class Moves:
         if not self._under_way[key]:
             self._crossed.discard(key)
 
-    # what came of it
+    # verdict
 
     def judge(self, errors: Collection[str], *, disks_were_harmed: bool) -> Iterator[Violation]:
-        """To be called when the cluster is well and `are_over`. `errors` are what brokers logged.
-        A replica on a disk that was harmed may have been made anew elsewhere."""
+        """Check the result once the cluster has recovered and `are_over` is true. `errors` are log
+        lines of the brokers. A replica on a damaged disk may have been recreated elsewhere.
+        """
         for broker in self.cluster.brokers.values():
             yield from _misplaced(broker, spares_copies=disks_were_harmed)
         for (number, partition), move in {} if disks_were_harmed else self._accepted.items():
@@ -135,15 +139,17 @@ class Moves:
 
 
 def _life(broker: SimBroker, partition: TopicPartition) -> _Life | None:
-    """None where the replica is not there."""
+    """Return None if the replica is not there."""
     rooms, loop = broker.rooms, broker.machine.loop
     replica = None if rooms is None else rooms.replicas.partitions.get(partition)
     return None if replica is None or loop is None else _Life(loop.name, replica.topic_id)
 
 
 def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]:
-    """Replicas of which there is another copy, or that are marked as if there might be. A copy that
-    was all that a disk had left of a replica stays until the next start: `spares_copies`."""
+    """Yield replicas with another copy, or with a mark that there may be one. With `spares_copies`
+    a copy is allowed if it was all that a disk had left of a replica; it stays until the next
+    start.
+    """
     if broker.rooms is None:
         return
     disk = DiskView(broker.disk)
@@ -191,7 +197,7 @@ class _Asker:
             await self._run()
         except Exception as error:
             if loop.is_dead:
-                return  # it is unwound after its death
+                return  # cancelled because its process was killed
             self._moves.failures.append(f"{loop.name}: {error!r}")
         self._moves.failures += [f"{loop.name}: {failure}" for failure in loop.failures]
         self._machine.kill()
@@ -216,7 +222,7 @@ class _Asker:
         await admin.close()
 
     async def _move(self, admin: Admin) -> None:
-        """Some replicas, each to any directory, where it may be already."""
+        """Move some replicas, each to a random directory, perhaps its current one."""
         broker, moves, rng = self._broker, self._moves, self._rng
         known = sorted(stored_states(moves.cluster))
         chosen = rng.sample(known, min(rng.randint(1, _AT_ONCE_MOST), len(known)))

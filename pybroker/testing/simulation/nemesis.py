@@ -1,7 +1,7 @@
-"""Carries a schedule out on a cluster, and heals everything in the end.
+"""Carries out a schedule of faults on a cluster, and heals everything at the end.
 
-Who a fault befalls is looked up when it comes. A fault that would destroy more than may be lost
-(`harm.py`) does not come, nor does one that finds nobody.
+The targets of a fault are looked up when it begins. A fault without a target is skipped, and so is
+a fault that would exceed the budget of data loss (`data_loss_budget.py`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pybroker.broker.group_coordination import GROUP_TOPIC
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.data_loss_budget import DataLossBudget
 from pybroker.testing.simulation.faults import FAULTS, Scene, Undo, heal
-from pybroker.testing.simulation.harm import HarmAccount
 from pybroker.testing.simulation.kinds import BY_NAME, Harm, Target
 from pybroker.testing.simulation.movers import Moves
 from pybroker.testing.simulation.schedule import FaultEvent, Schedule
@@ -22,7 +22,7 @@ from pybroker.testing.simulation.view import controller_of, leader_of
 
 
 class Nemesis:
-    """Of one run. `begun` counts the faults that came, by kind."""
+    """The faults of one run. `begun` counts the faults that took place, by kind."""
 
     def __init__(
         self,
@@ -32,9 +32,8 @@ class Nemesis:
         doubt: Callable[[int], object],
         coordinated_by: Sequence[int] = (),
     ) -> None:
-        """`topic` is the one whose partitions the targets name, `coordinated_by` the partition of
-        the offsets' topic for each group; `doubt` hears of every broker whose
-        disk may have lost something."""
+        """Targets name partitions of `topic`. `coordinated_by` holds, for each group, its partition
+        of __consumer_offsets. `doubt` is called for every broker whose disk may have lost data."""
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster
@@ -43,21 +42,21 @@ class Nemesis:
         self._topic = topic
         self._coordinated_by = coordinated_by
         self._doubt = doubt
-        self._account = HarmAccount(cluster, schedule.options.min_isr)
+        self._budget = DataLossBudget(cluster, schedule.options.min_isr)
         self._undo: dict[int, Undo] = {}
 
     @property
     def has_harmed(self) -> bool:
-        """Whether some disk may have lost something."""
+        """Whether a disk may have lost data."""
         return any(BY_NAME[kind].harm is not Harm.NONE for kind in self.begun)
 
     def start(self) -> None:
-        """The times of the schedule count from now."""
+        """Start the schedule; its times count from now."""
         for number, event in enumerate(self._schedule.events):
             self._world.after(event.at, self._begin, number, event)
 
     def heal(self) -> None:
-        """Everything is as it was, and everybody runs again. Idempotent."""
+        """End all faults, and start all processes. Idempotent."""
         for number in sorted(self._undo):
             self._end(number)
         heal(self._cluster)
@@ -90,14 +89,14 @@ class Nemesis:
             return True
         if kind.harm is Harm.UNSYNCED and options.flush:
             return True
-        if not all(self._account.may_harm(broker.id) for broker in brokers):
+        if not all(self._budget.allows(broker.id) for broker in brokers):
             return False
         for broker in brokers:
-            self._account.harm(broker.id)
+            self._budget.spend(broker.id)
         return True
 
     def _brokers(self, event: FaultEvent, rng: random.Random) -> list[SimBroker] | None:
-        """Whom the fault befalls, None if there is nobody."""
+        """Return the brokers that the fault targets; None if a target does not exist."""
         target = BY_NAME[event.kind].target
         if target is Target.ALL:
             return [*self._cluster.brokers.values()]

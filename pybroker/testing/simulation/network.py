@@ -1,10 +1,9 @@
-"""The network of a simulation: a host per machine, connections between them, and what goes wrong.
+"""The network of a simulation: a host per machine, connections between them, and their faults.
 
-Connections are those of `tcp`, over the links of `links`; `sockets` is what the loops of a
-machine's processes ask. A connection can be lost in every way in which real ones are: refused, held
-up by a cut or by a machine without power, ended or reset by a process that goes, left half-open by
-a reset that meets a cut or a machine that falls silent. What a nemesis can do beyond links and
-machines is said at the methods of `Network`.
+Connections are those of `tcp`, over the links of `links`; the loops of a machine's processes use
+`sockets`. A connection can be lost in every real way: it is refused, delayed by a cut or by a
+machine without power, closed or reset by the end of a process, or left half-open if a reset meets a
+cut or a machine falls silent. The methods of `Network` cause further faults.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pybroker.testing.simulation.tcp import ConnectedSocket, ListeningSocket
 from pybroker.testing.simulation.transport import StreamTransport
 
 WINDOW_BYTES: Final = 128 * 1024
-"""Under way or unread in one direction of a connection, at most."""
+"""The maximum amount of data that is under way or unread in one direction of a connection."""
 _PORTS: Final = range(32_768, 61_000)
 _DESCRIPTOR_FIRST: Final = 3
 _HERE: Final = ("localhost", "127.0.0.1")
@@ -34,7 +33,7 @@ _EVERYWHERE: Final = ("", "0.0.0.0")
 
 
 class Host:
-    """What a machine's processes see of the network: the `Sockets` of their loops."""
+    """A machine's network as its processes see it: the `Sockets` of their loops."""
 
     def __init__(self, network: Network, machine: Machine, address: str) -> None:
         self.machine = machine
@@ -50,22 +49,22 @@ class Host:
 
     @property
     def loop(self) -> ProcessLoop:
-        """That of the process which runs there."""
+        """The loop of the machine's current process."""
         if self.machine.loop is None:
             raise RuntimeError(f"no process runs on {self.machine.name}")
         return self.machine.loop
 
     @property
     def connected(self) -> list[ConnectedSocket]:
-        """The oldest first."""
+        """The connected sockets, oldest first."""
         return [*self._connected]
 
-    # what loops ask for
+    # interface for loops
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Raises OSError as a real connect does; waits where that waits."""
+        """Raises OSError like a real connect, and waits where that waits."""
         loop = self._running_loop()
         target = self._network.find(host, self)
         if self._network.takes_twice(self, target):
@@ -92,7 +91,7 @@ class Host:
         return await _transport(self._running_loop(), cast("ConnectedSocket", accepted), factory)
 
     def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
-        """Raises OSError if that is no listening socket."""
+        """Raises OSError if that is not a listening socket."""
         listening = self._by_descriptor.get(descriptor)
         if listening is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -105,20 +104,20 @@ class Host:
         return listening is not None
 
     def _running_loop(self) -> ProcessLoop:
-        """Raises OSError for a process that was killed in the middle of what it does."""
+        """Raises OSError for a process that was killed in the middle of an operation."""
         running = asyncio.get_running_loop()
         if running is not self.machine.loop:
             raise OSError(errno.ENETDOWN, os.strerror(errno.ENETDOWN))
         return self.loop
 
-    # what sockets ask for
+    # interface for sockets
 
     def listening(self, port: int) -> ListeningSocket | None:
         found = self._by_port.get(port)
         return found if found is not None and found.is_listening else None
 
     def take_descriptor(self) -> int:
-        """The lowest that is free, as a real system does it."""
+        """Return the lowest free descriptor, like a real system."""
         return heapq.heappop(self._free) if self._free else next(self._descriptors)
 
     def keep(self, sock: ConnectedSocket) -> None:
@@ -134,7 +133,7 @@ class Host:
         self._by_descriptor.pop(sock.fileno(), None)
         heapq.heappush(self._free, sock.fileno())
 
-    # the network's side
+    # interface for the network
 
     def bind(self, port: int) -> ListeningSocket:
         port = port or self.take_port()
@@ -148,7 +147,7 @@ class Host:
         return next(self._ports)
 
     def _stopped(self, is_heard: bool) -> None:
-        """The kernel closes what a process that is gone had open; without power nobody does."""
+        """The kernel closes the sockets of an ended process; a machine without power cannot."""
         for sock in self.connected:
             if is_heard:
                 sock.close(reset=sock.toss())
@@ -161,7 +160,7 @@ class Host:
 async def _transport(
     loop: ProcessLoop, sock: ConnectedSocket, factory: Callable[[], asyncio.BaseProtocol]
 ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-    """As asyncio does it: the protocol hears of its transport before the caller does."""
+    """As in asyncio, the protocol gets its transport before the caller does."""
     protocol = factory()
     transport = StreamTransport(loop, sock, protocol)
     try:
@@ -179,11 +178,11 @@ class Network:
         self.links = links
         self.world = links.world
         self.splits = 0.1
-        """Which part of what is written arrives in pieces."""
+        """The share of writes that arrive in pieces."""
         self.doubles = 0.0
-        """Which part of all attempts to connect are taken twice: see `double_next`."""
+        """The share of connection attempts that are accepted twice: see `double_next`."""
         self.window_bytes = WINDOW_BYTES
-        """Of connections that are made from now on."""
+        """Applies to new connections."""
         self.cut_after: dict[tuple[str, str], int] = {}
         self._double_next: Counter[tuple[str, str]] = Counter()
         self._hosts: dict[str, Host] = {}
@@ -191,10 +190,10 @@ class Network:
         self._resets = self.world.rng("network resets")
         self._doubles = self.world.rng("network doubles")
 
-    # who is there
+    # hosts
 
     def sockets(self, machine: Machine) -> Sockets:
-        """For `Machine.start`."""
+        """Return the machine's network, for `Machine.start`."""
         return self.host(machine)
 
     def host(self, machine: Machine) -> Host:
@@ -205,15 +204,16 @@ class Network:
         return found
 
     def listen(self, machine: Machine, host: str, port: int) -> socket.socket:
-        """A bound socket, as `server.listener.bind` gives it; port 0 is any that is free. It ends
-        with the process that runs. Raises OSError as bind does."""
+        """Return a bound socket, like `server.listener.bind`; port 0 means any free one. The socket
+        ends with the current process. Raises OSError like bind.
+        """
         here = self.host(machine)
         if host not in (*_EVERYWHERE, *_HERE, machine.name, here.address):
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
         return cast("socket.socket", here.bind(port))
 
     def find(self, name: str, seen_from: Host) -> Host:
-        """By name or address. Raises socket.gaierror."""
+        """Find a host by name or address. Raises socket.gaierror."""
         if name in _HERE or name in _EVERYWHERE:
             return seen_from
         for host in self._hosts.values():
@@ -222,7 +222,7 @@ class Network:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     def pair(self, source: Host, target: Host, port: int) -> ConnectedSocket:
-        """The two ends of a connection to be; gives that of the source."""
+        """Create both ends of a new connection. Return that of the source."""
         names = (source.machine.name, target.machine.name)
         self._pairs[names] += 1
         stream = f"connection {names[0]} {names[1]} {self._pairs[names]}"
@@ -233,11 +233,12 @@ class Network:
         source.keep(near)
         return near
 
-    # what goes wrong
+    # faults
 
     def reset(self, first: str, second: str, *, one: bool = False) -> int:
-        """Break all connections between two machines, or one at random, now and on both sides.
-        What is under way is lost. Gives their number."""
+        """Reset all connections between two machines, or a random one, on both sides now. Data
+        under way is lost. Return the number of connections.
+        """
         host = self._hosts.get(first)
         found = [] if host is None else self._between(host, second)
         if one and found:
@@ -256,13 +257,16 @@ class Network:
         return [*found]
 
     def reset_after(self, source: str, target: str, length: int) -> None:
-        """Break the connection on which byte number `length` from now on gets from the source to
-        the target: the target receives that far, and nothing of what it answers comes back. The
-        source sees a reset at once; the target soon, or not before it sends."""
+        """Break the connection that carries byte number `length`, counted from now, from the source
+        to the target. The target receives the bytes up to there, and nothing of its answer arrives.
+        The source sees a reset at once; the target sees it soon, or when it sends.
+        """
         self.cut_after[source, target] = length
 
     def left_until_cut(self, direction: tuple[str, str], length: int) -> int | None:
-        """Count what arrives; how much of it may, if the connection is to break there."""
+        """Count arriving bytes. Return how many of them may arrive if the connection must break
+        there.
+        """
         left = self.cut_after.get(direction)
         if left is None:
             return None
@@ -273,14 +277,15 @@ class Network:
         return left
 
     def mend(self) -> None:
-        """Nothing goes wrong any more that was still to come."""
+        """Cancel all faults that have not happened yet."""
         self.cut_after.clear()
         self._double_next.clear()
         self.doubles = 0.0
 
     def double_next(self, source: str, target: str) -> None:
-        """Let the target accept the source's next connection without the source's learning of it:
-        its attempt is made again, or fails with a reset. The target has one that stays silent."""
+        """Let the target accept the source's next connection without the source's knowledge. The
+        source tries again, or fails with a reset; the target keeps a silent connection.
+        """
         self._double_next[source, target] += 1
 
     def takes_twice(self, source: Host, target: Host) -> bool:

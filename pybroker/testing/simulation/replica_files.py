@@ -1,5 +1,6 @@
-"""What the files of a broker hold of a partition, read through the port `Disk` and the parsers of
-records, for the comparison of replicas at the end of a run."""
+"""The contents of a broker's files of a partition, for the comparison of replicas at the end of a
+run. They are read through the port `Disk` and the parsers of records.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _LOG: Final = ".log"
 
 
 class DamagedFile(AssertionError):
-    """A file of a broker that has to be whole is not."""
+    """A file is damaged although it must be intact."""
 
 
 def replica_files(
@@ -34,9 +35,10 @@ def replica_files(
     start: int = 0,
     producers: Iterable[ProducerEntry] | None = None,
 ) -> ReplicaFiles:
-    """`start`: where the log begins, if that is above its first segment. `producers` as the broker
-    knows them in memory, None if it is not asked; what they wrote below `start` does not count, of
-    which a replica that was copied later has never heard. Raises DamagedFile."""
+    """`start` is the begin of the log, if that is above its first segment. `producers` is the
+    broker's state in memory, None if there is no broker to ask. State about records below `start`
+    is ignored, because a replica that was copied later does not have it. Raises DamagedFile.
+    """
     batches = tuple(
         Batch(
             header.base_offset,
@@ -64,8 +66,9 @@ def replica_files(
 def final_read(
     disk: Disk, log_dir: str, broker: int, partition: TopicPartition, end: int, *, start: int = 0
 ) -> FinalRead:
-    """All records of the files below `end`, as if the replica had been asked. Raises
-    DamagedFile."""
+    """Return all records of the files below `end`, like a read from the replica. Raises
+    DamagedFile.
+    """
     begin = max(start, _first(disk, log_dir, partition))
     records = tuple(
         Record(
@@ -104,7 +107,7 @@ def _batches(
             yield header, data[position:end]
         if end != len(data):
             rest = len(data) - end
-            raise DamagedFile(f"{path}: {rest} bytes behind position {end} are no batch")
+            raise DamagedFile(f"{path}: {rest} bytes after position {end} are not a batch")
 
 
 def _epochs(disk: Disk, path: str) -> tuple[tuple[int, int], ...]:
@@ -118,7 +121,7 @@ def _epochs(disk: Disk, path: str) -> tuple[tuple[int, int], ...]:
 
 
 def _told(entry: ProducerEntry, start: int) -> str:
-    """Empty if nothing is left of what it wrote."""
+    """Return "" if nothing of its data is left."""
     batches = [
         (batch.last_sequence, batch.last_offset)
         for batch in entry.batches

@@ -1,4 +1,4 @@
-"""What came of a run, and how people are told."""
+"""The result of a run, and its report."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ BROKER_ERROR: Final = "no-broker-error"
 DAMAGED: Final = "damaged-at-the-end"
 LIVENESS: Final = "liveness"
 RUN_FAILED: Final = "run-failed"
-"""The simulation itself has a fault."""
+"""The simulation itself failed."""
 _SHOWN_PER_RULE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`digest` is the checksum of all that happened, `seconds` the time of the processor. `trace`
-    is only there if it was asked for."""
+    """`digest` is the checksum of all events, `seconds` the processor time. `trace` is empty unless
+    it was requested.
+    """
 
     schedule: Schedule
     digest: str
@@ -36,11 +37,11 @@ class Result:
 
     @property
     def rules(self) -> frozenset[str]:
-        """Those that were broken."""
+        """The violated rules."""
         return frozenset(violation.rule for violation in self.violations)
 
     def report(self) -> str:
-        """What went wrong and how to see it again; nothing more than a line for a clean run."""
+        """Return the violations and the command that replays them; one line for a clean run."""
         schedule = self.schedule
         counts = Counter(violation.rule for violation in self.violations)
         found = ", ".join(f"{rule} {count}" for rule, count in counts.items()) or "clean"
@@ -56,12 +57,12 @@ class Result:
 
 
 def replay_line(schedule: Schedule) -> str:
-    """For a schedule as its seed gives it."""
+    """Return the command that replays the schedule of a seed."""
     if planted := schedule.options.planted:
         return f"python -m unit_tests.simulation run --seed {schedule.seed} --planted {planted}"
     return f"python -m pybroker.testing.simulation --seed {schedule.seed}"
 
 
 def wrong(rule: str, text: str) -> Violation:
-    """A violation of what holds of a whole run."""
+    """Return a violation of a rule about a whole run."""
     return Violation(rule, None, UNTOLD, text)

@@ -1,9 +1,8 @@
-"""One run: a cluster and its clients under a schedule, from the start to the judgement.
+"""One run: a cluster and its clients under a schedule, from the start to the verdict.
 
-First everything is well, then the faults of the schedule come, then all of them are healed. From
-then on the cluster has to be well again within a time that is known, or the run has failed; and at
-the end everything is read once more, from the leaders and from the disks, and the history is
-judged.
+The run begins without faults, then those of the schedule come, then all are healed. The cluster
+must then recover within a known time, or the run has failed. At the end everything is read again,
+from the leaders and from the disks, and the history is checked.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from pybroker.testing.simulation.broker_log import BrokerLog, explained_by
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.cluster_record import ClusterRecord
 from pybroker.testing.simulation.nemesis import Nemesis
+from pybroker.testing.simulation.operator import repair
 from pybroker.testing.simulation.replica_files import DamagedFile
 from pybroker.testing.simulation.result import (
     BROKER_ERROR,
@@ -32,7 +32,6 @@ from pybroker.testing.simulation.result import (
     wrong,
 )
 from pybroker.testing.simulation.schedule import Options, Schedule, ScheduleError
-from pybroker.testing.simulation.upkeep import look_after
 from pybroker.testing.simulation.view import is_whole, replica, stored_states
 from pybroker.testing.simulation.watching import LiveWatch, read_files
 from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
@@ -43,10 +42,11 @@ TOPIC: Final = "load-0"
 _STEADY_S: Final = 0.5
 _START_S_MAX: Final = 60.0
 _RECOVERY_S_MAX: Final = 30.0
-"""Besides sessions and lag time: so long may it take until the cluster is as it was."""
+"""The maximum time to recover, in addition to session timeouts and lag times."""
 _ANSWER_S_MAX: Final = 10.0
-"""So late brokers give a connection up that is half gone: until then a replica is out of sync, or
-has not heard of its role, and clients may wait for their own limits after that."""
+"""Brokers close half-open connections after this time. Until then a replica may be out of sync or
+not know its role, and clients may then wait for their own timeouts.
+"""
 _QUIET_S_MAX: Final = 60.0
 _SUPERVISION_S: Final = 1.0
 _READ_S_MAX: Final = 60.0
@@ -56,10 +56,10 @@ _REQUEST_S_MAX: Final = 5.0
 _RETENTION_CHECK_MS: Final = 400
 _OFFSETS_PARTITIONS: Final = 3
 _PROGRESS: Final = 3
-"""So many values have to be acknowledged in each partition after the faults."""
+"""This many values must be acknowledged in each partition after the faults."""
 
 _UNCLEAN_MEAN_S: Final = (0.0, 4.0, 1.0)
-"""Between two elections of whoever is left, by what may be lost."""
+"""The mean time between two unclean elections, by the option `lossy`."""
 _PRODUCERS: Final = (
     ProducerKind.IDEMPOTENT,
     ProducerKind.PLAIN,
@@ -69,18 +69,18 @@ _PRODUCERS: Final = (
 
 
 class NotWell(Exception):
-    """Something did not come about in time; the rest of the run would say nothing."""
+    """A condition did not hold in time; the rest of the run is meaningless."""
 
 
 class _Enough(Exception):
-    """An invariant is broken, and nobody wants to know what else is."""
+    """An invariant is violated, and the caller does not need other violations."""
 
 
 @contextmanager
 def nothing_planted(bug: str) -> Iterator[None]:
-    """The code as it is. Raises ScheduleError for a schedule that wants a bug."""
+    """The unchanged code. Raises ScheduleError for a schedule with a planted bug."""
     if bug:
-        raise ScheduleError(f"no bug {bug} can be planted here")
+        raise ScheduleError(f"unknown mutant {bug}")
     yield
 
 
@@ -91,10 +91,11 @@ def simulate(
     hurries: bool = False,
     planted: Callable[[str], AbstractContextManager[None]] = nothing_planted,
 ) -> Result:
-    """Run the schedule; always with the same outcome. Changes logging and garbage collection, and
-    `planted` the code of the broker, for the time of the run.
+    """Run the schedule; the outcome is always the same. During the run logging and garbage
+    collection are changed, and `planted` changes the broker's code.
 
-    With `hurries` the run ends when an invariant is broken, and nothing else is judged then."""
+    With `hurries` the run ends at the first violated invariant, and nothing else is checked then.
+    """
     begun = time.process_time()
     world = World(schedule.seed, keep_lines=keep_trace)
     log = BrokerLog(world)
@@ -128,7 +129,7 @@ def simulate(
 
 @cache
 def _freeze() -> None:
-    """Let collections at the end of runs look only at what a run has made."""
+    """Exclude everything that exists now from the garbage collections at the end of runs."""
     gc.collect()
     gc.freeze()
 
@@ -201,13 +202,13 @@ class _Run:
     def _begin(self) -> None:
         self.cluster.start()
         self.watch.start()
-        self._until(self._is_up, _START_S_MAX, "the brokers do not come up")
+        self._until(self._is_up, _START_S_MAX, "the brokers do not start")
         self.workload.start()
-        self._until(lambda: self.workload.is_ready, _START_S_MAX, "no topic can be made")
+        self._until(lambda: self.workload.is_ready, _START_S_MAX, "no topic can be created")
         self._pass(_STEADY_S)
 
     def _supervise(self) -> None:
-        look_after(self.cluster)
+        repair(self.cluster)
         self.world.after(_SUPERVISION_S, self._supervise)
 
     def _recover(self) -> None:
@@ -216,13 +217,13 @@ class _Run:
         self.history.calm = Calm(nanoseconds(self.world.now), int(limit_s * NANOSECONDS))
         self._until(self._is_up, limit_s, "not all brokers come back")
         self._until(lambda: is_whole(self.cluster), limit_s, "not all replicas are in sync again")
-        self._until(self._moves_are_over, limit_s, "moves between log directories do not end")
+        self._until(self._moves_are_over, limit_s, "moves between log directories are not finished")
         if options.producers:
             self.workload.spread()
-            self._until(self._goes_on(), limit_s, "not every partition takes records again")
+            self._until(self._goes_on(), limit_s, "not every partition accepts records again")
 
     def _goes_on(self) -> Callable[[], bool]:
-        """Whether every partition takes records from now on."""
+        """Return a condition: every partition accepts records from now on."""
         workload = self.workload
         before = workload.acked.copy()
         return lambda: all(
@@ -234,7 +235,7 @@ class _Run:
     def _end(self) -> None:
         workload = self.workload
         workload.stop()
-        self._until(lambda: workload.is_quiet, _QUIET_S_MAX, "clients do not come to an end")
+        self._until(lambda: workload.is_quiet, _QUIET_S_MAX, "clients do not finish")
         self._until(self._groups_are_done, _QUIET_S_MAX, "groups do not read to the end")
         workload.stop_groups()
         self._until(lambda: workload.are_groups_quiet, _QUIET_S_MAX, "members do not leave")
@@ -248,7 +249,7 @@ class _Run:
         self.violations += self.nemesis.moves.judge(self._log.errors, disks_were_harmed=harmed)
 
     def _groups_are_done(self) -> bool:
-        """Each has come to the end of what it has to read."""
+        """Return whether each group has processed everything."""
         states, positions = stored_states(self.cluster), self.workload.positions
         return all(
             (leader := replica(self.cluster, state.leader, key)) is not None
@@ -275,14 +276,16 @@ class _Run:
             raise _Enough
 
     def _until(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
-        """Looks now and then only: conditions cost time."""
+        """Run until the condition holds. It is evaluated only now and then, because that costs
+        time.
+        """
         deadline = self.world.now + seconds
         while not condition():
             if self.world.now >= deadline:
                 raise NotWell(f"{failure} within {seconds:g} s")
             self._run_to(self.world.now + _LOOK_S)
 
-    # what came of it
+    # verdict
 
     def judge(self) -> list[Violation]:
         if self.is_cut_short:
@@ -290,7 +293,7 @@ class _Run:
         self.history.early_ends += self._early_ends()
         lossy, unread = self.schedule.options.lossy, bool(self.violations)
         unread_rules = _FROM_THE_END if unread else frozenset()
-        # A disk that was harmed may have been the only one with a record that nobody can name now.
+        # A damaged disk may have held the only copy of a record that cannot be named now.
         untold_rules = _OF_DISKS if self.nemesis.has_harmed else frozenset()
         rules = [
             name
@@ -299,8 +302,8 @@ class _Run:
         ]
         found = [*self.violations, *self.watch.invariants.violations]
         if self.nemesis.has_harmed and not lossy:
-            # Brokers say that something may be lost, as they cannot know. So much may be said; but
-            # nothing was.
+            # Brokers report possible losses, as they cannot know. Such reports are allowed, but
+            # nothing may be lost.
             self.history.may_lose = True
             found += check(self.history, [name for name in rules if name in _OF_LOSSES])
             rules = [name for name in rules if name not in _OF_LOSSES]
@@ -316,7 +319,7 @@ class _Run:
 
     @property
     def failures(self) -> list[str]:
-        """What nobody caught."""
+        """Exceptions that nothing caught."""
         of_brokers = [
             f"{loop.name}: {failure}"
             for broker in self.cluster.brokers.values()
@@ -348,11 +351,11 @@ _FROM_THE_END: Final = frozenset(
 )
 """Rules that need the final reads."""
 _OF_DISKS: Final = frozenset({"losses-named"})
-"""Rules that hold only where each disk keeps all that it held."""
+"""Rules that hold only if each disk keeps all its data."""
 
 
 _OF_LOSSES: Final = frozenset({"clean-elections", "admitted-losses"})
-"""Rules that receipts explain something to."""
+"""Rules that depend on receipts."""
 
 
 def _config(options: Options) -> dict[str, object]:
@@ -383,7 +386,7 @@ def _load(options: Options) -> WorkloadOptions:
         producers=_PRODUCERS[: options.producers],
         records_per_s=options.records_per_s,
         linger_ms=options.linger_ms,
-        # A batch has to fit into a segment, with what its header takes and what its estimate lacks.
+        # A batch, with its header and the error of its estimated size, must fit into a segment.
         batch_bytes=min(options.batch_bytes, options.segment_bytes // 2),
         readers=options.readers,
         askers=options.askers,

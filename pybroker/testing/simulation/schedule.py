@@ -1,8 +1,9 @@
-"""What is done to a cluster in one run, as plain data with a text form.
+"""The faults and options of one run, as plain data with a text form.
 
-A schedule is everything that a seed decides up front: what the cluster is like, and which faults
-come when. It may be printed, edited and read again; what is random beside it (delays, turns, dice
-of the disks) hangs on the seed alone, so a schedule with fewer events runs under the same dice.
+A schedule is everything that a seed decides in advance: the options of the cluster and the times of
+the faults. It can be printed, edited and parsed again. All other randomness (delays, turns, fates
+of pending disk writes) depends on the seed alone, so that a schedule with fewer events runs with
+the same random streams.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ TITLE: Final = "# a schedule of pybroker's simulation, form 1"
 
 
 class ScheduleError(PybrokerError):
-    """A text is no schedule: which line, and why."""
+    """The text is not a schedule; the message names the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the cluster and its load are like. Times in virtual seconds."""
+    """The options of the cluster and its load. Times are in virtual seconds."""
 
     brokers: int = 3
     zookeepers: int = 3
@@ -33,51 +34,56 @@ class Options:
     log_dirs: int = 1
     """Of each broker."""
     flush: int = 0
-    """1: flush.messages=1, every acknowledged record is on the disks."""
+    """1: flush.messages=1, every acknowledged record is on disk."""
     lossy: int = 0
-    """Not 0: unclean elections are allowed, and what is lost is judged by the receipts; 1: to the
-    controller, 2: only when the admin asks for them."""
+    """Not 0: unclean elections are allowed, and losses are checked against the receipts. 1: the
+    controller may elect uncleanly; 2: only the admin may.
+    """
     segment_bytes: int = 65_536
     retention_bytes: int = 0
-    """The size at which logs lose their oldest segments; 0: never."""
+    """The size at which logs delete their oldest segments; 0: never."""
     retention_ms: int = 0
-    """The age at which segments go; 0: never."""
+    """The age at which segments are deleted; 0: never."""
     session_s: float = 3.0
     lag_s: float = 2.0
     fetch_wait_ms: int = 500
     """Of followers and consumers."""
     fetch_bytes: int = 65_536
-    """The most that a fetch gives for a partition."""
+    """The maximum size of a fetch per partition."""
     producers: int = 2
-    """Idempotent ones and such that are not by turns; the third has acks=1, the fourth acks=0."""
+    """The number of producers. They are idempotent or not by turns; the third uses acks=1, the
+    fourth acks=0.
+    """
     records_per_s: float = 10.0
     """Of each producer."""
     batch_bytes: int = 16_384
     linger_ms: int = 5
     readers: int = 1
     askers: int = 1
-    """Of those who ask where partitions end."""
+    """The number of clients that request the ends of partitions."""
     crash_mean_s: float = 0.0
-    """How long a client lives until it is killed; 0: for ever."""
+    """The mean lifetime of a client before it is killed; 0: clients are not killed."""
     churn_mean_s: float = 0.0
-    """Between two changes of topics; 0: there are none."""
+    """The mean time between two changes of topics; 0: there are none."""
     election_mean_s: float = 0.0
-    """Between two elections of preferred leaders; 0: there are none."""
+    """The mean time between two elections of preferred leaders; 0: there are none."""
     groups: int = 0
-    """Groups of consumers that read all that is written, beside each other."""
+    """The number of consumer groups; each reads everything."""
     members: int = 3
     """Of each group."""
     offsets_in_log: int = 0
-    """1: committed offsets are kept in the log, not in ZooKeeper."""
+    """1: committed offsets are stored in the log, not in ZooKeeper."""
     faults_s: float = 10.0
-    """How long faults may come."""
+    """The time during which faults come."""
     planted: str = ""
-    """The planted bug that is switched on, or nothing."""
+    """The name of the planted bug, or ""."""
 
 
 def fits(kind: Kind, options: Options) -> bool:
-    """Not where it would have to destroy what was promised to be kept. What one machine may lose
-    is counted during the run (`nemesis.py`); all at once keep what they synced, and no more."""
+    """Return whether the kind fits the options: it must not destroy data that the options promise
+    to keep. The losses of single machines are limited during the run (`nemesis.py`); if all lose
+    power at once, they keep exactly what they synced.
+    """
     if kind.needs_groups and not options.groups:
         return False
     if kind.needs_directories and options.log_dirs == 1:
@@ -87,10 +93,9 @@ def fits(kind: Kind, options: Options) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
-    """One fault: `kind` befalls `target` from `at` to `until`, in seconds since the faults began.
+    """One fault: `kind` affects `target` from `at` to `until`, in seconds since the faults began.
 
-    `until` equals `at` where a fault is over as it comes. See `kinds.py` for kinds, targets and
-    parameters.
+    `until` equals `at` for instantaneous faults. See `kinds.py` for kinds, targets and parameters.
     """
 
     at: float
@@ -100,7 +105,7 @@ class FaultEvent:
     parameters: tuple[tuple[str, float], ...] = ()
 
     def parameter(self, name: str) -> float:
-        """As given here, or as usual for the kind."""
+        """Return the given value, or the usual one of the kind."""
         return dict(self.parameters).get(name, BY_NAME[self.kind].usual(name))
 
     def __str__(self) -> str:
@@ -113,7 +118,7 @@ class FaultEvent:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`events` are in order of their times."""
+    """`events` are ordered by time."""
 
     seed: str
     options: Options = field(default_factory=Options)
@@ -128,7 +133,7 @@ class Schedule:
         return dataclasses.replace(self, options=options)
 
     def __str__(self) -> str:
-        """Options that are as usual are left out."""
+        """Return the text form. Options with their default values are omitted."""
         lines = [TITLE, f"seed {self.seed}"]
         usual = Options()
         for each in dataclasses.fields(Options):
@@ -140,7 +145,7 @@ class Schedule:
 
 
 def parse(text: str) -> Schedule:
-    """The schedule that prints as this text; empty lines, and what follows a #, are passed over.
+    """Return the schedule of this text. Empty lines and text after a # are ignored.
 
     Raises ScheduleError.
     """
@@ -162,7 +167,7 @@ def parse(text: str) -> Schedule:
         except (ValueError, ScheduleError) as error:
             raise ScheduleError(f"line {number}, {line.strip()!r}: {error}") from error
     if not seed:
-        raise ScheduleError("there is no line with the seed, as in: seed 17")
+        raise ScheduleError("the line with the seed is missing, such as: seed 17")
     return Schedule(seed, Options(**options)).with_events(events)  # type: ignore[arg-type]
 
 
@@ -173,7 +178,7 @@ _OPTION_TYPES: Final[Mapping[str, type]] = {
 
 def _option(name: str, value: str) -> float | str:
     if name not in _OPTION_TYPES:
-        raise ScheduleError(f"there is no option {name}; known are {', '.join(_OPTION_TYPES)}")
+        raise ScheduleError(f"unknown option {name}; options are {', '.join(_OPTION_TYPES)}")
     made: float | str = _OPTION_TYPES[name](value)
     return made
 
@@ -184,7 +189,7 @@ def _event(words: list[str]) -> FaultEvent:
     at, name, target, *rest = words
     kind = BY_NAME.get(name)
     if kind is None:
-        raise ScheduleError(f"there is no fault {name}; known are {', '.join(BY_NAME)}")
+        raise ScheduleError(f"unknown fault {name}; faults are {', '.join(BY_NAME)}")
     if not is_target(kind.target, target):
         raise ScheduleError(f"{name} befalls {kind.target.value}, not {target!r}")
     given: dict[str, float] = {}
@@ -199,7 +204,7 @@ def _event(words: list[str]) -> FaultEvent:
 def _check(kind: Kind, given: Mapping[str, float], at: float, until: float) -> None:
     unknown = given.keys() - {each.name for each in kind.parameters}
     if unknown:
-        raise ScheduleError(f"{kind.name} knows no {', '.join(sorted(unknown))}")
+        raise ScheduleError(f"unknown parameters of {kind.name}: {', '.join(sorted(unknown))}")
     if not 0 <= at <= until:
         raise ScheduleError(f"expected 0 <= {at} <= {until}")
 

@@ -1,7 +1,7 @@
-"""From a schedule that fails to a small one that fails in the same way.
+"""Reduces a failing schedule to a small one that fails in the same way.
 
-The dice of a run hang on the seed and on names, not on the schedule, so most of what is left
-behaves as before when something is taken out; what does not is found by trying.
+The random streams of a run depend on the seed and on names, not on the schedule. So most of the run
+stays the same when a part is removed; the rest is found by trying.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _SMALLER: Final[tuple[tuple[str, float], ...]] = (
     ("records_per_s", 5.0),
     ("records_per_s", 1.0),
 )
-"""Loads that are tried when nothing else can go."""
+"""Loads to try when no event can be removed any more."""
 
 
 @dataclass(slots=True)
 class Shrunk:
-    """`runs` is how many schedules were tried."""
+    """`runs` is the number of schedules that were tried."""
 
     schedule: Schedule
     runs: int
 
 
 class _Spent(Exception):
-    """No more runs."""
+    """No runs are left."""
 
 
 class _Search:
@@ -50,7 +50,9 @@ class _Search:
         self._tried = {str(schedule)}
 
     def is_better(self, schedule: Schedule) -> bool:
-        """Try it, and keep it if it fails; not what must lose something without any mistake."""
+        """Try the schedule, and keep it if it fails. Schedules that lose data without any bug are
+        skipped.
+        """
         text = str(schedule)
         if text in self._tried or not _is_fair(schedule):
             return False
@@ -69,7 +71,9 @@ def _is_fair(schedule: Schedule) -> bool:
 
 
 def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
-    """`fails` runs a schedule and says whether it fails as the given one does, which it must."""
+    """`fails` runs a schedule and returns whether it fails like the given one, for which it must be
+    true.
+    """
     search = _Search(schedule, fails, runs_max)
     steps = (_fewer_events, _plainer_options, _plainer_events, _smaller_load)
     try:
@@ -84,7 +88,7 @@ def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
 
 
 def _fewer_events(search: _Search) -> None:
-    """Delta debugging: leave out ever smaller parts."""
+    """Delta debugging: remove ever smaller parts."""
     parts = 2
     while search.best.events:
         events = search.best.events
@@ -121,7 +125,7 @@ def _plainer_events(search: _Search) -> None:
 
 
 def _plainer(event: FaultEvent) -> Iterator[FaultEvent]:
-    """Without what it need not say, and at a round time."""
+    """Yield variants without optional parts and with rounded times."""
     if event.parameters:
         yield dataclasses.replace(event, parameters=())
     for digits in (0, 1):
@@ -139,7 +143,7 @@ def _shorter(event: FaultEvent) -> FaultEvent | None:
 
 
 def _replace(search: _Search, index: int, event: FaultEvent) -> bool:
-    """The order of events stays, or `index` would mean another one."""
+    """The events must stay in order, or `index` would refer to another one."""
     changed: Sequence[FaultEvent] = [
         event if number == index else each for number, each in enumerate(search.best.events)
     ]

@@ -1,4 +1,4 @@
-"""A cluster and an application under one seed, for tests of applications.
+"""A simulated cluster and an application, driven by one seed, for tests of applications.
 
     with Simulation(seed) as simulation:
         app = simulation.start(consume_and_store, simulation.bootstrap)
@@ -6,10 +6,10 @@
         simulation.kill(simulation.leader("orders", 0))
         simulation.wait(lambda: len(stored) >= 200)
 
-Brokers, ZooKeeper's behaviour, clients and the application's coroutines are real; time, network and
-disks are simulated, so that minutes pass in milliseconds and a failing seed fails again. What is
-asynchronous has to use asyncio and `pybroker.client`: threads, sockets of others and the machine's
-clock lie outside of the simulation.
+Brokers, clients and the application's coroutines are real; ZooKeeper, time, network and disks are
+simulated, so that minutes pass in milliseconds and a failing seed fails again. Applications must
+use asyncio and `pybroker.client`: threads, other libraries' sockets and the machine's clock are
+outside of the simulation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _READY_S: Final = 60.0
 
 
 class SimulationError(PybrokerError):
-    """Something did not come about in the virtual time that it was given, or cannot."""
+    """A condition did not hold within the given virtual time, or the request is not possible."""
 
 
 class Application(Generic[T]):
@@ -47,7 +47,7 @@ class Application(Generic[T]):
         self._simulation = simulation
         self._result: list[T] = []
         self.error: BaseException | None = None
-        """What ended it, if it failed."""
+        """The exception that ended it, if it failed."""
         self.start()
 
     @property
@@ -61,11 +61,11 @@ class Application(Generic[T]):
 
     @property
     def result(self) -> T:
-        """What the coroutine returned. Raises what it raised; before its end SimulationError."""
+        """The coroutine's return value. Raises its exception, or SimulationError while it runs."""
         if self.error is not None:
             raise self.error
         if not self._result:
-            raise SimulationError(f"{self.name} has not come to its end")
+            raise SimulationError(f"{self.name} has not ended")
         return self._result[0]
 
     def start(self) -> None:
@@ -97,10 +97,10 @@ class Application(Generic[T]):
 
 
 class Simulation:
-    """Brokers 1 to `brokers`, ready to be used in a `with` statement.
+    """Brokers 1 to `brokers`, started in a `with` statement.
 
-    `config` are options of all brokers. The same seed, code and calls give the same run; `digest`
-    tells whether two runs were the same.
+    `config` are options of all brokers. The same seed, code and calls give the same run; equal
+    values of `digest` mean equal runs.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Simulation:
         config: Mapping[str, object] | None = None,
         keep_trace: bool = False,
     ) -> None:
-        """With `keep_trace` the trace is kept as lines of text."""
+        """`keep_trace` keeps the trace as lines of text."""
         self.world = World(str(seed), keep_lines=keep_trace)
         self.cluster = SimCluster(self.world, brokers, config=config)
         self._applications: list[Application[Any]] = []
@@ -134,15 +134,15 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """End everything. Idempotent."""
+        """Stop everything. Idempotent."""
         defaults.make_clock, defaults.make_rng = self._defaults
         self.cluster.close()
 
-    # what there is
+    # state
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT of all brokers, for clients inside of the simulation."""
+        """HOST:PORT of all brokers, for clients inside the simulation."""
         return self.cluster.bootstrap
 
     @property
@@ -152,16 +152,16 @@ class Simulation:
 
     @property
     def digest(self) -> str:
-        """A checksum of everything that has happened."""
+        """A checksum of all events so far."""
         return self.world.digest
 
     @property
     def trace(self) -> list[str]:
-        """What has happened, line by line, if it was to be kept."""
+        """The events so far as lines of text; empty without `keep_trace`."""
         return list(self.world.lines or ())
 
     def leader(self, topic: str, partition: int) -> int:
-        """The broker that leads, as soon as there is one that runs."""
+        """Return the partition's leader. Waits until there is one and it runs."""
         key = TopicPartition(topic, partition)
         found: list[int] = []
 
@@ -176,7 +176,7 @@ class Simulation:
         self.wait(leads)
         return found[-1]
 
-    # letting time pass
+    # running the simulation
 
     def start(
         self,
@@ -184,7 +184,7 @@ class Simulation:
         *args: Any,
         name: str | None = None,
     ) -> Application[T]:
-        """Let `main(*args)` run as a process of its own, beside everything else."""
+        """Run `main(*args)` as a separate process."""
         machine = self.cluster.machine(name or f"application-{len(self._applications) + 1}")
         application = Application(machine, lambda: main(*args), self)
         self._applications.append(application)
@@ -193,14 +193,15 @@ class Simulation:
     def run(
         self, main: Callable[..., Coroutine[Any, Any, T]], *args: Any, seconds: float = 60.0
     ) -> T:
-        """As `start`, and go on until it has ended; what it returned. Raises what it raised."""
+        """Like `start`, and run until it has ended. Return its result. Raises its exception."""
         application = self.start(main, *args)
         self.wait(lambda: not application.is_running, seconds=seconds)
         return application.result
 
     def wait(self, condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
-        """Let time pass until that holds. Raises SimulationError if it does not come to be within
-        so many virtual seconds; its cause is what ended an application that failed."""
+        """Run until the condition holds. Raises SimulationError after `seconds` of virtual time;
+        its cause is the exception of a failed application, if there is one.
+        """
         if self.world.run(self.world.now + seconds, condition):
             return
         words = [f"not within {seconds:g} virtual seconds (it is {self.now:.3f})"]
@@ -210,27 +211,27 @@ class Simulation:
         raise SimulationError("; ".join(words)) from (failed[0].error if failed else None)
 
     def pass_time(self, seconds: float) -> None:
-        """Let so much virtual time pass."""
+        """Run for so many virtual seconds."""
         self.world.run(self.world.now + seconds)
 
-    # what goes wrong
+    # faults
 
     def kill(self, broker: int) -> None:
-        """SIGKILL to a broker."""
+        """Send SIGKILL to a broker."""
         self._broker(broker).machine.kill()
 
     def stop(self, broker: int) -> None:
-        """SIGTERM to a broker; returns when it has handed over and ended."""
+        """Send SIGTERM to a broker. Return when it has handed over its partitions and ended."""
         chosen = self._broker(broker)
         chosen.terminate()
         self.wait(lambda: not chosen.is_running)
 
     def start_broker(self, broker: int) -> None:
-        """Start a broker again; nothing is waited for."""
+        """Start a broker again, without waiting for it."""
         self._broker(broker).start()
 
     def lose_power(self, broker: int) -> None:
-        """What its machine had not synced may be gone; its connections just fall silent."""
+        """Cut the broker's power: unsynced data may be lost, and its connections fall silent."""
         self._broker(broker).machine.lose_power()
 
     def pause(self, broker: int) -> None:
@@ -248,8 +249,9 @@ class Simulation:
     def cut(
         self, one: int | str, others: Iterable[int | str] | None = None, *, both: bool = True
     ) -> None:
-        """Let nothing pass any more, in silence, from a machine to others (and back, unless `both`
-        is False): brokers by id, applications by name, `ZOOKEEPER`; None: everybody."""
+        """Drop everything from a machine to others, silently; and back, unless `both` is False.
+        Machines are brokers by id, applications by name, or `ZOOKEEPER`; None means all others.
+        """
         source = self._names(one)
         targets = (
             [*self.cluster.machines, *self.cluster.zookeeper.members]
@@ -263,11 +265,11 @@ class Simulation:
                 self.cluster.links.cut(target, source)
 
     def heal(self) -> None:
-        """End all cuts; what was held is delivered."""
+        """End all cuts and deliver what was held."""
         self.cluster.links.heal_all()
 
     def mend(self, *, seconds: float = _READY_S) -> None:
-        """Heal, resume and start everything; returns when all brokers serve."""
+        """Heal, resume and start everything. Return when all brokers serve."""
         self.heal()
         for broker in self._brokers:
             self.resume(broker.id)
@@ -283,7 +285,7 @@ class Simulation:
     def _broker(self, broker: int) -> SimBroker:
         found = self.cluster.brokers.get(broker)
         if found is None:
-            raise SimulationError(f"there is no broker {broker}")
+            raise SimulationError(f"unknown broker {broker}")
         return found
 
     def _names(self, side: int | str) -> list[str]:
@@ -292,7 +294,7 @@ class Simulation:
         return list(self.cluster.zookeeper.members) if side == ZOOKEEPER else [side]
 
     def _machine_here(self) -> Machine:
-        """Where the code that runs now runs."""
+        """Return the machine of the code that runs now."""
         loop = asyncio.get_running_loop()
         return next(each for each in self.cluster.machines.values() if each.loop is loop)
 

@@ -1,8 +1,8 @@
-"""From a seed to a schedule.
+"""Generates the schedule of a seed.
 
-Each seed picks a few kinds of faults and how often they come (swarm testing): what all kinds
-together hide, because one keeps undoing what another needs, some subset shows. Some seeds have a
-plot beside that (`plots.py`).
+Each seed picks a few kinds of faults and their rates (swarm testing). Some bugs never show under
+all kinds together, because one fault undoes what another needs, but show under a subset. Some
+seeds have a fault sequence as well (`fault_sequences.py`).
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from pybroker.testing.simulation.fault_sequences import (
+    with_interrupted_moves,
+    with_loss,
+    with_sequence,
+)
 from pybroker.testing.simulation.kinds import KINDS, Kind, Target
-from pybroker.testing.simulation.plots import with_interrupted_moves, with_loss, with_plot
 from pybroker.testing.simulation.schedule import FaultEvent, Options, Schedule, fits
 
 _KINDS_MOST: Final = 6
 _EVENTS_PER_KIND: Final = (1, 1, 2, 2, 3, 5)
 _DIGITS: Final = 3
 _BURST: Final = 0.3
-"""How often the next fault of a kind comes at the time of an earlier fault of any kind, or a little
-later: many bugs need two things at once."""
+"""The share of faults that come at the time of an earlier fault or shortly after: many bugs need
+two faults at once.
+"""
 _BURST_S: Final = 0.5
 
 _OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
@@ -45,24 +50,24 @@ _OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("retention_ms", (0, 0, 0, 0, 0, 3_000)),
 )
 _GROUPS: Final = 0.25
-"""How often groups of consumers read, too: their heartbeats and commits cost time."""
+"""The share of seeds with consumer groups; their heartbeats and commits cost time."""
 _GROUP_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("groups", (1, 1, 2)),
     ("members", (2, 3, 3, 4)),
     ("offsets_in_log", (0, 0, 1)),
 )
 _TIMES_COORDINATOR: Final = 4
-"""How often a coordinator is hit, as to the others in `_broker`."""
+"""The weight of a coordinator in `_broker`, compared with the other targets."""
 _DIRECTORIES: Final = 0.2
-"""How often brokers have two log directories, between which replicas move."""
+"""The share of seeds whose brokers have two log directories, between which replicas move."""
 _MOVES: Final = "moves"
 _SEGMENT_BYTES_TO_GO: Final = 1_024
-"""Where old segments go, they are so small that some become old within a run."""
+"""If old segments are deleted, segments are so small that some are deleted within a run."""
 
 
 def generate(seed: str) -> Schedule:
-    """The schedule of that seed: always the same."""
-    options, told = with_plot(seed, _options(seed))
+    """Return the schedule of that seed; it is always the same."""
+    options, told = with_sequence(seed, _options(seed))
     options, losing = with_loss(seed, options)
     moving = with_interrupted_moves(seed, options)
     picked = _picked(seed, [kind for kind in KINDS if fits(kind, options)])
@@ -82,7 +87,7 @@ def _options(seed: str) -> Options:
     drawn = {name: rng.choice(values) for name, values in _OPTIONS}
     if drawn["retention_bytes"] or drawn["retention_ms"]:
         drawn["segment_bytes"] = _SEGMENT_BYTES_TO_GO
-    # With dice of their own, so that all else is as it would be without them.
+    # A separate random stream, so that everything else in the schedule stays the same.
     rng = random.Random(f"{seed}/groups")
     if rng.random() < _GROUPS:
         drawn |= {name: rng.choice(values) for name, values in _GROUP_OPTIONS}
@@ -92,7 +97,7 @@ def _options(seed: str) -> Options:
 
 
 def _picked(seed: str, kinds: list[Kind]) -> Iterator[Kind]:
-    """A few, and moves wherever there can be some."""
+    """Yield a few kinds, and moves wherever they are possible."""
     rng = random.Random(f"{seed}/kinds")
     drawn = [kind for kind in kinds if kind.name != _MOVES]
     count = min(rng.randint(1, _KINDS_MOST), len(drawn))
@@ -110,7 +115,7 @@ def _time(rng: random.Random, options: Options, times: list[float]) -> float:
 
 def _event(kind: Kind, at: float, rng: random.Random, options: Options) -> FaultEvent:
     least, most = kind.lasts_s
-    # Mostly short: a long fault is one state, and the changes are what is hard.
+    # Mostly short: the transitions are harder than the state during a long fault.
     lasts_s = least + (most - least) * rng.random() ** 2
     parameters = tuple(
         (each.name, round(rng.uniform(each.least, each.most), 0 if each.whole else _DIGITS))
@@ -121,7 +126,7 @@ def _event(kind: Kind, at: float, rng: random.Random, options: Options) -> Fault
 
 
 def _broker(rng: random.Random, options: Options) -> str:
-    """Who has a part to play is hit more often than by lot."""
+    """Return a random broker; those with a special role are more likely."""
     partition = rng.randrange(options.partitions)
     choice = [
         f"leader/{partition}",

@@ -1,8 +1,8 @@
-"""The kernel's side of the network: sockets, and what travels between the two of a connection.
+"""The kernel's part of the network: sockets, and the packets between the two of a connection.
 
-What a real kernel does about lost packets is done here by `Pipe`: data and the end of data arrive
-in the end if the direction is ever healed. A reset is sent once: one that meets a cut is lost, and
-who sends to a socket that is no more gets another, tried again and again.
+`Pipe` replaces a real kernel's retransmissions: data and the end of data arrive if the direction is
+ever healed. A reset is sent once, and lost if it meets a cut. Data for a closed socket causes
+further resets.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pybroker.testing.simulation.machine import Machine
 _RETRY_S: Final = 0.2
 _RETRY_S_MAX: Final = 3.0
 _TELLING_PIECE_BYTES: Final = 8
-"""Where a split hurts most: inside of a frame's length and what follows it."""
+"""A harmful place to split data: within a frame's length or just after it."""
 
 
 class Sign(enum.Enum):
-    """What travels beside data and window updates."""
+    """Packets other than data and window updates."""
 
     SYN = "syn"
     SYN_ACK = "syn-ack"
@@ -38,14 +38,14 @@ class Sign(enum.Enum):
 
 
 class Owner(Protocol):
-    """What a socket asks of the host that it stands on."""
+    """The interface of the host that a socket needs."""
 
     machine: Machine
     address: str
 
     @property
     def loop(self) -> ProcessLoop:
-        """That of the process which runs there."""
+        """The loop of the host's current process."""
 
     def listening(self, port: int) -> ListeningSocket | None: ...
 
@@ -59,7 +59,7 @@ class Owner(Protocol):
 
 
 class Medium(Protocol):
-    """What a connection asks of the network between its two ends."""
+    """The interface of the network that a connection needs."""
 
     links: Links
     splits: float
@@ -70,7 +70,7 @@ class Medium(Protocol):
 
 
 class SocketBase:
-    """What both kinds of sockets have. Options can be set and do nothing."""
+    """The common part of both kinds of sockets. Options can be set but have no effect."""
 
     def __init__(self, host: Owner, port: int) -> None:
         self.host = host
@@ -81,17 +81,17 @@ class SocketBase:
         return self._descriptor
 
     def setsockopt(self, *_arguments: Any) -> None:
-        """Taken as it is."""
+        """Accepts any option and ignores it."""
 
     def setblocking(self, _flag: bool) -> None:
-        """No simulated socket ever blocks."""
+        """Does nothing: no simulated socket ever blocks."""
 
     def getsockname(self) -> tuple[str, int]:
         return self.host.address, self.port
 
 
 class ListeningSocket(SocketBase):
-    """Bound; connections are let in from `listen` on."""
+    """A bound socket. It accepts connections after `listen`."""
 
     def __init__(self, host: Owner, port: int) -> None:
         super().__init__(host, port)
@@ -114,7 +114,7 @@ class ListeningSocket(SocketBase):
         self._backlog = max(1, backlog)
 
     def accept(self) -> tuple[ConnectedSocket, tuple[str, int]]:
-        """Raises BlockingIOError if nobody waits."""
+        """Raises BlockingIOError if no connection waits."""
         if not self._waiting:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         accepted = self._waiting.popleft()
@@ -122,7 +122,7 @@ class ListeningSocket(SocketBase):
         return accepted, accepted.getpeername()
 
     def close(self) -> None:
-        """Who waits is reset. Idempotent."""
+        """Close the socket and reset all waiting connections. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
             self.host.forget_listening(self)
@@ -135,7 +135,7 @@ class ListeningSocket(SocketBase):
         self._call()
 
     def connected(self, socket: ConnectedSocket) -> None:
-        """The handshake is over."""
+        """The handshake is complete."""
         self._waiting.append(socket)
         self._call()
 
@@ -149,32 +149,33 @@ class ListeningSocket(SocketBase):
         if self._reader is not None and self._waiting:
             self._reader()
             if self._waiting and self._reader is not None and not self._is_called:
-                # Time passes, or who does not accept would keep the world from going on.
+                # Time must pass, or a process that does not accept would stop the world.
                 self._is_called = True
                 self.host.loop.call_later(0.00005, self._run)
 
 
 class ConnectedSocket(SocketBase):
-    """One end of a connection. It exists from the first packet on, and is the application's between
-    `open` and `close`."""
+    """One end of a connection. It exists from the first packet on, and belongs to the application
+    between `open` and `close`.
+    """
 
     def __init__(self, network: Medium, host: Owner, port: int, rng: random.Random) -> None:
         super().__init__(host, port)
         self.name = f"{host.machine.name}:{port}"
         self.is_gone = False
-        """Closed, or its process or machine is no more."""
+        """The socket was closed, or its process or machine has ended."""
         self.error: OSError | None = None
         self.established: asyncio.Future[None] | None = None
-        """Who connects waits for it."""
+        """The connecting process waits for it."""
         self.is_lost_on_connect = False
-        """It goes without a word as soon as the other side believes in the connection."""
+        """The socket is lost silently as soon as the other side is connected."""
         self.peer: ConnectedSocket
         self._out: Pipe
         self._network = network
         self._world = network.links.world
         self._rng = rng
         self._listening: ListeningSocket | None = None
-        """Until the handshake is over."""
+        """Set until the handshake is complete."""
         self._received: deque[bytes] = deque()
         self._has_ended = False
         self._end_sent = False
@@ -189,7 +190,7 @@ class ConnectedSocket(SocketBase):
         self._label = ""
 
     def join(self, peer: ConnectedSocket) -> None:
-        """To be called on both."""
+        """Connect two ends. Call it on both."""
         self.peer = peer
         source, target = self.host.machine.name, peer.host.machine.name
         self._out = Pipe(self._network.links, source, target, self._rng, peer.arrive)
@@ -201,27 +202,27 @@ class ConnectedSocket(SocketBase):
 
     @property
     def is_connecting(self) -> bool:
-        """Whether somebody waits for it to be established."""
+        """Whether a process waits for the connection."""
         return self.established is not None and not self.established.done()
 
-    # the application's side
+    # interface for the application
 
     def open(self) -> None:
         """Take a descriptor."""
         self._descriptor = self.host.take_descriptor()
 
     def watch(self, reader: Callable[[], object] | None) -> None:
-        """Call it as long as something can be read: data, the end of data, an error."""
+        """Call `reader` as long as something can be read: data, the end of data, or an error."""
         self._reader = reader
         self._call_reader()
 
     def watch_room(self, writer: Callable[[], object]) -> None:
-        """Call it once when something can be sent."""
+        """Call `writer` once when something can be sent."""
         self._writer = writer
         self._call_writer()
 
     def send(self, data: bytes) -> int:
-        """How many bytes there was room for. Raises OSError once the connection is lost."""
+        """Return the number of bytes accepted. Raises OSError if the connection is lost."""
         if self.error is not None:
             raise self.error
         if self.is_gone or self._end_sent:
@@ -249,14 +250,15 @@ class ConnectedSocket(SocketBase):
             start = end
 
     def send_end(self) -> None:
-        """Nothing more will be sent. Idempotent."""
+        """Send the end of data. Idempotent."""
         if not (self._end_sent or self.is_gone or self.error is not None):
             self._end_sent = True
             self._out.send(Sign.FIN)
 
     def receive_into(self, buffer: memoryview) -> int:
-        """How many bytes; 0 is the end. Raises BlockingIOError, and OSError for a lost connection
-        once all that had arrived is read."""
+        """Return the number of bytes; 0 is the end. Raises BlockingIOError, and OSError for a lost
+        connection after all arrived data was read.
+        """
         received = self._received
         if not received:
             return self._nothing_left()
@@ -276,7 +278,7 @@ class ConnectedSocket(SocketBase):
         return filled
 
     def receive(self) -> bytes:
-        """All that is there; b"" is the end. Raises as `receive_into`."""
+        """Return all available data; b"" is the end. Raises like `receive_into`."""
         received = self._received
         if not received:
             self._nothing_left()
@@ -294,15 +296,16 @@ class ConnectedSocket(SocketBase):
         return 0
 
     def _take(self, length: int) -> None:
-        """As a real kernel, tell of room only when it has become much."""
+        """Like a real kernel, report free space only when there is much of it."""
         self._taken += length
         if self._taken * 2 >= self._window:
             self._out.send(self._taken)
             self._taken = 0
 
     def close(self, *, reset: bool = False) -> None:
-        """What was sent arrives, then the end of data, or a reset: if the caller wants one or if
-        something is left unread. Idempotent."""
+        """Deliver the data that was sent, then the end of data. A reset follows instead if the
+        caller wants one or if data is unread. Idempotent.
+        """
         if self.is_gone:
             return
         if self.error is None:
@@ -315,15 +318,15 @@ class ConnectedSocket(SocketBase):
         self._go()
 
     def toss(self) -> bool:
-        """Heads or tails, of this connection's own coin."""
+        """Return a random bool from this connection's own stream."""
         return self._rng.random() < 0.5
 
     def vanish(self) -> None:
-        """Its machine has lost power, and with it all that was still to be sent."""
+        """The machine has lost power; unsent data is lost."""
         self._out.close()
         self._go()
         if self.peer.is_connecting:
-            self._tell_of_loss()  # it asks again, and somebody answers once there is power
+            self._tell_of_loss()  # the peer retries, and is answered once there is power
 
     def _go(self) -> None:
         self.is_gone = True
@@ -332,14 +335,14 @@ class ConnectedSocket(SocketBase):
         self.host.forget_connected(self)
         self._descriptor = -1
 
-    # the network's side
+    # interface for the network
 
     def connect(self, established: asyncio.Future[None] | None) -> None:
         self.established = established
         self._out.send(Sign.SYN)
 
     def arrive(self, item: object) -> None:
-        """What the other side has sent."""
+        """Handle a packet from the other side."""
         if type(item) is bytes:
             self._arrive_data(item)
         elif type(item) is int:
@@ -396,23 +399,23 @@ class ConnectedSocket(SocketBase):
             self._writer = None
 
     def lose(self) -> None:
-        """A reset has come. What had arrived before can still be read."""
+        """Handle a reset. Data that arrived before can still be read."""
         if self.is_gone or self.error is not None:
             return
         self._world.note(f"{self._label} reset")
         self._out.close()
         number = errno.EPIPE if self._has_ended else errno.ECONNRESET
-        self.error = OSError(number, os.strerror(number))  # makes the class that belongs to it
+        self.error = OSError(number, os.strerror(number))  # creates the subclass for this number
         if self.established is not None and self.is_connecting:
             refused = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             self.established.set_exception(refused)
         if self._listening is not None:
-            self._go()  # no application has seen it, and none will
+            self._go()  # no application has seen this socket, and none will
         self._call_reader()
         self._call_writer()
 
     def _tell_of_loss(self) -> None:
-        """Something has come to a socket that is no more."""
+        """Answer a packet for a closed socket with a reset."""
         if not self._is_telling:
             self._is_telling = True
             self._tell(_RETRY_S)
@@ -432,15 +435,15 @@ class ConnectedSocket(SocketBase):
         self._world.after(delay.draw(self._rng), target.lose)
 
     def _can_exchange(self) -> bool:
-        """Whether a packet that is sent again reaches this machine, and an answer goes back."""
+        """Whether a retransmitted packet reaches this machine and an answer gets back."""
         here, there = self.host.machine.name, self.peer.host.machine.name
         links = self._network.links
         return self.host.machine.is_up and links.passes(there, here) and links.passes(here, there)
 
-    # the handshake
+    # handshake
 
     def _asked(self, wait_s: float = _RETRY_S) -> None:
-        """Somebody wants to connect here. Without an answer they ask again."""
+        """Handle a connection attempt. Without an answer the peer retries."""
         if self.peer.is_gone:
             return
         reaches = self._network.links.passes(self.peer.host.machine.name, self.host.machine.name)

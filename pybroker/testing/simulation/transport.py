@@ -1,4 +1,4 @@
-"""asyncio's transport over a simulated socket: calls its protocol as asyncio's own does."""
+"""asyncio's transport over a simulated socket. Calls protocols like asyncio's own transport."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Data = bytes | bytearray | memoryview
 
 
 class StreamTransport(asyncio.Transport):
-    """Of one connection. Owns its socket."""
+    """The transport of one connection. It owns its socket."""
 
     def __init__(
         self, loop: ProcessLoop, sock: ConnectedSocket, protocol: asyncio.BaseProtocol
@@ -82,14 +82,14 @@ class StreamTransport(asyncio.Transport):
             self._lose(error)
             return
         except Exception as error:
-            self._fail(error, "the protocol failed to take data")
+            self._fail(error, "the protocol failed to receive data")
             return
         if not ended:
             return
         try:
             keep_open = self._protocol.eof_received()
         except Exception as error:
-            self._fail(error, "the protocol failed at the end of data")
+            self._fail(error, "the protocol failed to handle the end of data")
             return
         if keep_open:
             self._sock.watch(None)
@@ -97,7 +97,7 @@ class StreamTransport(asyncio.Transport):
             self.close()
 
     def _receive_into(self) -> bool:
-        """True at the end of data."""
+        """Return True at the end of data."""
         buffer = self._protocol.get_buffer(-1)
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
@@ -115,7 +115,9 @@ class StreamTransport(asyncio.Transport):
     # writing
 
     def write(self, data: Data) -> None:
-        """What does not fit under way is buffered. `data` is copied: it is the caller's again."""
+        """Send the data, and buffer the part that does not fit. `data` is copied, so that the
+        caller may reuse it.
+        """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"data must be bytes, bytearray or memoryview, not {type(data)!r}")
         if self._eof:
@@ -124,7 +126,7 @@ class StreamTransport(asyncio.Transport):
             return
         if self._lost:
             if self._lost >= _WRITES_AFTER_LOSS_MAX:
-                log.warning("written to a connection that is lost peer=%s", self._sock.peer.name)
+                log.warning("write to a lost connection peer=%s", self._sock.peer.name)
             self._lost += 1
             return
         data = bytes(data)
@@ -165,7 +167,7 @@ class StreamTransport(asyncio.Transport):
             self._sock.watch_room(self._write_more)
         if self._protocol_paused and self._buffered <= self._low:
             self._protocol_paused = False
-            self._tell("resume_writing")  # may write
+            self._tell("resume_writing")  # may call write
         if not buffer:
             if self._closing:
                 if not self._lost:
@@ -211,7 +213,7 @@ class StreamTransport(asyncio.Transport):
             if not self._buffer:
                 self._sock.send_end()
 
-    # the end
+    # closing
 
     def is_closing(self) -> bool:
         return self._closing
@@ -226,8 +228,9 @@ class StreamTransport(asyncio.Transport):
             self._loop.call_soon(self._end, None)
 
     def abort(self) -> None:
-        """Now; the other side sees the end of data, or a reset. What it is hangs in real life on
-        what had arrived at that moment."""
+        """Close at once. The other side sees the end of data, or a reset; in a real kernel that
+        depends on the data that has arrived by then.
+        """
         self._resets = True
         self._lose(None)
 

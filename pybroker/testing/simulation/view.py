@@ -1,4 +1,4 @@
-"""What can be seen of a simulated cluster from outside of time: roles, and what ZooKeeper holds."""
+"""The observable state of a simulated cluster: roles, and the contents of ZooKeeper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATE: Final = "/state"
 
 
 def stored_states(cluster: SimCluster) -> dict[TopicPartition, PartitionState]:
-    """The state nodes of all partitions."""
+    """Return the state nodes of all partitions."""
     zookeeper = cluster.zookeeper
     found = {}
     for path in zookeeper.nodes():
@@ -28,7 +28,7 @@ def stored_states(cluster: SimCluster) -> dict[TopicPartition, PartitionState]:
 
 
 def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition | None:
-    """That broker's replica, if it serves."""
+    """Return the broker's replica, or None if the broker does not serve."""
     running = cluster.brokers.get(broker)
     if running is None or running.app is None or not running.serves:
         return None
@@ -36,8 +36,9 @@ def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition 
 
 
 def is_whole(cluster: SimCluster) -> bool:
-    """Every partition has a leader, all brokers are in sync with it, and they know it; nobody has
-    found damage that is still to be acted upon."""
+    """Return whether every partition has a leader, all brokers are in its ISR and know that, and no
+    detected damage is left to repair.
+    """
     apps = [each.app for each in _running(cluster)]
     if any(app is not None and app.damaged_replicas.waiting for app in apps):
         return False
@@ -55,7 +56,7 @@ def _running(cluster: SimCluster) -> list[SimBroker]:
 
 
 def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | None:
-    """Who runs and takes itself for the leader, in the latest epoch."""
+    """Return the running broker that considers itself the leader in the latest epoch."""
     found, epoch = None, NO_EPOCH
     for broker in cluster.brokers.values():
         if broker.app is None:
@@ -67,7 +68,7 @@ def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | No
 
 
 def controller_of(cluster: SimCluster) -> SimBroker | None:
-    """Who runs and takes itself for the controller, in the latest epoch."""
+    """Return the running broker that considers itself the controller in the latest epoch."""
     active = [
         broker
         for broker in cluster.brokers.values()

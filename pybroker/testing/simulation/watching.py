@@ -1,4 +1,4 @@
-"""Looks at the brokers of a simulated cluster while they run, and at their files at the end."""
+"""Checks the brokers of a simulated cluster while they run, and their files at the end."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _topic_id = lru_cache(maxsize=256)(encode_uuid)
 
 
 class LiveWatch:
-    """Holds all brokers to the invariants, again and again from `start` on.
+    """Checks the invariants on all brokers repeatedly after `start`.
 
-    Log cuts are followed between `__enter__` and `__exit__`, in all brokers of this process: let
-    one world run at a time.
+    It follows log truncations between `__enter__` and `__exit__`, in all brokers of this process,
+    so that only one world may run at a time.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class LiveWatch:
         self._world = world
         self._brokers = brokers
         self._seen: dict[int, tuple[str, Mapping[TopicPartition, Partition]]] = {}
-        """The process of each broker that was seen last, and its replicas."""
+        """The last seen process of each broker, and its replicas."""
         self._record = record
         self._last: list[ReplicaNow] = []
         self._last_changes = -1
         self._begins: dict[tuple[str, int], int] = {}
-        """The highest offset at which a leader's log began, by topic id and partition."""
+        """The highest begin of a leader's log, by topic id and partition."""
         self._undo = ExitStack()
         for broker in brokers.values():
             broker.machine.on_power_loss.append(partial(self.invariants.doubt, broker.id))
@@ -61,8 +61,9 @@ class LiveWatch:
         self._world.after(_LOOK_S, self.start)
 
     def forget_deleted(self) -> None:
-        """Take out of what was read at the end what retention had deleted before: after a power
-        loss, or where another leads, it may be there again, and nobody had to read it."""
+        """Remove records from the final reads that retention had deleted earlier. After a power
+        loss or a change of leader they may be there again, and no client had to read them.
+        """
         history = self._record.history
         for place, read in enumerate(history.finals if history.expires else ()):
             topic, number = read.partition
@@ -72,7 +73,7 @@ class LiveWatch:
                 history.finals[place] = replace(read, start=begin, records=records)
 
     def look(self) -> None:
-        """Now. Where nothing has changed since the last look, nothing new can be found."""
+        """Check now. Does nothing if nothing has changed since the last check."""
         seen = [*self._replicas()]
         if seen != self._last or self._record.changes != self._last_changes:
             self._last, self._last_changes = seen, self._record.changes
@@ -115,8 +116,9 @@ class LiveWatch:
 
 
 def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
-    """Add what the files of every replica hold to the history. Only once the cluster is well and
-    nothing is written: all replicas have to be the same then. Raises DamagedFile."""
+    """Add the contents of all replicas' files to the history. Call it once the cluster has
+    recovered and nothing is written, as all replicas must be equal then. Raises DamagedFile.
+    """
     history: History = record.history
     loaded = {*record.loaded()}
     for key in record.alive():

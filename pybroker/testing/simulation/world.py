@@ -1,8 +1,8 @@
-"""Virtual time, the calendar of everything that will happen, and the trace of what has.
+"""Virtual time, the calendar of future events, and the trace of past ones.
 
-Nothing here waits: when nobody has anything to do, time jumps to the next entry of the calendar.
-What is random comes from streams that hang on the seed and a name, so that leaving one fault out
-does not change the dice of the others.
+Nothing here waits: when all loops are idle, time jumps to the next entry of the calendar. Random
+numbers come from one stream per name, derived from the seed, so that removing one fault does not
+change the random numbers of the others.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Runnable(Protocol):
     """An event loop of the simulation."""
 
     def turn(self) -> None:
-        """Run what was ready when the turn began."""
+        """Run the callbacks that were ready when the turn began."""
 
 
 class Entry:
-    """Something in the calendar; it happens unless it is cancelled."""
+    """An event in the calendar, which may be cancelled."""
 
     __slots__ = ("action", "args", "cancelled")
 
@@ -45,7 +45,7 @@ class World:
         self.seed = seed
         self.now = 0.0
         self.steps = 0
-        """Turns of event loops and entries of the calendar so far."""
+        """The number of turns of event loops and entries of the calendar so far."""
         self.lines: list[str] | None = [] if keep_lines else None
         self._digest = 0
         self._calendar: list[tuple[float, int, Entry]] = []
@@ -53,14 +53,14 @@ class World:
         self._ready: list[Runnable] = []
         self._numbers = 0
 
-    # what is random, and what is told
+    # randomness and trace
 
     def rng(self, name: str) -> random.Random:
-        """A stream of its own for that name, always the same under one seed."""
+        """Return the random stream of that name; it is always the same for one seed."""
         return random.Random(f"{self.seed}/{name}")
 
     def number(self) -> int:
-        """1, 2, 3...: names for things whose addresses would differ from run to run."""
+        """Return 1, 2, 3...: names for objects whose addresses would differ between runs."""
         self._numbers += 1
         return self._numbers
 
@@ -72,14 +72,15 @@ class World:
 
     @property
     def digest(self) -> str:
-        """A checksum of the trace so far, and of how many steps it took."""
+        """The checksum of the trace so far, and the number of steps."""
         return f"{self._digest:08x}-{self.steps}"
 
     # the calendar
 
     def at(self, when: float, action: Callable[..., object], *args: object) -> Entry:
-        """Let `action(*args)` happen at that time, or now if it has passed. Entries of one time
-        happen in the order in which they were made."""
+        """Call `action(*args)` at that time, or now if it has passed. Entries of the same time run
+        in the order of their creation.
+        """
         entry = Entry(action, args)
         self._entered += 1
         heapq.heappush(self._calendar, (when, self._entered, entry))
@@ -89,12 +90,13 @@ class World:
         return self.at(self.now + seconds, action, *args)
 
     def ready(self, loop: Runnable) -> None:
-        """The loop has something to run; to be called once until its turn comes."""
+        """The loop has something to run. Call it once until the loop's turn comes."""
         self._ready.append(loop)
 
     def run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:
-        """Let everything happen up to that time; True if `stop()`, which is asked after every
-        step, ended it earlier. Raises RuntimeError where nothing would ever happen again."""
+        """Run all events up to that time. Return True if `stop()`, which is called after every
+        step, ended the run earlier. Raises RuntimeError if nothing would ever happen again.
+        """
         while stop is None or not stop():
             if self._ready:
                 loops, self._ready = self._ready, []

@@ -1,9 +1,9 @@
 """A simulated ZooKeeper of several members: elections, sessions, and one order of all changes.
 
-The leader decides every change in one log; members apply it each in its own time
-(`zookeeper_member.py`); processes reach them by `zookeeper_session.py`. There is one leader at a
-time: an old one has stepped down before the next is elected. What a member reads to its clients
-may be old, though, and goes on to be while it is cut off, until it notices.
+The leader puts all changes into one log. Each member applies it at its own pace
+(`zookeeper_member.py`). Processes connect to members through `zookeeper_session.py`. There is one
+leader at a time: the old one has stepped down before the next is elected. A member's answers to
+reads may be stale, also while it is cut off and has not noticed that yet.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _JOIN_S_MAX: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One node changed, at virtual time `at`. `data` None: it was deleted, and `version` is -1."""
+    """A change of one node at virtual time `at`. If deleted, `data` is None and `version` -1."""
 
     zxid: int
     path: str
@@ -78,18 +78,19 @@ class _Session:
     timeout_ms: int
     heard_at: float
     owner: int
-    """The number of the connection that may speak for it; 0 after a change of leader."""
+    """The number of the connection that owns the session; 0 after a change of leader."""
 
     def ends_at(self) -> float:
-        """The server looks at whole ticks only."""
+        """Rounded up: the server checks once per tick."""
         ends = self.heard_at + self.timeout_ms / 1000
         return (math.floor(ends / _EXPIRY_TICK_S) + 1) * _EXPIRY_TICK_S
 
 
 @dataclass(slots=True)
 class EarlyEnd:
-    """A test ended the session of a process before its time, which the process learned later: in
-    virtual seconds."""
+    """A test ended a process's session early, and the process learned of it later; in virtual
+    seconds.
+    """
 
     machine: str
     at: float
@@ -97,7 +98,7 @@ class EarlyEnd:
 
 
 class ZooKeeper:
-    """The service. Its members are machines of `links` by their names."""
+    """The service. Its members are machines of `links`, by name."""
 
     def __init__(
         self,
@@ -109,28 +110,29 @@ class ZooKeeper:
         session_ms_max: int = 60_000,
         sync_limit_s: float = 2.0,
     ) -> None:
-        """Sessions get a timeout between the two limits. `sync_limit_s`: how long a member may be
-        out of touch with the leader, and the leader with a majority, before it notices."""
+        """Session timeouts are limited to the given range. `sync_limit_s` is the time after which a
+        member notices that it has lost the leader, or the leader that it has lost a majority.
+        """
         self.world = world
         self.links = links
         self.session_ms_min = session_ms_min
         self.session_ms_max = session_ms_max
         self.clients_made = 0
         self.on_commit: list[Callable[[Change], object]] = []
-        """Each hears every change of a node, in their order, before any client does."""
+        """Each is called for every change of a node, in order, before any client learns of it."""
         self.early_ends: list[EarlyEnd] = []
-        """Of the processes' own sessions."""
+        """Early ends of the processes' main sessions."""
         self._clients: dict[str, ZooKeeperSession] = {}
         self._keys: dict[str, KeptKeys] = {}
         self.sync_limit_s = sync_limit_s
         self._rng = world.rng("zookeeper")
         self._clock = TransactionClock(WALL_MS_AT_START)
         self.tree = MemoryTree(self._clock)
-        """As the leader has it, and its word is the last."""
+        """The leader's tree, which is authoritative."""
         self._log: list[Transaction] = []
         self._sessions: dict[int, _Session] = {}
         self._pending: list[Forwarded] = []
-        """What the leader cannot decide without a majority."""
+        """The requests that the leader cannot decide without a majority."""
         self._leader: Member | None = None
         self._quorum_at = 0.0
         self._elect_at = 0.0
@@ -146,9 +148,10 @@ class ZooKeeper:
     def session(
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
-        """A client for the process that runs on that machine, still to be started. It ends what
-        earlier processes left, as long as the machine knows of them. Those with a `purpose` stand
-        beside the process's own."""
+        """Return a client for the current process of that machine; it must be started. It ends the
+        sessions of earlier processes that the machine still knows. A session with a `purpose`
+        exists in addition to the main one.
+        """
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:
@@ -166,38 +169,39 @@ class ZooKeeper:
         return client
 
     def client(self, machine: str, purpose: str = "") -> ZooKeeperSession | None:
-        """The client of the process that runs on that machine, or was the last to do so; its own,
-        or the one with that purpose."""
+        """Return the client of the machine's current or last process: its main one, or that of the
+        purpose.
+        """
         return self._clients.get(_name_of(machine, purpose))
 
-    # ---- for those who judge
+    # ---- for checks
 
     @property
     def leader(self) -> str | None:
-        """The name of the member that leads."""
+        """The name of the leading member."""
         return None if self._leader is None else self._leader.name
 
     @property
     def zxid(self) -> int:
-        """How many transactions have been decided."""
+        """The number of decided transactions."""
         return len(self._log)
 
     def nodes(self) -> list[str]:
-        """The paths of all nodes, sorted, as the leader has them."""
+        """The paths of all nodes in the leader's tree, sorted."""
         return self.tree.paths()
 
     def node(self, path: str) -> tuple[bytes, NodeStat] | None:
-        """A node as the leader has it."""
+        """Return a node of the leader's tree."""
         return self.tree.node(path)
 
     def session_ids(self) -> list[int]:
-        """The sessions that live, oldest first."""
+        """The live sessions, oldest first."""
         return [*self._sessions]
 
     # ---- faults
 
     def down(self, name: str, *, silently: bool = False) -> None:
-        """Kill a member. `silently`: with its machine, so that nobody is told."""
+        """Kill a member. With `silently` its machine goes too, so that its peers get no reset."""
         member = self.members[name]
         if member.is_up:
             self.world.note(f"zk {name} down")
@@ -216,12 +220,13 @@ class ZooKeeper:
             member.is_up = True
 
     def lag(self, name: str, seconds: float) -> None:
-        """Let a member apply what is decided up to that much later."""
+        """Delay the application of transactions at a member by up to `seconds`."""
         self.members[name].lag_s = seconds
 
     def expire(self, session_id: int) -> bool:
-        """End a session as if it had been silent for too long. False if it is gone, or nothing can
-        be decided now."""
+        """End a session as if it had timed out. Return False if it is gone, or if nothing can be
+        decided now.
+        """
         if session_id not in self._sessions or not self._has_quorum():
             return False
         self._close(session_id)
@@ -241,7 +246,7 @@ class ZooKeeper:
                 end.heard_at = min(end.heard_at, self.world.now)
 
     def heal(self) -> None:
-        """All members up and in time; what links do is not touched."""
+        """Restart all members and remove their lags. Links are not changed."""
         for name, member in self.members.items():
             self.up(name)
             member.lag_s = 0.0
@@ -256,7 +261,7 @@ class ZooKeeper:
             member.to_leader.send(forwarded)
 
     def _receive(self, forwarded: Forwarded) -> None:
-        """At the leader."""
+        """Handle a forwarded request at the leader."""
         leader, request = self._leader, forwarded.request
         if leader is None or not leader.is_up:
             return
@@ -265,8 +270,8 @@ class ZooKeeper:
         if not isinstance(request, Connect) and (
             session is None or session.owner != forwarded.wire
         ):
-            # The session has moved: nothing comes any more of what it asked elsewhere, but that
-            # connection is ended, as by a real member.
+            # The session has moved: its requests on other connections are ignored, and those
+            # connections are closed, as by a real member.
             self._after_return(forwarded, forwarded.member.send_away, forwarded.wire)
             return
         can_decide = is_return or isinstance(request, Sync) or self._has_quorum()
@@ -278,8 +283,9 @@ class ZooKeeper:
             self._decide(forwarded)
 
     def _readmit(self, forwarded: Forwarded, session: _Session | None) -> None:
-        """A session comes back on another connection. The answer does not wait for transactions
-        that its member has yet to apply."""
+        """Handle the return of a session on another connection. The answer does not wait for
+        transactions that its member has not applied yet.
+        """
         if session is None:
             granted = Granted(0, 0)
         else:
@@ -290,7 +296,7 @@ class ZooKeeper:
         self._after_return(forwarded, forwarded.member.grant, forwarded.wire, granted)
 
     def _after_return(self, forwarded: Forwarded, act: Callable[..., None], *what: object) -> None:
-        """Let the member act that has forwarded something."""
+        """Call `act` at the member that forwarded the request."""
         delay_s = 0.0
         if forwarded.member is not self._leader:
             delay_s = self.links.usual.draw(self._rng)
@@ -380,7 +386,7 @@ class ZooKeeper:
         elif member.from_leader is not None:
             member.from_leader.send(item)
 
-    # ---- who leads
+    # ---- election
 
     def _meet(self, one: Member, other: Member) -> bool:
         if one is other:
@@ -397,7 +403,7 @@ class ZooKeeper:
         return self._leader is not None and self._reaches_quorum(self._leader)
 
     def _look(self) -> None:
-        """Now and then: notice who is gone and who is back."""
+        """Detect failed and returned members; runs repeatedly."""
         now = self.world.now
         self.world.after(_LOOK_S, self._look)
         if self._has_quorum():
@@ -436,7 +442,7 @@ class ZooKeeper:
                 self._decide(forwarded)
 
     def _depose(self) -> None:
-        """Nobody leads, and so nobody serves."""
+        """Remove the leader. No member serves until another is elected."""
         self.world.note(f"zk leader {self.leader} gone")
         self._leader = None
         for member in self.members.values():
@@ -454,7 +460,7 @@ class ZooKeeper:
         self._quorum_at = self.world.now
         self.world.note(f"zk leader {leader.name}")
         leader.serve(self._log)
-        # Of what the last leader could not finish, the logs of the others may have a beginning.
+        # The others' logs may contain a prefix of the last leader's unfinished requests.
         self._decide_pending(self._rng.randint(0, len(self._pending)))
         for session in self._sessions.values():
             session.heard_at = self.world.now
@@ -465,7 +471,7 @@ class ZooKeeper:
                 self._join(member)
 
     def _join(self, member: Member) -> None:
-        """Make a member follow the leader, as soon as it has found it."""
+        """Let a member follow the leader once it has found it."""
         assert self._leader is not None
         member.to_leader = pipe = self._pipe(member, self._leader, self._receive)
         delay_s = self._rng.random() * _JOIN_S_MAX if self._log else 0.0

@@ -1,9 +1,9 @@
-"""One member of the simulated ZooKeeper: its own copy of the tree, which may be behind, and the
-connections of the clients that it serves.
+"""One member of the simulated ZooKeeper: its own copy of the tree, which may lag, and the
+connections of its clients.
 
-As in the real one a member answers reads by itself from what it has applied, and sends everything
-else on to the leader. The requests of a connection are answered in their order: a read that comes
-after a write waits until this member has applied that write.
+As in the real ZooKeeper, a member answers reads from its own copy, and forwards all other requests
+to the leader. Requests of a connection are answered in order: a read after a write waits until this
+member has applied the write.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from pybroker.testing.simulation.zookeeper_wire import (
 )
 
 _WatchesOf = dict[str, dict[int, None]]
-"""By path the numbers of the connections that watch it."""
+"""The numbers of the watching connections, by path."""
 
 
 @dataclass(slots=True, eq=False)
 class Forwarded:
-    """What a member sends on to the leader."""
+    """A request that a member forwards to the leader."""
 
     member: Member
     wire: int
-    """The number of the connection on which it came; 0: the service itself asks."""
+    """The number of its connection; 0 for the service itself."""
     session_id: int
     request: Forwardable | Connect
 
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """Something that the leader has decided. Every member applies all, in the order of `zxid`."""
+    """A decision of the leader. Every member applies all of them in the order of `zxid`."""
 
     zxid: int
     wall_ms: int
@@ -62,7 +62,7 @@ class Transaction:
 
 
 class TransactionClock:
-    """The wall clock of a tree: when the leader decided what is applied now."""
+    """The wall clock of a tree: the time at which the leader decided the current transaction."""
 
     def __init__(self, wall_ms: int) -> None:
         self.now_ms = wall_ms
@@ -77,7 +77,7 @@ class TransactionClock:
 
 
 class _Served:
-    """A connection as the member sees it."""
+    """A connection at the member."""
 
     __slots__ = ("queue", "session_id", "wire")
 
@@ -86,12 +86,13 @@ class _Served:
         self.session_id = session_id
         """0 until the leader has granted one."""
         self.queue: deque[Request] = deque()
-        """Not answered yet; the first is one that the leader has to decide."""
+        """Unanswered requests; the first one waits for the leader."""
 
 
 class Member:
-    """`forward` carries a request to the leader. `lag_s`: how much later than it hears of it this
-    member applies a transaction, at most."""
+    """`forward` carries a request to the leader. `lag_s` is the maximum delay of this member's
+    application of a transaction.
+    """
 
     def __init__(
         self,
@@ -106,9 +107,9 @@ class Member:
         self.is_serving = False
         self.lag_s = 0.0
         self.contact_at = 0.0
-        """When it last was in touch with the leader."""
+        """The time of the last contact with the leader."""
         self.touched: dict[int, None] = {}
-        """Sessions that were heard here since the leader was last told."""
+        """Sessions that were active here since the last report to the leader."""
         self.to_leader: Pipe | None = None
         self.from_leader: Pipe | None = None
         self.clock = TransactionClock(wall_ms)
@@ -124,16 +125,16 @@ class Member:
         self._inbox: deque[Transaction | tuple[int, Sync]] = deque()
         self._applies_at = 0.0
 
-    # ---- life
+    # ---- start and stop
 
     def serve(self, log: Sequence[Transaction]) -> None:
-        """Begin, with all that has been decided."""
+        """Start, with all decided transactions."""
         for transaction in log[self.tree.zxid :]:
             self._apply(transaction)
         self.is_serving = True
 
     def stop(self, *, silently: bool = False) -> None:
-        """Let go of all connections. Idempotent."""
+        """Close all connections. Idempotent."""
         self.is_serving = False
         for served in self._served.values():
             served.wire.close_by_server(silently=silently)
@@ -151,7 +152,7 @@ class Member:
     # ---- clients
 
     def hear(self, wire: Wire, message: Any) -> None:
-        """What arrives from a client."""
+        """Handle a message from a client."""
         served = self._served.get(wire.number)
         if served is None:
             self._greet(wire, message)
@@ -165,7 +166,7 @@ class Member:
             self._take(served, message)
 
     def forget(self, wire: Wire) -> None:
-        """The client's end of this connection is gone. What it sent before goes its way."""
+        """The client has closed its end. Its earlier requests are still processed."""
         served = self._served.pop(wire.number, None)
         if served is not None:
             for watches in (self._data, self._child):
@@ -174,7 +175,7 @@ class Member:
 
     def _greet(self, wire: Wire, message: Any) -> None:
         if not self._links.passes(self.name, wire.machine):
-            return  # no connection is made by what comes one way only
+            return  # a link that works in one direction only does not connect
         if not isinstance(message, Connect) or not self.is_serving:
             if self.is_up:
                 wire.close_by_server(silently=False)
@@ -196,7 +197,7 @@ class Member:
             self._forward(Forwarded(self, number, served.session_id, request))
 
     def _drain(self, served: _Served) -> None:
-        """Answer what can be answered."""
+        """Answer all requests that can be answered."""
         queue = served.queue
         while queue:
             first = queue[0]
@@ -249,7 +250,7 @@ class Member:
                     tell(WatchEvent(missed, path))
 
     def _missed(self, path: str, kind: WatchKind, zxid: int) -> WatchKind | None:
-        """What a watch for that would have told since then."""
+        """Return the event that such a watch would have fired since `zxid`."""
         try:
             node = self.tree.lookup(path)
         except NoNode:
@@ -270,11 +271,12 @@ class Member:
             if served is not None:
                 served.wire.tell(event)
 
-    # ---- what the leader says
+    # ---- messages from the leader
 
     def learn(self, item: Transaction | tuple[int, Sync]) -> None:
-        """The leader has decided a transaction, or says that a sync on the connection of that
-        number has seen all there was."""
+        """The leader has decided a transaction, or has confirmed the sync on the connection of that
+        number.
+        """
         if self.lag_s == 0 and not self._inbox:
             self._do(item)
             return
@@ -283,7 +285,7 @@ class Member:
         self._world.at(self._applies_at, self._do_next, item)
 
     def _do_next(self, item: Transaction | tuple[int, Sync]) -> None:
-        if self._inbox and self._inbox[0] is item:  # else it was stopped meanwhile
+        if self._inbox and self._inbox[0] is item:  # it differs if the member was stopped meanwhile
             self._inbox.popleft()
             self._do(item)
 
@@ -321,7 +323,7 @@ class Member:
             self._end_session(transaction.session_id)
 
     def grant(self, number: int, granted: Granted) -> None:
-        """The leader's answer to a Connect on the connection of that number."""
+        """Handle the leader's answer to a Connect on the connection of that number."""
         served = self._served.get(number)
         if served is None:
             return
@@ -331,7 +333,7 @@ class Member:
             self.forget(served.wire)
 
     def send_away(self, number: int) -> None:
-        """End the connection of that number: its session is served elsewhere."""
+        """Close the connection of that number: its session is served elsewhere."""
         served = self._served.get(number)
         if served is not None:
             self.forget(served.wire)

@@ -1,9 +1,9 @@
 """The `Coord` of one simulated process: sessions with the simulated ZooKeeper, one after the other.
 
-It does what the real one does over kazoo: requests fail at once while the connection is lost; what
-a lost connection meant for the session is known only when a member is reached again; watches are
-set again after that; syncs show how long the service has been silent. Signs of life are sent
-whatever the event loop does, as kazoo has a thread of its own, but not by a stopped process.
+It behaves like the real one over kazoo. Requests fail at once while the connection is lost. Whether
+the session survived is known only when a member is reached again; watches are then set again. Syncs
+show how long the service has been silent. Heartbeats are sent even if the event loop is blocked, as
+kazoo uses a thread for them, but not by a stopped process.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class _Asked:
 
 
 class ZooKeeperSession:
-    """The `Coord` of the process of `loop`, which runs on `machine`; call `start` first. `members`:
-    those that it knows, all unless told otherwise."""
+    """The `Coord` of `loop`'s process on `machine`; call `start` first. `members` are the members
+    that it knows, by default all.
+    """
 
     def __init__(
         self,
@@ -111,10 +112,10 @@ class ZooKeeperSession:
         self._lost_replies: deque[tuple[bool, bool]] = deque()
         self._first = asyncio.Event()
 
-    # ---- life
+    # ---- start and close
 
     async def start(self, timeout_s: float = 10.0) -> None:
-        """Open the first session. Raises StartupError if that is not done within `timeout_s`."""
+        """Open the first session. Raises StartupError if that fails within `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.close_previous_session()
@@ -132,14 +133,14 @@ class ZooKeeperSession:
                 self._earlier.append(key)
 
     async def close(self) -> None:
-        """End the session in good order: its ephemeral nodes vanish. Idempotent."""
+        """Close the session properly: its ephemeral nodes are deleted. Idempotent."""
         wire, key = self._wire, self._key
         told = False
         if not self._is_closed and self._is_connected and wire is not None:
             self._is_closed = True
             asked = self._asked
             self._fail_asked()
-            self._asked = asked  # answers come yet, before the one to the goodbye
+            self._asked = asked  # answers still arrive before that to the close request
             self._watches.clear()
             goodbye = self._ask(CloseSession())
             self._key = None
@@ -157,11 +158,12 @@ class ZooKeeperSession:
         if key is not None and told:
             self._save_keys([])
 
-    # ---- handles of a test
+    # ---- faults
 
     def break_connection(self, *, arrives: bool | None = None) -> None:
-        """The connection breaks now; it connects again by itself. `arrives`: whether the service
-        gets what is under way; without, by chance."""
+        """Break the connection now; it is opened again automatically. `arrives` decides whether
+        data under way reaches the service; None means by chance.
+        """
         wire = self._wire
         if wire is not None and not self.loop.is_dead:
             self._world.note(f"zk {self.loop.name} connection breaks")
@@ -170,16 +172,17 @@ class ZooKeeperSession:
             self.loop.call_soon(self._broken, wire)
 
     def lose_reply(self, *, applied: bool = True, expires: bool = False) -> None:
-        """The connection breaks right after the next write has left, so that nobody knows whether
-        it was applied; or right before, and the session `expires` with it. May be called several
-        times, for as many writes."""
+        """Break the connection right after the next write was sent, so that its result is unknown;
+        or right before it without `applied`. With `expires` the session expires too. Several calls
+        affect as many writes.
+        """
         self._lost_replies.append((applied, expires))
 
     def expire(self) -> None:
-        """The service ends this session, if it can."""
+        """Expire this session at the service, if that is possible."""
         self._service.expire(self.session_id)
 
-    # ---- facts
+    # ---- state
 
     @property
     def generation(self) -> int:
@@ -191,22 +194,23 @@ class ZooKeeperSession:
 
     @property
     def earlier_session_ids(self) -> frozenset[int]:
-        """Sessions of ours that have ended: of this process, and of earlier ones in the store."""
+        """The ended sessions of this process, and of earlier ones in the store."""
         return frozenset(key.id for key in self._earlier)
 
     @property
     def session_timeout_ms(self) -> int:
-        """What the service granted; before `start` what was asked for."""
+        """The timeout that the service granted; before `start` the requested one."""
         return self._session_timeout_ms
 
     @property
     def member(self) -> str | None:
-        """The name of the member that serves us, or may soon."""
+        """The name of the current member, or of the next one."""
         return None if self._wire is None else self._wire.server.name
 
     def silence(self) -> float:
-        """Counted from when we sent the newest write or sync that was answered; reads come from the
-        member alone."""
+        """Counted from the time at which the newest answered write or sync was sent; reads are
+        answered by the member alone.
+        """
         return self._world.now - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -310,7 +314,7 @@ class ZooKeeperSession:
     # ---- private: what arrives
 
     def _arrive(self, wire: Wire, message: Any) -> None:
-        """At the process, whatever its loop does."""
+        """Handle a message at the process, whatever state its loop is in."""
         if message is Signal.PONG:
             wire.unanswered_ping = False
         else:
@@ -323,7 +327,7 @@ class ZooKeeperSession:
             self._settle(message)
         elif isinstance(message, WatchEvent):
             for watch in self._watches.take(message):
-                # One turn later, so that the read which set the watch has had its answer.
+                # One turn later, so that the read that set the watch is answered first.
                 self.loop.call_soon(self._fire, self.session_id, watch, message)
         elif isinstance(message, Granted):
             self._granted(wire, message)
@@ -444,10 +448,10 @@ class ZooKeeperSession:
         with suppress(OSError):
             self._store.save(keys)
 
-    # ---- private: signs of life
+    # ---- private: heartbeats
 
     def _later(self, name: str, seconds: float, action: Callable[..., None], *args: Any) -> None:
-        """One timer by that name; none after `close`."""
+        """Start a timer of that name, replacing an earlier one; does nothing after `close`."""
         earlier = self._timers.pop(name, None)
         if earlier is not None:
             earlier.cancel()
@@ -460,8 +464,9 @@ class ZooKeeperSession:
         self._timers.clear()
 
     def _beat(self, wire: Wire) -> None:
-        """Ping when we have sent nothing for a while, and break the connection when the last ping
-        has not been answered by then. Runs outside of the event loop."""
+        """Send a ping after a quiet interval, and break the connection if the last ping is still
+        unanswered. Runs outside of the event loop.
+        """
         if wire is not self._wire or self.loop.is_dead:
             return
         now = self._world.now
@@ -479,8 +484,9 @@ class ZooKeeperSession:
         self._beat_entry = self._world.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Ask the leader at every sixth of a session, and break a connection on which no answer
-        has come for too long. One that is fresh is not to blame for the silence before it."""
+        """Sync with the leader every sixth of the session timeout, and break a connection without
+        answers for too long. A fresh connection is not blamed for earlier silence.
+        """
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

@@ -1,4 +1,4 @@
-"""How a process ends a session that an earlier one has left at the simulated ZooKeeper."""
+"""Ends a session that an earlier process has left at the simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _TIMEOUT_S: Final = 2.0
 async def end_session(
     service: Service, loop: ProcessLoop, machine: str, session_id: int, members: Sequence[str]
 ) -> bool:
-    """Take the session over and close it, so that its ephemeral nodes vanish now. Tries the members
-    in turn; gives whether one of them has answered."""
+    """Take over the session and close it, so that its ephemeral nodes are deleted now. Try the
+    members in turn. Return whether one of them has answered.
+    """
     rng = service.world.rng(f"zookeeper takeover {loop.name} {session_id:x}")
     for name in rng.sample(members, len(members)):
         heard: asyncio.Future[bool] = loop.create_future()
@@ -43,7 +44,7 @@ async def end_session(
 
 
 def _close_when_granted(heard: asyncio.Future[bool], wire: Wire, message: object) -> None:
-    """`heard` tells whether the session is gone; False: this member was of no use."""
+    """`heard` gets True if the session is gone, and False if this member could not help."""
     if isinstance(message, Granted) and message.session_id:
         wire.send(CloseSession())
     elif not heard.done():

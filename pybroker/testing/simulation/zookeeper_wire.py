@@ -1,5 +1,4 @@
-"""What a client of the simulated ZooKeeper and a member of it say to each other, and the connection
-on which they do."""
+"""The messages between a client of the simulated ZooKeeper and a member, and their connection."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ class Signal(enum.Enum):
     PING = "ping"
     PONG = "pong"
     END = "end"
-    """The connection is closed by the other side."""
+    """The other side has closed the connection."""
 
 
 class ReadKind(enum.Enum):
@@ -35,7 +34,7 @@ class ReadKind(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """`zxid` is what the member had applied when it answered."""
+    """`zxid` is the last transaction that the member had applied when it answered."""
 
     zxid: int
     value: Any = None
@@ -51,8 +50,9 @@ class Read:
 
 @dataclass(slots=True, eq=False)
 class SetWatches:
-    """Watches that the client had on another connection. Those that would have fired after `zxid`
-    fire at once."""
+    """Watches that the client had on another connection. Those that changed after `zxid` fire at
+    once.
+    """
 
     zxid: int
     data: Sequence[str]
@@ -62,7 +62,9 @@ class SetWatches:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """`alone`: one operation, whose own error and result are the answer, and no multi."""
+    """With `alone` it is a single operation instead of a multi, with its own error or result as the
+    answer.
+    """
 
     ops: Sequence[CoordOp]
     alone: bool
@@ -81,8 +83,9 @@ class CloseSession:
 
 @dataclass(slots=True, eq=False)
 class Connect:
-    """The first message. `session_id` 0 asks for a new session; `zxid` is what the client has seen:
-    a member that is behind it refuses."""
+    """The first message. `session_id` 0 requests a new session. `zxid` is the last that the client
+    has seen: a member that lags behind it refuses.
+    """
 
     session_id: int
     zxid: int
@@ -91,7 +94,7 @@ class Connect:
 
 @dataclass(slots=True, eq=False)
 class Granted:
-    """The answer to a Connect. `session_id` 0: the session has expired."""
+    """The answer to a Connect. `session_id` 0 means that the session has expired."""
 
     session_id: int
     timeout_ms: int
@@ -121,14 +124,14 @@ class Service(Protocol):
 
     @property
     def members(self) -> Mapping[str, Server]:
-        """By their names."""
+        """The members by name."""
 
     def expire(self, session_id: int) -> bool:
-        """End the session. False if it is gone, or nothing can be decided now."""
+        """End the session. Return False if it is gone, or if nothing can be decided now."""
 
 
 class Wire:
-    """One connection, made by a client. Both ends know it by its number."""
+    """One connection, opened by a client. Both ends know it by its number."""
 
     __slots__ = (
         "_links",
@@ -149,7 +152,7 @@ class Wire:
         rng: random.Random,
         hear: Callable[[Wire, Any], object],
     ) -> None:
-        """`hear` gets what arrives at the client."""
+        """`hear` is called for each message that arrives at the client."""
         self._links = links
         self.number = links.world.number()
         self.machine = machine
@@ -164,8 +167,9 @@ class Wire:
         self.up.send(message)
 
     def close(self, *, lose: bool) -> None:
-        """The client's end goes away. With `lose` what was under way goes with it; else that
-        arrives yet, and nobody hears the answers. Idempotent."""
+        """Close the client's end. With `lose` the data under way is lost; otherwise it still
+        arrives, but answers are dropped. Idempotent.
+        """
         if self.down.closed:
             return
         self.down.close()
@@ -176,7 +180,9 @@ class Wire:
             self.up.send(Signal.END)
 
     def close_by_server(self, *, silently: bool) -> None:
-        """What the server sent before arrives first. `silently`: it just says nothing more."""
+        """Close it after the server's earlier messages have arrived. With `silently` the client is
+        not told.
+        """
         self.up.close()
         if silently:
             self.down.close()

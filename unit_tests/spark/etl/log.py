@@ -1,5 +1,5 @@
-"""A topic and a job without a broker and without Spark: the log is a row of numbers, and an output
-file holds the numbers of its range."""
+"""A topic and a job without a broker and without Spark: the log is a sequence of numbers, and an
+output file holds the numbers of its range."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows_in(path: Path) -> list[int]:
 
 @dataclass
 class Log:
-    """A partition; `end` is what is new to the job."""
+    """A partition. `end` is its log end offset."""
 
     end: int = 0
 
@@ -35,7 +35,7 @@ class Log:
 
 @dataclass
 class Job:
-    """One runner of the job `numbers`; every tenth number is a dead letter."""
+    """One runner of the job `numbers`. Every tenth number is a dead letter."""
 
     output: Path
     files: Files | None = None
@@ -75,7 +75,7 @@ class Job:
         return Written({}, len(numbers), len(numbers) - len(bad), {"a nine": len(bad)}, len(bad))
 
     def run(self, log: Log) -> bool:
-        """One run; whether there was something to do."""
+        """Make one run. Return whether there were new records."""
         plan = self.runner.next_plan(log.propose)
         if plan is not None:
             self.runner.run(plan, self.write)
@@ -83,7 +83,7 @@ class Job:
 
 
 def visible(output: Path) -> list[int]:
-    """All rows that a reader of the output sees, in order of commits and offsets."""
+    """Return all rows that a reader of the output sees, in order of commits and offsets."""
     found = []
     for commit in Store(output).commits():
         letters = commit.dead_letters
@@ -94,5 +94,5 @@ def visible(output: Path) -> list[int]:
 
 
 def documents(output: Path) -> list[Any]:
-    """Every document of the store that has its real name, parsed."""
+    """Return every document of the store that has its final name, parsed."""
     return [json.loads(path.read_bytes()) for path in (output / "_pybroker").rglob("[!.]*.json")]

@@ -1,4 +1,4 @@
-"""A file system that can stop at any step and lose power: the faulty twin of the real one."""
+"""A faulty file system that can stop at any step and lose power."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pybroker.spark.etl.files import RealFiles
 
 
 class Killed(BaseException):
-    """The process has ended here."""
+    """The process was killed at this step."""
 
 
 class FaultyFiles(RealFiles):
-    """Real files under `root`, whose step number `die_at` is never made.
+    """Real files under `root`. The process is killed at the step number `die_at`.
 
-    A file that is created at that step is left half-written. `lose_power` takes away every content
-    that was not synced and every name whose folder was not.
+    A file that is created at that step is left half-written. `lose_power` removes every content and
+    every name that was not synced.
     """
 
     def __init__(self, root: Path, die_at: int | None = None) -> None:
@@ -28,7 +28,7 @@ class FaultyFiles(RealFiles):
         self._named: set[Path] = {root}
 
     def restart(self, die_at: int | None = None) -> None:
-        """Another process begins; what was synced stays so."""
+        """Start another process. Synced files stay synced."""
         self.steps = 0
         self._die_at = die_at
 

@@ -1,4 +1,5 @@
-"""Each offset is in the output once, wherever a run is stopped and however many run at once."""
+"""Each offset is in the output once, at whatever step a run stops, and with any number of
+runners."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def test_nothing_new_stores_no_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("power", [True, False], ids=["power lost", "killed"])
-def test_a_run_that_is_stopped_at_any_step_is_made_up_for(tmp_path: Path, power: bool) -> None:
+def test_a_run_stopped_at_any_step_is_repeated(tmp_path: Path, power: bool) -> None:
     counted = tmp_path / "counted"
     counted.mkdir()
     steps = steps_of_two_runs(counted)
@@ -124,7 +125,7 @@ def test_many_stops_one_after_the_other(
     assert store.temporary_files() == []
 
 
-def test_what_was_committed_outlives_a_loss_of_power_at_once(tmp_path: Path) -> None:
+def test_a_commit_survives_a_power_loss_right_after_it(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     Job(tmp_path / "out", files).run(Log(25))
     files.lose_power()
@@ -132,7 +133,8 @@ def test_what_was_committed_outlives_a_loss_of_power_at_once(tmp_path: Path) -> 
 
 
 def test_two_runners_with_one_plan_commit_one_result(tmp_path: Path) -> None:
-    """Both write at the same time; one commits, the other is given its commit and tidies up."""
+    """Both write at the same time. One commits; the other reads that commit and removes its
+    files."""
     together = threading.Barrier(2, timeout=PATIENCE_S)
     jobs = [Job(tmp_path, before_end=together.wait) for _ in range(2)]
     jobs[0].store.open(jobs[0].runner.owner)
@@ -158,7 +160,7 @@ def test_two_runners_with_one_plan_commit_one_result(tmp_path: Path) -> None:
     assert len(list((tmp_path / "data").glob("*/*"))) == 1
 
 
-def test_a_failed_attempt_takes_its_files_with_it(tmp_path: Path) -> None:
+def test_a_failed_attempt_removes_its_files(tmp_path: Path) -> None:
     def fail() -> None:
         raise RuntimeError("no")
 
@@ -172,7 +174,7 @@ def test_a_failed_attempt_takes_its_files_with_it(tmp_path: Path) -> None:
     assert visible(tmp_path) == list(range(25))
 
 
-def test_rows_that_do_not_reach_the_files_of_this_machine_end_the_run(tmp_path: Path) -> None:
+def test_rows_missing_in_the_files_of_this_machine_fail_the_run(tmp_path: Path) -> None:
     """Workers without a shared file system write where the driver does not see it."""
     job = Job(tmp_path)
 
@@ -188,7 +190,7 @@ def test_rows_that_do_not_reach_the_files_of_this_machine_end_the_run(tmp_path: 
 
 
 def test_a_commit_that_fails_after_its_link_keeps_its_files(tmp_path: Path) -> None:
-    """An error of the disk, not a crash: the commit may be visible already."""
+    """After an I/O error the process goes on, and the commit may be visible already."""
 
     class Broken(FaultyFiles):
         def link(self, source: Path, target: Path) -> None:
@@ -202,7 +204,7 @@ def test_a_commit_that_fails_after_its_link_keeps_its_files(tmp_path: Path) -> N
     assert visible(tmp_path / "out") == list(range(25))
 
 
-def test_a_replay_takes_the_place_of_the_run_in_one_step(tmp_path: Path) -> None:
+def test_a_replay_replaces_the_run_in_one_step(tmp_path: Path) -> None:
     job = Job(tmp_path)
     run_twice(job)
     before = job.store.commit(CommitName(0, 0))
@@ -217,7 +219,7 @@ def test_a_replay_takes_the_place_of_the_run_in_one_step(tmp_path: Path) -> None
     assert visible(tmp_path) == list(range(40))
 
 
-def test_a_replay_of_what_was_never_committed_is_refused(tmp_path: Path) -> None:
+def test_a_replay_of_an_uncommitted_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="no committed run 3 to replay"):
         Job(tmp_path).runner.replay(3, Job(tmp_path).write)
 
@@ -276,8 +278,8 @@ def test_a_missing_commit_between_others_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", ["_pybroker", "_pybroker/commits"])
-def test_an_output_that_has_lost_what_counts_is_not_begun_anew(tmp_path: Path, gone: str) -> None:
-    """Its records may have aged out of the topics, and its files would be taken for orphans."""
+def test_an_output_without_its_commits_is_refused(tmp_path: Path, gone: str) -> None:
+    """Retention may have deleted the records, and the files would be taken for orphans."""
     job = Job(tmp_path)
     run_twice(job)
     shutil.rmtree(tmp_path / gone)
@@ -288,12 +290,12 @@ def test_an_output_that_has_lost_what_counts_is_not_begun_anew(tmp_path: Path, g
         lambda: leftovers(job.store, job.runner.places, LATER, 0),
         lambda: visible(tmp_path),
     ):
-        with pytest.raises(OutputError, match="bring it back"):
+        with pytest.raises(OutputError, match="restore it"):
             use()
     assert sorted((tmp_path / "data").rglob("*")) == files
 
 
-def test_the_last_commit_that_is_gone_is_made_again_from_its_plan(tmp_path: Path) -> None:
+def test_a_missing_last_commit_is_repeated_from_its_plan(tmp_path: Path) -> None:
     job = Job(tmp_path)
     run_twice(job)
     (tmp_path / "_pybroker" / "commits" / "000000000001-0000.json").unlink()
@@ -306,7 +308,7 @@ def test_the_last_commit_that_is_gone_is_made_again_from_its_plan(tmp_path: Path
     [
         (b"", "not a JSON document"),
         (b"[]", "not a JSON object"),
-        (b'{"version": 2}', "version 2 is not known here"),
+        (b'{"version": 2}', "unknown version 2"),
         (b'{"version": 1}', "job is missing"),
         (b'{"version": 1, "job": 5}', "job cannot be 5"),
     ],

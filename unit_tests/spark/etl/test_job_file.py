@@ -1,4 +1,4 @@
-"""The file of a job: what it means, and one line for each fault."""
+"""The file of a job: its values, and one line for each fault."""
 
 from __future__ import annotations
 
@@ -178,8 +178,14 @@ def test_texts_take_variables_of_the_environment() -> None:
         (changed("name: orders", "name: orders\nname: bills"), ":2: name: given twice, first in"),
         (changed("name: orders\n", ""), ":1: name: is missing; expected letters"),
         (changed("name: orders", "name: a b"), ":1: name: expected letters, digits"),
-        (changed("name: orders", "nam: x\nname: x"), ":1: nam: is no key of a job; did you mean"),
-        (changed("name: orders", "name: o\nx1: x"), ":2: x1: is no key of a job; known are name,"),
+        (
+            changed("name: orders", "nam: x\nname: x"),
+            ":1: nam: is not a key of a job; did you mean",
+        ),
+        (
+            changed("name: orders", "name: o\nx1: x"),
+            ":2: x1: is not a key of a job; known are name,",
+        ),
         (changed("[orders]", "[]"), ":4: source.topics: expected a list of topics, found none"),
         (changed("[orders]", "3"), ":4: source.topics: expected a list of topics, found 3"),
         (changed("[orders]", "[a, 3]"), ":4: source.topics: expected a list of topics, found"),
@@ -193,7 +199,7 @@ def test_texts_take_variables_of_the_environment() -> None:
         (changed("/lake", "hdfs:/lake"), ":6: sink.path: hdfs:/lake/orders is not an absolute"),
         (changed("/lake/", "/lake/*/"), ":6: sink.path: '/lake/*/orders' holds one of *"),
         (SMALLEST + "  partition-by: 7", ":7: sink.partition-by: expected a list of columns"),
-        (SMALLEST + "  partition-by: [pybroker_x]", "names that begin with pybroker_ are ours"),
+        (SMALLEST + "  partition-by: [pybroker_x]", "names that begin with pybroker_ are reserved"),
         (SMALLEST + "  format: csv", ":7: sink.format: expected parquet, found 'csv'"),
         (SMALLEST + "  files: 0", ":7: sink.files: expected a count, 1 to"),
         (SMALLEST + "  files: true", ":7: sink.files: expected a count, 1 to"),
@@ -213,7 +219,7 @@ def test_texts_take_variables_of_the_environment() -> None:
         ),
         (
             SMALLEST + "decode: {value: {format: json, schema: a INT, options: {mode: x}}}",
-            "decode.value.options.mode: is no key of a job",
+            "decode.value.options.mode: is not a key of a job",
         ),
         (SMALLEST + "transform: orders", ":7: transform: expected module:function or sql: TEXT"),
         (SMALLEST + "transform: {sql: ''}", "transform.sql: expected a SELECT over the view"),
@@ -232,7 +238,7 @@ def test_texts_take_variables_of_the_environment() -> None:
             ":6: source.max-bytes-per-run: cannot cut a run of mode latest",
         ),
         (changed("[orders]", "&a [*a]"), ":4: source.topics: expected plain values in the list"),
-        (SMALLEST + "spark: &a\n  x: *a", ": spark.x: holds itself"),
+        (SMALLEST + "spark: &a\n  x: *a", ": spark.x: contains itself"),
         ("a: " + "[" * 3000, ":1: nested too deeply"),
         ("a: " + "{a: " * 3000, ":1: nested too deeply"),
         (changed("/lake/orders", '"/lake\\0/orders"'), "holds a control character"),
@@ -242,7 +248,10 @@ def test_texts_take_variables_of_the_environment() -> None:
         (changed("[orders]", f"[a]\n  starting: {2**63}"), ":5: source.starting: expected earli"),
         (changed("[orders]", "[a]\n  starting: 0001-01-01"), ":5: source.starting: expected earl"),
         (changed("[orders]", "[a]\n  kafka.foo: 1"), "kafka.foo: unknown option kafka.foo"),
-        (changed("[orders]", "[a]\n  kafka.sasl.mechanism: PLAIN"), "without TLS and SASL only"),
+        (
+            changed("[orders]", "[a]\n  kafka.sasl.mechanism: PLAIN"),
+            "supports neither TLS nor SASL",
+        ),
         (changed("[orders]", "[a]\n  kafka.fetch.max.bytes: -1"), "must be from 0 to 2147483647"),
     ],
 )
@@ -256,9 +265,9 @@ def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (changed("name:", "nam:"), "nam: is no key of a job; did you mean name?"),
-        (changed("topics:", "topic:"), "source.topic: is no key of a job; did you mean topics?"),
-        (changed("bootstrap.servers:", "bootstrap:"), "source.bootstrap: is no key of a job"),
+        (changed("name:", "nam:"), "nam: is not a key of a job; did you mean name?"),
+        (changed("topics:", "topic:"), "source.topic: is not a key of a job; did you mean topics?"),
+        (changed("bootstrap.servers:", "bootstrap:"), "source.bootstrap: is not a key of a job"),
         (changed("broker:9092", "[]"), "source.bootstrap.servers: expected HOST:PORT"),
         (changed("sink:\n  path: /lake/orders", "sink: 5"), "sink: expected keys and values"),
         (changed("sink:\n  path: /lake/orders\n", ""), "sink: is missing"),
@@ -274,13 +283,13 @@ def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
         ),
         (
             SMALLEST + "decode: {on-eror: dlq}\ndlq: {max-ratio: 1}",
-            "decode.on-eror: is no key of a job; did you mean on-error?",
+            "decode.on-eror: is not a key of a job; did you mean on-error?",
         ),
-        (SMALLEST + "decode: {on-error: dlq}\ndql: {max-ratio: 1}", "dql: is no key of a job"),
+        (SMALLEST + "decode: {on-error: dlq}\ndql: {max-ratio: 1}", "dql: is not a key of a job"),
         (SMALLEST + "decode: {on-error: dlq}\ndlq: 5", "dlq: expected keys and values, found 5"),
         (
             SMALLEST + "decode: {on-error: dlq}\ndlq: {max-rato: 1}",
-            "dlq.max-rato: is no key of a job; did you mean max-ratio?",
+            "dlq.max-rato: is not a key of a job; did you mean max-ratio?",
         ),
         (
             changed("/lake/orders", "lake\ndecode: {on-error: dlq}\n")
@@ -290,7 +299,7 @@ def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
         (
             changed("path: /lake/orders", "pth: /lake\ndecode: {on-error: dlq}\n")
             + "dlq: {max-ratio: 1, path: /other}",
-            "sink.pth: is no key of a job; did you mean path?",
+            "sink.pth: is not a key of a job; did you mean path?",
         ),
         (
             SMALLEST + "decode: {value: {format: jsn, schema: a INT}}",
@@ -298,13 +307,16 @@ def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
         ),
         (
             SMALLEST + "decode: {value: {fromat: json, schema: a INT, unknown-fields: ignore}}",
-            "decode.value.fromat: is no key of a job; did you mean format?",
+            "decode.value.fromat: is not a key of a job; did you mean format?",
         ),
         (
             SMALLEST + "decode: {value: {format: json, shema: a INT}}",
-            "decode.value.shema: is no key of a job; did you mean schema?",
+            "decode.value.shema: is not a key of a job; did you mean schema?",
         ),
-        (SMALLEST + "transform: {sq: SELECT 1}", "transform.sq: is no key of a job; did you mean"),
+        (
+            SMALLEST + "transform: {sq: SELECT 1}",
+            "transform.sq: is not a key of a job; did you mean",
+        ),
         (SMALLEST + "  partition-by: [a, a]", "sink.partition-by: a is given twice"),
         (
             changed("[orders]", "[a]\n  mode: latest\n  mode: append\n  tombstones: drop"),
@@ -313,7 +325,7 @@ def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
     ],
 )
 def test_one_fault_is_one_line(text: str, expected: str) -> None:
-    """Nothing is concluded from what stands for a value that has a fault."""
+    """The stand-in for a faulty value leads to no further fault."""
     [fault] = faults(text)
     assert expected in fault
 

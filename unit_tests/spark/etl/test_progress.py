@@ -1,4 +1,4 @@
-"""How far a run is, on a terminal and elsewhere."""
+"""The progress of a run, on a terminal and elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions beside job files: each job gets its own, whatever others are called."""
+"""Functions in the folders of job files: each job gets its own, whatever the names of others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(folder: Path, result: str) -> Path:
     return folder
 
 
-def test_jobs_with_modules_of_one_name_get_each_their_own(tmp_path: Path) -> None:
+def test_each_job_gets_its_own_module_of_a_shared_name(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a", "of the first"), write(tmp_path / "b", "of the second")
     assert result_of(first) == "of the first"
     assert result_of(second) == "of the second"

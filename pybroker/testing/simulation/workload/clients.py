@@ -1,4 +1,4 @@
-"""A client as a process: on a machine of its own, killed now and then, started again."""
+"""A client as a process: on a machine of its own, sometimes killed and started again."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ OpenableT = TypeVar("OpenableT", bound=Openable)
 
 @dataclass(slots=True)
 class Catalog:
-    """The topics that exist, as far as whoever makes them was told."""
+    """The topics that exist according to the answers to the admin."""
 
     topics: dict[str, int] = field(default_factory=dict)
     """Their numbers of partitions."""
     lives: dict[str, int] = field(default_factory=dict)
-    """How often each name was created."""
+    """The number of creations of each name."""
     doomed: set[str] = field(default_factory=set)
-    """Whose deletion was begun, and is not known to be over. Who makes one anew before it is, is
-    told that it exists already."""
+    """Topics whose deletion was begun and is not known to be complete. A creation before that is
+    answered with "already exists".
+    """
     version: int = 0
 
     def add(self, topic: str, partitions: int) -> None:
@@ -63,7 +64,7 @@ class Catalog:
 
 @dataclass(slots=True)
 class Shared:
-    """What all clients of a workload have in common."""
+    """The state that all clients of a workload share."""
 
     world: World
     machine: Callable[[str], Machine]
@@ -73,15 +74,15 @@ class Shared:
     recorder: Recorder
     catalog: Catalog = field(default_factory=Catalog)
     failures: list[str] = field(default_factory=list)
-    """What no client may come to: errors that are none of `ClientError`."""
+    """Errors that no client may get: all that are not a `ClientError`."""
     is_stopping: bool = False
     is_even: bool = False
-    """Topics stay as they are, every partition gets its part, and members of groups stay."""
+    """Topics and group members stay the same, and every partition gets its share of values."""
     groups_are_stopping: bool = False
 
 
 class Client:
-    """Its `run` is the process; it is to end soon when `shared.is_stopping`."""
+    """A client process. `run` must return soon after `shared.is_stopping` becomes true."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         self.shared = shared
@@ -92,7 +93,7 @@ class Client:
         self.machine = shared.machine(name)
         self._fate = shared.world.rng(f"fate of {name}")
         self.rng = self._fate
-        """Of this life."""
+        """The random stream of this life."""
 
     @property
     def options(self) -> WorkloadOptions:
@@ -111,7 +112,7 @@ class Client:
         return self.shared.is_stopping
 
     def start(self) -> None:
-        """Begin a life; after the workload was told to stop there is none any more."""
+        """Start a life. Does nothing after the workload was told to stop."""
         if self.machine.loop is not None:
             return
         if self.is_stopping:
@@ -131,7 +132,7 @@ class Client:
             self._come_back()
 
     def killed(self) -> None:
-        """What was under way will never be heard of."""
+        """The answers to pending requests will never be known."""
 
     def _come_back(self) -> None:
         self.shared.world.after(self._fate.random() * _DOWN_S_MAX, self.start)
@@ -143,7 +144,7 @@ class Client:
             self.recorder.refused[type(error).__name__] += 1
         except Exception as error:
             if loop.is_dead:
-                return  # it is unwound after its death
+                return  # cancelled because its process was killed
             self.shared.failures.append(f"{loop.name}: {error!r}")
         self.shared.failures += [f"{loop.name}: {failure}" for failure in loop.failures]
         self.machine.kill()
@@ -157,7 +158,9 @@ class Client:
         raise AssertionError("a client has something to do")
 
     async def opened(self, make: Callable[[], OpenableT]) -> OpenableT | None:
-        """A client that has reached the cluster; None if the workload stops before."""
+        """Open a client and wait until it has reached the cluster; None if the workload stops
+        first.
+        """
         while not self.is_stopping:
             client = make()
             try:
@@ -170,7 +173,7 @@ class Client:
         return None
 
     async def rest(self, mean_s: float) -> None:
-        """Wait about that long, now and then much longer."""
+        """Sleep about that long, and sometimes much longer."""
         options = self.options
         if options.pause_mean_s and self.rng.random() < mean_s / options.pause_mean_s:
             await asyncio.sleep(self.rng.random() * options.pause_s_max)

@@ -1,5 +1,6 @@
-"""Those of a workload who read as groups: members that join, work, commit in every way, fall
-silent, crash, leave and come back, and those who ask what a group has committed."""
+"""The group clients of a workload: members that join, work, commit in every way, fall silent,
+crash, leave and return, and clients that request committed offsets.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ from pybroker.testing.simulation.workload.options import (
 )
 
 TOPIC: Final = "load-0"
-"""What every group reads, and has to read all of. Others come and go."""
+"""Every group must read all of this topic. Other topics come and go."""
 _EVERYTHING: Final = "(load|churned)-.*"
 _POLL_MS: Final = 100
 _RECORDS_MAX: Final = (1, 5, 500)
 _WORK_MEAN_S: Final = 0.01
 _SLOW: Final = 0.004
-"""How often the work on some records takes longer than the group waits for its members."""
+"""The share of record batches whose processing exceeds the group's timeout."""
 _SLOW_S: Final = (1.0, 5.0)
 _SILENT_S: Final = (0.1, 6.0)
 _COMMITS: Final = ("sync", "async", "each", "automatic")
@@ -49,19 +50,19 @@ _NO_TOPIC_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """What the members of a group have in common."""
+    """The parameters that all members of a group share."""
 
     name: str
     assignors: tuple[str, ...]
     is_static: bool
     reads_everything: bool
-    """By a pattern, of which topics come and go."""
+    """It subscribes to a pattern, whose topics come and go."""
 
     @classmethod
     def drawn(cls, name: str, rng: random.Random, options: WorkloadOptions) -> GroupPlan:
         assignors = rng.choice(_ASSIGNORS)
-        # A static member that comes back does not make the group divide anew what has grown
-        # meanwhile.
+        # The return of a static member does not start a rebalance for partitions that were
+        # added meanwhile.
         is_static = rng.random() < 0.3 and not options.churn_mean_s
         return cls(name, assignors, is_static, not is_static and rng.random() < 0.3)
 
@@ -73,7 +74,7 @@ class _OfGroup(Client):
 
     @property
     def is_stopping(self) -> bool:
-        """Groups go on until they have read what the others wrote."""
+        """Groups continue until they have read everything that the producers wrote."""
         return self.shared.groups_are_stopping
 
     def make(self, **more: object) -> Consumer:
@@ -92,20 +93,21 @@ class _OfGroup(Client):
 
 
 class MemberClient(_OfGroup):
-    """How a life ends, and how it commits, is drawn when it begins. Once the faults are over lives
-    do not end any more."""
+    """A member. The seed decides at the start of each life how it ends and how it commits. Lives do
+    not end by themselves after the faults.
+    """
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)
         self._open: list[Commit] = []
-        """Commits of which this life has not heard the end."""
+        """Commits of this life without an outcome."""
 
     @property
     def _who(self) -> str:
         return f"{self.name}/{self.incarnation}"
 
     def start(self) -> None:
-        """Once there is something to read."""
+        """Start once there is something to read."""
         if TOPIC not in self.shared.catalog.topics and not self.is_stopping:
             self.shared.world.after(_NO_TOPIC_S, self.start)
             return
@@ -213,10 +215,10 @@ class MemberClient(_OfGroup):
             except ClientError as error:
                 self.recorder.refused[type(error).__name__] += 1
 
-    # what commits become of
+    # outcomes of commits
 
     def _follow_commits(self, consumer: Consumer) -> None:
-        """Write down all of them, also those that happen by themselves."""
+        """Record all commits, including automatic ones."""
         group = consumer._group
         assert group is not None
         offsets, self._open = group._offsets, []
@@ -252,7 +254,7 @@ class MemberClient(_OfGroup):
             raise
         finally:
             for commit in begun:
-                # Tries of a commit are made in the generation of the moment.
+                # A retry of a commit uses the generation of that moment.
                 commit.generation = max(commit.generation, _identity(consumer).generation)
                 self._open.remove(commit)
                 if commit.partition in gone:
@@ -263,7 +265,7 @@ class MemberClient(_OfGroup):
 
 
 class CommittedAsker(_OfGroup):
-    """Asks, one question after the other, without being a member."""
+    """Requests committed offsets, one at a time, without being a member."""
 
     async def run(self) -> None:
         consumer = await self.opened(lambda: self.make(enable_auto_commit=False))
@@ -294,7 +296,7 @@ def _identity(consumer: Consumer) -> Identity:
 
 
 def clients_of_groups(shared: Shared, name: str) -> list[Client]:
-    """All members of all groups, and who asks for them."""
+    """Return all members of all groups, and the clients that request their offsets."""
     options, found = shared.options, list[Client]()
     for number in range(options.groups):
         group = f"{name}-group-{number}"

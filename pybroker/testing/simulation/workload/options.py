@@ -1,4 +1,4 @@
-"""What a workload is like, and how its clients are told to be quick."""
+"""The options of a workload, and the timeouts that keep its clients fast."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ GROUP_OPTIONS: Final[Mapping[str, int]] = {
     "max_poll_interval_ms": 3_000,
     "auto_commit_interval_ms": 300,
 }
-"""Of who is a member of a group."""
+"""Of group members."""
 
 
 class ProducerKind(enum.Enum):
-    """What a producer waits for; its values are judged accordingly."""
+    """The acks mode of a producer, which decides how its values are checked."""
 
     IDEMPOTENT = "idempotent"
     PLAIN = "plain"
     """acks=all without idempotence: values may be stored more than once."""
     LEADER_ONLY = "leader-only"
-    """acks=1: makes tails that only a leader has."""
+    """acks=1: creates log tails that only a leader has."""
     UNACKNOWLEDGED = "unacknowledged"
     """acks=0."""
 
@@ -55,13 +55,15 @@ class ProducerKind(enum.Enum):
 
     @property
     def keeps_order(self) -> bool:
-        """Ours has one batch of a partition under way unless it is idempotent, too."""
+        """Whether values keep their order. Our producer keeps it even without idempotence, as it
+        has one pending batch per partition.
+        """
         return self.acks == -1
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """Times are virtual seconds; each mean is that of an exponential distribution, 0: never."""
+    """Times are in virtual seconds. Each mean is that of an exponential distribution; 0: never."""
 
     topics: int = 1
     partitions: int = 2
@@ -76,34 +78,34 @@ class WorkloadOptions:
     codecs: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
     """A producer draws one at each start."""
     padding_bytes_max: int = 200
-    """A record's key has up to so many bytes that say nothing."""
+    """The maximum size of the padding in a record's key."""
     unanswered_max: int = 100
-    """A producer that waits for so many outcomes sends no more until it has some."""
+    """The maximum number of pending sends of a producer."""
     readers: int = 1
     askers: int = 1
     groups: int = 0
-    """Of consumers that read the first topic together, each group all of it."""
+    """The number of consumer groups; each reads all of the first topic."""
     members: int = 3
     """Of each group."""
     member_life_mean_s: float = 4.0
-    """How long a member is there until it leaves, is killed, or silent for a while."""
+    """The mean time until a member leaves, is killed, or falls silent."""
     offsets_partitions: int = 3
     """Of the topic that the brokers' groups belong to."""
     fetch_wait_ms: int = 50
     fetch_bytes: int = 65_536
     crash_mean_s: float = 0.0
-    """How long a client lives until it is killed."""
+    """The mean lifetime of a client before it is killed."""
     pause_mean_s: float = 3.0
-    """How long a client works until it does nothing for a while."""
+    """The mean working time of a client before it pauses."""
     pause_s_max: float = 1.0
     churn_mean_s: float = 0.0
-    """Between two changes of topics: created, deleted, created again, grown."""
+    """The mean time between two changes of topics: create, delete, recreate, add partitions."""
     churned_topics_max: int = 2
     election_mean_s: float = 0.0
-    """Between two elections of preferred leaders."""
+    """The mean time between two elections of preferred leaders."""
     unclean_mean_s: float = 0.0
-    """Between two elections of whoever is left, which may lose records."""
+    """The mean time between two unclean elections, which may lose records."""
 
     def partition_choice(self, rng: random.Random, partitions: int) -> int:
-        """Some partitions get more than others."""
+        """Return a random partition; some are more likely than others."""
         return min(rng.randrange(partitions), rng.randrange(partitions))

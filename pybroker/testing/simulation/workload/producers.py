@@ -1,4 +1,4 @@
-"""Those of a workload who write: numbered values, each written down before it is sent."""
+"""The producers of a workload. They send numbered values, each recorded before it is sent."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from pybroker.testing.simulation.workload.options import PRODUCER_OPTIONS, Produ
 
 _NO_TOPIC_S: Final = 0.1
 _EVEN_PER_S_MIN: Final = 10.0
-"""So that each of many partitions gets some soon."""
+"""Ensures that each of many partitions gets some values soon."""
 
 
 class ProducerClient(Client):
-    """Sends to all partitions of the catalog. A life that was killed leaves values of which nobody
-    knows what became of them."""
+    """Sends to all partitions of the catalog. If it is killed, the fate of its pending values is
+    unknown.
+    """
 
     def __init__(self, shared: Shared, name: str, kind: ProducerKind) -> None:
         super().__init__(shared, name)

@@ -1,5 +1,6 @@
-"""Those of a workload who read: consumers of all partitions from their beginning, those who ask
-where partitions end, and who reads everything once more at the end."""
+"""The readers of a workload: consumers of all partitions from the beginning, clients that request
+the ends of partitions, and a final reader of everything.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class _Consuming(Client):
 
 
 class ReaderClient(_Consuming):
-    """Is assigned all partitions of the catalog, from offset 0, in every life anew."""
+    """Reads all partitions of the catalog from offset 0 in every life."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         super().__init__(shared, name)
@@ -50,13 +51,13 @@ class ReaderClient(_Consuming):
                 try:
                     await self._read(consumer)
                 except ClientError as error:
-                    # What retrying does not cure of a partition stays with the consumer.
+                    # Errors of a partition that are not retriable stay with the consumer.
                     self.recorder.refused[type(error).__name__] += 1
                     await asyncio.sleep(_AGAIN_S)
                 await consumer.close()
 
     async def _read(self, consumer: Consumer) -> None:
-        """Until the workload stops. Raises ClientError where this consumer cannot go on."""
+        """Read until the workload stops. Raises ClientError if this consumer cannot continue."""
         self._version = -1
         while not self.is_stopping:
             self._follow_catalog(consumer)
@@ -97,9 +98,9 @@ class ReaderClient(_Consuming):
         self.recorder.assigned(self.name, partition, offset)
 
     async def _begin_again(self, consumer: Consumer, partition: TopicPartition, error: str) -> None:
-        """The log has nothing at our position: go where it begins."""
+        """Continue at the begin of the log, because it has no record at our position."""
         if self.shared.catalog.version != self._version:
-            return  # it may be gone
+            return  # the partition may be deleted
         self.recorder.lost(self.name, partition, self._positions[partition], error)
         starts = await consumer.beginning_offsets([partition])
         if partition in consumer.assignment():
@@ -107,7 +108,7 @@ class ReaderClient(_Consuming):
 
 
 class AskerClient(_Consuming):
-    """Asks where a partition ends, one question after the other."""
+    """Requests the end of a partition, one at a time."""
 
     async def run(self) -> None:
         consumer = await self.opened(self.make)
@@ -131,8 +132,9 @@ class AskerClient(_Consuming):
 
 
 class FinalReader(_Consuming):
-    """Reads everything that these partitions hold, once the cluster is well again; tries until it
-    has it."""
+    """Reads all records of these partitions once the cluster has recovered. Retries until it has
+    them.
+    """
 
     def __init__(self, shared: Shared, name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(shared, name)

@@ -1,4 +1,4 @@
-"""What the clients of a workload write down: straight into a history, at virtual times."""
+"""Records the requests and answers of a workload's clients in a history, in virtual time."""
 
 from __future__ import annotations
 
@@ -28,25 +28,27 @@ from pybroker.testing.simulation.world import World
 
 
 def nanoseconds(seconds: float) -> int:
-    """A virtual time in a history; never 0, which means "never" there."""
+    """Convert a virtual time for a history. Never returns 0, which means "never" there."""
     return round(seconds * NANOSECONDS) + 1
 
 
 class Recorder:
-    """The history of one run, and how far its clients are."""
+    """The history of one run, and the progress of its clients."""
 
     def __init__(self, world: World) -> None:
         self.history = History()
         self.acked: Counter[TopicPartition] = Counter()
-        """Values that were acknowledged by all in-sync replicas, by partition."""
+        """The number of values acknowledged by all in-sync replicas, by partition."""
         self.delivered: Counter[TopicPartition] = Counter()
-        """Records that consumers were given, by partition."""
+        """The number of records delivered to consumers, by partition."""
         self.positions: Counter[tuple[str, TopicPartition]] = Counter()
-        """Behind the last record that a group has processed, by group and partition."""
+        """The offset after the last record that a group has processed, by group and partition."""
         self.refused: Counter[str] = Counter()
-        """What clients were told instead, by the kind of error."""
+        """The number of errors that clients got, by kind."""
         self.managed: Counter[str] = Counter()
-        """What the admin was told to be done: topics created, partitions elected, and so on."""
+        """The number of successful admin operations, by kind: topics created, partitions elected
+        and so on.
+        """
         self._world = world
 
     def now(self) -> int:
@@ -58,7 +60,7 @@ class Recorder:
         self.history.producers[name, incarnation] = facts
 
     def begun(self, identity: Identity, partition: TopicPartition) -> Send:
-        """A value that is about to be sent."""
+        """Record a value that is about to be sent."""
         value = make_value(identity, partition)
         send = Send(identity, partition, value, self.now())
         self.history.sends[value] = send
@@ -103,7 +105,7 @@ class Recorder:
     # groups
 
     def group(self, name: str, topics: Sequence[str], partition: int) -> None:
-        """There is one, which is to read these topics; its coordinator leads that partition."""
+        """Record a group that reads these topics. The leader of `partition` coordinates it."""
         self.history.groups.coordinated_by[name] = partition
         self.history.groups.topics[name] = frozenset(topics)
 

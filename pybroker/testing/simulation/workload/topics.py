@@ -1,4 +1,4 @@
-"""The admin of a workload: makes its topics, changes them now and then, asks for elections."""
+"""The admin of a workload. It creates topics, changes them now and then, and requests elections."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from pybroker.testing.simulation.workload.options import CLIENT_OPTIONS
 
 _AGAIN_S: Final = 0.2
 _LAST_TRIES: Final = 10
-"""So often it tries on after it was told to stop."""
+"""The number of attempts after it was told to stop."""
 _TICK_S: Final = 0.1
 _GROWTH_MAX: Final = 3
 
 
 class AdminClient(Client):
-    """The only one who makes and unmakes topics; what it does is tried until it is decided."""
+    """The only client that creates and deletes topics. It retries each operation until its outcome
+    is known.
+    """
 
     async def run(self) -> None:
         admin = await self.opened(self._make)
@@ -102,7 +104,7 @@ class AdminClient(Client):
     async def _decide(
         self, ask: Callable[[], Awaitable[list[TopicResult]]], done_before: ErrorCode
     ) -> bool:
-        """Ask until it is done, or was done by an earlier try of which nothing was heard."""
+        """Retry until the operation was done, perhaps by an earlier attempt without an answer."""
         last_tries = _LAST_TRIES
         while last_tries:
             last_tries -= self.is_stopping

@@ -1,4 +1,4 @@
-"""All clients of a run: begun together, told to stop together, and the final reads."""
+"""All clients of a run: started together, stopped together, and the final reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FINAL_READERS = 2
 
 
 class Workload:
-    """Nothing here waits: let the world run until `is_ready`, `is_quiet`, `is_read` say so.
+    """No method waits: run the world until `is_ready`, `is_quiet` or `is_read` is true.
 
     workload = Workload(world, cluster.machine, cluster.network.sockets, cluster.bootstrap)
     workload.start()
@@ -44,8 +44,9 @@ class Workload:
         *,
         name: str = "client",
     ) -> None:
-        """`machine` gives the machine of a name; all names begin with `name`. `sockets` is what
-        the processes of a machine see of the network."""
+        """`machine` returns the machine of a name; all names begin with `name`. `sockets` returns
+        the network interface for the processes of a machine.
+        """
         options = options or WorkloadOptions()
         recorder = Recorder(world)
         shared = Shared(world, machine, sockets, bootstrap, options, recorder)
@@ -63,7 +64,7 @@ class Workload:
         self._of_groups = clients_of_groups(shared, name)
         self._final: list[FinalReader] = []
 
-    # what is known
+    # state
 
     @property
     def history(self) -> History:
@@ -76,32 +77,32 @@ class Workload:
 
     @property
     def acked(self) -> Counter[TopicPartition]:
-        """Values that were acknowledged by all in-sync replicas, by partition."""
+        """The number of values acknowledged by all in-sync replicas, by partition."""
         return self._shared.recorder.acked
 
     @property
     def delivered(self) -> Counter[TopicPartition]:
-        """Records that consumers were given, by partition."""
+        """The number of records delivered to consumers, by partition."""
         return self._shared.recorder.delivered
 
     @property
     def positions(self) -> Counter[tuple[str, TopicPartition]]:
-        """Behind the last record that a group has processed, by group and partition."""
+        """The offset after the last record that a group has processed, by group and partition."""
         return self._shared.recorder.positions
 
     @property
     def refused(self) -> Counter[str]:
-        """What clients were told instead, by the kind of error."""
+        """The number of errors that clients got, by kind."""
         return self._shared.recorder.refused
 
     @property
     def managed(self) -> Counter[str]:
-        """What the admin was told to be done, by its kind."""
+        """The number of successful admin operations, by kind."""
         return self._shared.recorder.managed
 
     @property
     def failures(self) -> list[str]:
-        """What no client may come to; a defect of the client, or of the workload."""
+        """Errors that no client may get. They are bugs of the client or of the workload."""
         return self._shared.failures
 
     @property
@@ -110,12 +111,12 @@ class Workload:
 
     @property
     def is_ready(self) -> bool:
-        """The topics exist that all of the load goes to."""
+        """The topics for the load exist."""
         return len(self.catalog.topics) >= self._shared.options.topics
 
     @property
     def is_quiet(self) -> bool:
-        """After `stop`: everything sent has an outcome, nobody but groups goes on."""
+        """After `stop`: everything sent has an outcome, and only groups continue."""
         return all(client.has_ended for client in self._clients)
 
     @property
@@ -132,19 +133,18 @@ class Workload:
     def _all(self) -> list[Client]:
         return [*self._clients, *self._of_groups]
 
-    # what to do
+    # control
 
     def start(self) -> None:
         for client in self._all:
             client.start()
 
     def spread(self) -> None:
-        """Let topics and groups be as they are from now on, and send to all partitions alike."""
+        """Stop changing topics and groups, and send to all partitions equally."""
         self._shared.is_even = True
 
     def stop(self) -> None:
-        """Begin nothing new. What is under way comes to its end: 15 s at most, for a send. Groups
-        read on."""
+        """Start nothing new. Pending sends end within 15 s. Groups continue to read."""
         self._shared.is_stopping = True
 
     def stop_groups(self) -> None:
@@ -152,8 +152,9 @@ class Workload:
         self._shared.groups_are_stopping = True
 
     def read_all(self, partitions: Sequence[TopicPartition] | None = None) -> None:
-        """Read everything once more (None: all of the catalog), with clients of their own. Only
-        once the cluster is well, or it may take for ever."""
+        """Read all records of these partitions again (None: of the whole catalog), with separate
+        clients. It may never end unless the cluster has recovered.
+        """
         chosen = self.catalog.partitions() if partitions is None else [*partitions]
         begun = len(self._final)
         fresh = [

@@ -1,8 +1,9 @@
-"""How many disks may be harmed at a time, so that what is lost is always a bug.
+"""The number of brokers whose disks may lose data at a time, so that every lost record is a bug.
 
-What is acknowledged was on as many brokers as min.insync.replicas says. So all of these but one may
-have lost it; a broker that did counts until it is in sync again with all that is committed, and
-nothing on its disk is rotten: that may be found long after, and cost it what it has copied since.
+An acknowledged record is on min.insync.replicas brokers, so all of them but one may lose data. A
+broker that lost data counts until it is in sync again with all committed records, and no flipped
+bit is left on its disk. A flipped bit may be found much later, and then costs the broker the
+records that it has copied since.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.view import replica, stored_states
 
 
-class HarmAccount:
-    """Who has lost something, as far as `min_isr` allows it."""
+class DataLossBudget:
+    """The brokers that have lost data: at most `min_isr` - 1."""
 
     def __init__(self, cluster: SimCluster, min_isr: int) -> None:
         self._cluster = cluster
         self._most = min_isr - 1
         self._harmed: set[int] = set()
 
-    def may_harm(self, broker: int) -> bool:
-        """Whether this one may lose something now, besides those that have."""
+    def allows(self, broker: int) -> bool:
+        """Return whether this broker may lose data now, in addition to those that have."""
         states = stored_states(self._cluster)
         self._harmed = {each for each in self._harmed if not self._is_whole(each, states)}
         return len(self._harmed | {broker}) <= self._most
 
-    def harm(self, broker: int) -> None:
+    def spend(self, broker: int) -> None:
         self._harmed.add(broker)
 
     def _is_whole(self, broker: int, states: Mapping[TopicPartition, PartitionState]) -> bool:
@@ -43,20 +44,21 @@ class HarmAccount:
         return all(self._has_all(broker, key, state) for key, state in states.items())
 
     def _has_all(self, broker: int, key: TopicPartition, state: PartitionState) -> bool:
-        """Every broker has a replica of every partition."""
+        """Return whether the broker's replica is in sync with all committed records. Every broker
+        has a replica of every partition."""
         mine = replica(self._cluster, broker, key)
         leaders = replica(self._cluster, state.leader, key)
         if mine is None or leaders is None or not leaders.is_leader or broker not in state.isr:
             return False
         if not mine.leader_epoch == leaders.leader_epoch == state.leader_epoch:
             return False
-        # Before that its high watermark may be older than what its predecessor acknowledged.
+        # Before that, the leader's high watermark may be below what its predecessor acknowledged.
         knows = leaders.high_watermark >= leaders.epoch_start
         return knows and mine.log.log_end_offset >= leaders.high_watermark
 
 
 def _is_used(path: str) -> bool:
-    """Not what lies about until it is deleted, or until somebody looks into it."""
+    """Return False for a file that was set aside: deleted, stray or damaged."""
     *_, folder, name = path.split("/")
     is_aside = is_stray_directory(folder) or is_deleted_directory(folder)
     return not is_aside and not name.endswith((CORRUPT_SUFFIX, DELETED_SUFFIX))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pybroker.testing.simulation import Simulation
-from pybroker.testing.simulation.upkeep import look_after
+from pybroker.testing.simulation.operator import repair
 from pybroker.testing.simulation.view import is_whole, leader_of, stored_states
 from unit_tests.simulation.stories import (
     PARTITION,
@@ -18,8 +18,10 @@ _EACH_SYNCED = {"log.flush.interval.messages": 1}
 
 
 def test_a_partition_waits_for_its_last_disk_until_that_is_given_up() -> None:
-    """All lose power, so that nobody trusts his log; who is back last counts alone for all that was
-    committed, and its disk is gone. The others still have what was synced."""
+    """All brokers lose power, so that no replica is trusted. The last one to return is the only one
+    that counts for the committed records, and its disk is gone. The others still have what they
+    synced.
+    """
     with Simulation(0, config=_EACH_SYNCED) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
@@ -34,8 +36,9 @@ def test_a_partition_waits_for_its_last_disk_until_that_is_given_up() -> None:
         _wait_for_the_operator(simulation)
 
 
-def test_a_partition_waits_for_its_damaged_log_until_that_is_given_up() -> None:
-    """Nobody counts, and what lies behind the hole may be more than the others have."""
+def test_a_partition_waits_for_its_damaged_log_until_the_loss_is_accepted() -> None:
+    """No replica is in sync or eligible, and the log may hold more records after the damaged range
+    than the others."""
     with Simulation(0, config=_EACH_SYNCED) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
@@ -51,7 +54,9 @@ def test_a_partition_waits_for_its_damaged_log_until_that_is_given_up() -> None:
 
 
 def test_a_copy_that_was_begun_for_a_lost_disk_waits_for_it_until_that_is_given_up() -> None:
-    """It follows, and so seems to be there; but it may not lead, and nobody else counts."""
+    """The new copy follows, and so seems to be there; but it must not lead, and no other replica
+    counts.
+    """
     with Simulation(0, config=_EACH_SYNCED) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
@@ -66,7 +71,7 @@ def test_a_copy_that_was_begun_for_a_lost_disk_waits_for_it_until_that_is_given_
 
 
 def test_a_leader_with_a_hole_that_nobody_can_do_without_is_used_until_that_is_given_up() -> None:
-    """It serves what is whole, and the others come no further."""
+    """It serves the intact records, and the others cannot get past the damage."""
     config = {"min.insync.replicas": 1, "pybroker.log.scrub.io.max.bytes.per.second": 0}
     with Simulation(0, config=config) as simulation:
         cluster = simulation.cluster
@@ -82,18 +87,20 @@ def test_a_leader_with_a_hole_that_nobody_can_do_without_is_used_until_that_is_g
         simulation.mend()
         simulation.pass_time(20)
         assert leader_of(cluster, "orders", 0) is leader
-        look_after(cluster)
+        repair(cluster)
         simulation.wait(lambda: is_whole(cluster))
         assert simulation.run(produce, simulation.bootstrap, 1) == [10]
 
 
 def _wait_for_the_operator(simulation: Simulation) -> None:
-    """All come back, which is not enough; what was acknowledged is there when it is."""
+    """All brokers return, which is not enough; the acknowledged records are there after the
+    operator acts.
+    """
     cluster = simulation.cluster
     simulation.mend()
     simulation.pass_time(20)
     assert leader_of(cluster, "orders", 0) is None
-    look_after(cluster)
+    repair(cluster)
     simulation.wait(lambda: is_whole(cluster))
     values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]

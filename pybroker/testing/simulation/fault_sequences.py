@@ -1,7 +1,7 @@
-"""Faults that belong together, in an order and at distances that dice hardly ever throw.
+"""Sequences of faults, in an order and at intervals that independent random faults rarely produce.
 
-Some mistakes show only where several things befall one broker within a moment. A plot is such a
-sequence; whom it befalls, when, how often and how hard is left to the dice.
+Some bugs show only if several faults hit one broker within a moment. A fault sequence is such a
+combination. The seed decides its target, its times, and its parameters.
 """
 
 from __future__ import annotations
@@ -14,32 +14,33 @@ from typing import Final
 from pybroker.testing.simulation.schedule import FaultEvent, Options
 
 SHARE: Final = 0.12
-"""How many seeds have a plot beside their other faults."""
+"""The share of seeds with a fault sequence in addition to their other faults."""
 _DIGITS: Final = 3
 _LOST: Final = ("wipe", "power", "kill")
 _INTERRUPTED: Final = 0.5
-"""How many seeds with several log directories have moves that take long, and are interrupted."""
+"""The share of seeds with several log directories whose moves are slow and are interrupted."""
 _INTERRUPTIONS: Final = ("kill", "kill", "crash", "power", "stop", "expire", "expire", "sync-error")
 _ENDS_OF_SESSION: Final = ("expire", "expire", "zk-expire-write", "expire-offsets")
 
 
-def with_plot(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """The options, with groups where the plot needs them, and the faults of the plot of that seed;
-    most seeds have none. The dice are of their own, so that all else is as it would be without."""
+def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
+    """Return the options, with groups if the sequence needs them, and the faults of the seed's
+    sequence; most seeds have none. It has a random stream of its own, so that everything else in
+    the schedule stays the same."""
     rng = random.Random(f"{seed}/plot")
     if rng.random() >= SHARE:
         return options, ()
-    needs_groups, plot = rng.choice(_PLOTS)
+    needs_groups, sequence = rng.choice(_SEQUENCES)
     if needs_groups:
         groups = max(options.groups, 1)
         options = dataclasses.replace(options, groups=groups, members=4, records_per_s=20.0)
-    told = (event for event in plot(rng, options) if event.at <= options.faults_s)
+    told = (event for event in sequence(rng, options) if event.at <= options.faults_s)
     return options, tuple(told)
 
 
 def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """The options, with time enough, and faults that cost records where an unclean election may;
-    none elsewhere."""
+    """Return the options, with enough time, and faults that lose records by an unclean election.
+    Without unclean elections there are none."""
     if not options.lossy:
         return options, ()
     told = tuple(_left_behind(random.Random(f"{seed}/loss"), options))
@@ -48,7 +49,7 @@ def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, .
 
 
 def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...]:
-    """Faults in the midst of moves between log directories; none where there is one directory."""
+    """Return faults during moves between log directories; none with a single directory."""
     rng = random.Random(f"{seed}/moves")
     if options.log_dirs == 1 or rng.random() >= _INTERRUPTED:
         return ()
@@ -57,8 +58,9 @@ def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...
 
 
 def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """The disk of a broker is slow, or a move is over before anything else can happen. What the
-    broker has alone is cut away when another one leads, and it ends or is replaced meanwhile."""
+    """Interrupt moves on one broker. Its disk is slow, so that a move lasts long enough. The broker
+    is isolated, so that it truncates its log after another broker was elected, and its process or
+    session ends meanwhile."""
     partition = rng.randrange(options.partitions)
     victim = str(rng.randint(1, options.brokers))
     slow = (("most_s", rng.uniform(0.05, 1.0)),)
@@ -80,8 +82,9 @@ def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """The brokers are killed one after another, each when the one before may have left the ISR. The
-    one that lacks most is back first, and the others when it may have been elected."""
+    """Kill the brokers one after another, each when the one before may have left the ISR. The first
+    one, which lacks most records, returns first; the others return when it may have been
+    elected."""
     first, *others = rng.sample(range(1, options.brokers + 1), options.brokers)
     step_s = max(options.session_s, options.lag_s)
     times = [rng.uniform(0.0, 2.0)]
@@ -96,8 +99,8 @@ def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Who coordinates, or leads, loses its session, and hears of it late: what it asks ZooKeeper
-    for is still under way, and arrives when another has taken its place."""
+    """Expire the session of a coordinator, controller or leader while its connection to ZooKeeper
+    is slow. Its writes are still under way, and arrive after another broker has replaced it."""
     victim = f"coordinator/{rng.randrange(options.groups)}" if options.groups else "controller"
     victim = rng.choice((victim, victim, f"leader/{rng.randrange(options.partitions)}"))
     at = rng.uniform(0, options.faults_s / 4)
@@ -105,7 +108,7 @@ def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEv
         slow = (("usual_s", rng.uniform(0.2, 0.5)), ("most_s", rng.uniform(0.5, 1.5)))
         yield _fault(at, "slow-zookeeper", victim, lasts_s=rng.uniform(1.0, 2.5), parameters=slow)
         ends_at = at + rng.uniform(0.05, 0.5)
-        if rng.random() < 0.8:  # its clients look for another one
+        if rng.random() < 0.8:  # its clients then look for the new coordinator or leader
             yield _fault(ends_at - 0.005, "reset", victim)
         kinds = _ENDS_OF_SESSION if options.groups else _ENDS_OF_SESSION[:-1]
         yield _fault(ends_at, rng.choice(kinds), victim)
@@ -113,8 +116,8 @@ def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEv
 
 
 def _begins_anew(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Who was out of the ISR has caught up, and is started anew, perhaps with nothing, before its
-    leader has heard that ZooKeeper has it among those in sync."""
+    """Restart a follower, perhaps with an empty disk, just after it has caught up, before its
+    leader learns that ZooKeeper has stored the expanded ISR."""
     partition = rng.randrange(options.partitions)
     follower = str(rng.randint(1, options.brokers))
     away_s = options.lag_s * rng.uniform(1.5, 3.0)
@@ -129,14 +132,16 @@ def _begins_anew(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
     yield _fault(lost_at, "cut", f"{leader}-{follower}", lasts_s=rng.uniform(0.5, 3.5))
 
 
-_PLOTS: Final[tuple[tuple[bool, Callable[[random.Random, Options], Iterator[FaultEvent]]], ...]] = (
+_SEQUENCES: Final[
+    tuple[tuple[bool, Callable[[random.Random, Options], Iterator[FaultEvent]]], ...]
+] = (
     (True, _replaced_unawares),
     (True, _replaced_unawares),
     (False, _replaced_unawares),
     (False, _begins_anew),
     (False, _begins_anew),
 )
-"""Each with whether it needs groups of consumers."""
+"""Each is (whether it needs groups of consumers, the sequence)."""
 
 
 def _fault(

@@ -1,5 +1,5 @@
-"""The command line of `configs`: whose options, and what to do to them. The checks and their words
-are those of Kafka's ConfigCommand; nothing here asks a cluster."""
+"""The command line of `configs`: the entities, and the change to their options. Checks and messages
+are those of Kafka's ConfigCommand. This module does no I/O on a cluster."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ _FORMAT_VERSION: Final = "message.format.version"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the command line says. `names` stand beside `types`; "" is the default entity, and for
-    types without a name all entities are meant."""
+class Args:
+    """The parsed command line. `names[i]` belongs to `types[i]`; "" is the default entity. A type
+    without a name means all entities of that type."""
 
     alter: bool
     types: tuple[str, ...]
@@ -70,9 +70,9 @@ class Wish:
         return self.names[0] if self.names else None
 
 
-def parse_wish(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Wish:
-    """`names_in_order` are the values of --entity-name, "" for each --entity-default. Raises
-    click.UsageError, Failure, ConfigError."""
+def parse_args(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Args:
+    """Check and convert the flags. `names_in_order` are the values of --entity-name, with "" for
+    each --entity-default. Raises click.UsageError, Failure, ConfigError."""
     if flags["alter"] == flags["describe"]:
         raise click.UsageError("Command must include exactly one action: --describe, --alter")
     if flags["describe"]:
@@ -94,7 +94,7 @@ def parse_wish(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Wish:
     _check_names(flags, types, names)
     if flags["alter"]:
         _check_changes(flags, types, names)
-    return Wish(
+    return Args(
         alter=flags["alter"],
         types=tuple(types),
         names=tuple(names),
@@ -106,7 +106,7 @@ def parse_wish(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Wish:
 
 
 def _given(table: Mapping[str, str], flags: Mapping[str, Any]) -> list[str]:
-    """The types of those short forms that are on the command line."""
+    """Return the entity types of the short forms on the command line."""
     return [kind for flag, kind in table.items() if flags[flag] not in (None, False)]
 
 

@@ -1,6 +1,6 @@
-"""What whoever looks after brokers does: starts who gave up, and gives up what cannot come back,
-the contents of a lost disk or what lies behind a hole in a log. Without the latter a partition that
-may need it waits for ever, as it has to."""
+"""The operator of a simulated cluster. It restarts brokers that gave up. It accepts the loss of
+data that cannot come back: the content of a lost disk, or the part of a log after a damaged range.
+Without that, a partition that may need the data waits for ever, as it must."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.view import stored_states
 
 
-def look_after(cluster: SimCluster) -> None:
-    """To be called now and then, once nothing is broken any more. Who gave up, because of ZooKeeper
-    for instance, is started again."""
+def repair(cluster: SimCluster) -> None:
+    """Accept losses and start brokers that gave up, for instance because of ZooKeeper. To be called
+    now and then after the last fault."""
     found = _awaited_in_vain(cluster)
     for broker in cluster.brokers.values():
         found[broker.id] |= _kept_out(broker)
@@ -27,8 +27,8 @@ def look_after(cluster: SimCluster) -> None:
 
 
 def _kept_out(broker: SimBroker) -> set[str]:
-    """Directories whose disk is a new one, and what was lost with them: a broker that has another
-    directory makes nothing of the kind anew before it is told."""
+    """Return directories with a new disk, and the lost directories: a broker with a further
+    directory recreates no replica of a lost one before the operator accepts the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -37,8 +37,9 @@ def _kept_out(broker: SimBroker) -> set[str]:
 
 
 def _awaited_in_vain(cluster: SimCluster) -> defaultdict[int, set[str]]:
-    """What brokers have lost without which some partition has no leader, or one that others cannot
-    copy: nobody else counts for it. By broker, as the operator names it."""
+    """Return broker -> the names of its losses to accept. Such a loss concerns a partition without
+    a leader, or with one that followers cannot copy, because every in-sync and eligible replica
+    has lost data."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for key, state in stored_states(cluster).items():
         lost = {
@@ -53,8 +54,8 @@ def _awaited_in_vain(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Nothing if it has the partition, or may have it soon. A copy that is not complete is no more
-    than a beginning of what was lost; a leader in use leads on with a hole."""
+    """Return the names of a broker's losses in a partition; empty if it has the partition, or may
+    have it soon. An incomplete copy counts as lost. A leader with a damaged range stays leader."""
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()
@@ -68,7 +69,7 @@ def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
 
 
 def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:
-    """As docs/operations.rst has it."""
+    """Accept losses by the file that docs/operations.rst describes."""
     assert broker.rooms is not None
     path = f"{broker.rooms.logs.usable_directories[0]}/{ACCEPTED_LOSS}"
     broker.machine.kill()
