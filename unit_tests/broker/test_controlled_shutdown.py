@@ -32,8 +32,8 @@ NEVER_S = 3600.0
 
 
 class Cluster:
-    """What the broker believes of its cluster, and what the controller answers: `answers` are used
-    up one an attempt, an exception or what is still led; after the last nobody answers."""
+    """The broker's view of its cluster, and a scripted controller. Each attempt uses up one of
+    `answers`: an exception, or the partitions still led. After the last one no answer comes."""
 
     def __init__(self) -> None:
         self.metadata = MetadataView()
@@ -164,7 +164,7 @@ async def test_a_broker_alone_asks_nobody(cluster: Cluster) -> None:
     assert cluster.asked == []
 
 
-async def test_who_shares_nothing_or_has_not_heard_of_it_asks_once(cluster: Cluster) -> None:
+async def test_a_broker_with_nothing_to_hand_over_asks_once(cluster: Cluster) -> None:
     for leader, replicas in ((ME, (ME,)), (OTHER, (OTHER, THIRD))):
         cluster.leads(leader, replicas=replicas)
         cluster.asked, cluster.answers = [], [OSError()] * 3

@@ -125,7 +125,7 @@ async def test_a_group_that_has_moved_is_told_no_more() -> None:
     assert list(known(await watching.report())) == ["h"]
 
 
-async def test_who_asks_does_not_wait_for_slow_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_does_not_wait_for_slow_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag_watch, "PATIENCE_S", 0.01)
     groups, clock = Coordinated({"g": {A0: 4}}), ManualClock()
     watching = watch(groups, clock)

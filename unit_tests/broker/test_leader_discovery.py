@@ -1,4 +1,4 @@
-"""What a broker that does not hear from ZooKeeper learns from the others, and what it does then."""
+"""A broker that does not hear from ZooKeeper learns the leaders from other brokers."""
 
 from __future__ import annotations
 
@@ -133,13 +133,17 @@ async def test_a_later_leader_is_where_clients_are_sent(
     assert len(said) == 1 and "t-0" in said[0] and f"broker-{OTHER}" in said[0]
 
 
-async def test_who_may_answer_nothing_sends_clients_on_too(neighbours: Neighbours) -> None:
+async def test_a_broker_without_authority_sends_clients_to_the_new_leader(
+    neighbours: Neighbours,
+) -> None:
     await neighbours.rounds(level=Authority.NOTHING)
     assert neighbours.told() == OTHER
 
 
 @pytest.mark.parametrize("what", ["same epoch", "earlier epoch", "nobody", "me", "another topic"])
-async def test_what_is_no_news_changes_nothing(neighbours: Neighbours, what: str) -> None:
+async def test_an_answer_without_a_later_leader_changes_nothing(
+    neighbours: Neighbours, what: str
+) -> None:
     epochs = {"same epoch": neighbours.epoch, "earlier epoch": neighbours.epoch - 1}
     neighbours.leader_epoch = epochs.get(what, neighbours.leader_epoch)
     neighbours.leader = {"nobody": -1, "me": BROKER_ID}.get(what, OTHER)
@@ -161,7 +165,7 @@ async def test_a_leader_that_was_told_to_lead_since_takes_no_notice(neighbours: 
     assert values_of(await neighbours.bench.fetch("t", 0)) == [b"a"]
 
 
-async def test_what_is_said_of_a_topic_says_nothing_of_the_next_of_its_name(
+async def test_an_answer_about_a_topic_does_not_apply_to_its_recreation(
     neighbours: Neighbours,
 ) -> None:
     """The controller says first who leads, and then where clients are sent to; the answer was
@@ -191,7 +195,7 @@ async def test_neighbours_are_asked_in_turn_and_the_next_where_one_is_silent(
     assert {who for who, _ in neighbours.asked} == {OTHER, THIRD}
 
 
-async def test_who_does_not_answer_keeps_nobody_from_being_asked_soon(
+async def test_a_silent_neighbour_does_not_lengthen_the_pause(
     neighbours: Neighbours,
 ) -> None:
     """The pause grows with what there is to ask, not with how long a silent neighbour takes."""
@@ -220,7 +224,7 @@ async def test_a_leader_of_whom_nothing_is_known_has_taken_the_place_too(
     assert values_of(await neighbours.bench.fetch("t", 0)) == [b"a"]
 
 
-async def test_who_is_told_late_to_lead_in_an_earlier_epoch_is_replaced_still(
+async def test_a_late_command_of_an_earlier_epoch_does_not_restore_the_leader(
     neighbours: Neighbours,
 ) -> None:
     """The command was on its way when the session ended."""
@@ -263,7 +267,7 @@ async def test_a_question_names_a_limited_number_of_partitions(
     ]
 
 
-async def test_who_waits_for_its_records_to_be_replicated_is_told_at_once(
+async def test_a_waiting_producer_hears_of_the_new_leader_at_once(
     neighbours: Neighbours,
 ) -> None:
     bench = neighbours.bench
@@ -274,8 +278,8 @@ async def test_who_waits_for_its_records_to_be_replicated_is_told_at_once(
     assert code(await waiting) is NOT_LEADER
 
 
-async def test_what_was_committed_meanwhile_is_acknowledged(neighbours: Neighbours) -> None:
-    """A record that everybody in sync has stays, whoever leads."""
+async def test_a_replaced_leader_acknowledges_a_committed_batch(neighbours: Neighbours) -> None:
+    """Every later leader keeps a record that all in-sync replicas have."""
     bench = neighbours.bench
     await neighbours.lead(neighbours.epoch + 1)
     waiting = asyncio.ensure_future(bench.produce("t", batch(b"b"), acks=-1))
@@ -295,7 +299,7 @@ async def controller_of(bench: Bench) -> int:
 async def test_a_controller_that_is_cut_off_names_its_successor(
     neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who wants to create a topic, and knows this broker only, would be sent to it for ever."""
+    """Otherwise a client that knows only this broker would send CreateTopics to it forever."""
     bench = neighbours.bench
     assert bench.app.controller.controller_id == BROKER_ID
     await neighbours.rounds()

@@ -1,4 +1,4 @@
-"""What a change of the broker's options is handed to, and that none of it is forgotten."""
+"""A change of the broker's options reaches every log and listener, also after a failure."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_logs_that_did_not_hear_of_a_change_hear_of_it_the_next_time(broke
     assert broker.logs.told == [None, None]
 
 
-async def test_who_decides_by_topics_options_hears_which_have_changed(broker: Broker) -> None:
+async def test_the_listener_hears_which_topics_options_changed(broker: Broker) -> None:
     await broker.coord.create(paths.topic("orders"))
     await broker.live.change_topic("orders", lambda _: {"retention.ms": "5"}, replaces=True)
     assert broker.topics_changed == [{"orders"}]

@@ -86,7 +86,7 @@ async def test_a_directory_that_is_lost_at_the_start_is_told(broker: Broker) -> 
 
 
 @pytest.mark.parametrize(("usable", "ends"), [([], True), (["/a"], False)])
-async def test_who_has_no_directory_left_before_anybody_listens_ends(
+async def test_a_broker_whose_directories_all_failed_before_the_start_ends(
     broker: Broker, usable: list[str], ends: bool
 ) -> None:
     """The last one failed while the broker registered, and it went on without any, for ever."""
@@ -143,7 +143,7 @@ async def stored(coord: MemoryCoord, state: PartitionState) -> None:
         (PartitionState(2, 5, (2,), 1), False),
     ],
 )
-async def test_who_may_be_elected_is_expected_to_have_data(
+async def test_a_broker_in_the_isr_or_eligible_is_expected_to_have_data(
     broker: Broker, state: PartitionState, expected: bool
 ) -> None:
     await stored(broker.coord, state)
@@ -152,7 +152,7 @@ async def test_who_may_be_elected_is_expected_to_have_data(
 
 @dataclass
 class LostLogs:
-    """What is left after a loss."""
+    """The logs of a broker after a loss; stands in for the LogManager."""
 
     gave_up: bool = True
     accepted_losses: frozenset[TopicPartition] = frozenset()
@@ -174,7 +174,7 @@ class LostLogs:
         (LostLogs(failed_directories={"/b": BROKEN}), {T0}),
     ],
 )
-async def test_what_was_given_up_is_what_has_no_log_here(
+async def test_an_accepted_loss_covers_the_partitions_without_a_log(
     broker: Broker, logs: LostLogs, expected: set[TopicPartition]
 ) -> None:
     await stored(broker.coord, PartitionState(1, 5, (1,), 1, eligible=(2,)))

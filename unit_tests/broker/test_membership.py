@@ -119,7 +119,7 @@ async def test_a_registration_that_fails_is_tried_again(
 
 
 @pytest.mark.parametrize("data", [None, b"{}", b"garbage"])
-async def test_who_finds_its_id_taken_is_lost(bench: Bench, data: bytes | None) -> None:
+async def test_a_broker_whose_id_is_taken_is_lost(bench: Bench, data: bytes | None) -> None:
     stranger = MemoryCoord(bench.tree, name="stranger")
     await stranger.start()
     registration = bench.tree.node(paths.broker(BROKER_ID))
@@ -146,7 +146,8 @@ async def test_an_expiry_after_the_stop_does_not_register_again(bench: Bench) ->
 async def test_a_session_that_ends_while_the_broker_joins_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody listened yet: it went on as if it were registered, and was not, for ever."""
+    """The expiry comes before the membership listens to the session. The broker must not go on
+    unregistered."""
     bench, register = Bench(tmp_path), BrokerApp._register
     ended: list[int] = []
 

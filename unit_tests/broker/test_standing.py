@@ -1,4 +1,4 @@
-"""What a broker answers while it is cut off from ZooKeeper, and after a pause."""
+"""The answers of a broker that is cut off from ZooKeeper, and after a pause of its process."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Setting:
         self.clock.advance(seconds)
 
 
-def test_who_hears_from_zookeeper_answers_all() -> None:
+def test_a_broker_that_hears_from_zookeeper_answers_everything() -> None:
     setting = Setting()
     setting.run(100, hears=True)
     assert setting.ask() is Authority.ALL
@@ -249,7 +249,7 @@ async def test_cut_off_nothing_is_promised_alone(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-async def test_who_is_cut_off_while_a_batch_is_unpacked_does_not_take_it(
+async def test_a_leader_cut_off_while_a_batch_is_unpacked_rejects_it(
     bench: Bench, acks: int
 ) -> None:
     """No timer has run since."""
@@ -313,8 +313,10 @@ async def test_an_expired_session_is_noticed_when_it_is_heard_of(bench: Bench) -
     assert not seen[SessionEvent.EXPIRED]
 
 
-async def test_who_reads_that_another_leads_promises_nothing_alone(bench: Bench) -> None:
-    """Before the controller has said so, which may not reach it for long."""
+async def test_a_leader_that_reads_of_its_successor_acknowledges_nothing_alone(
+    bench: Bench,
+) -> None:
+    """The controller may not reach the leader for a long time."""
     partition = bench.app.replicas.partition(TopicPartition("t", 0))
     partition.superseded(is_replaced=False)
     assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
@@ -326,7 +328,7 @@ async def test_who_reads_that_another_leads_promises_nothing_alone(bench: Bench)
 
 
 async def test_where_a_follower_in_sync_may_lead_no_end_is_named(bench: Bench) -> None:
-    """It asks no more, and ZooKeeper has not said that it does not lead."""
+    """The follower no longer fetches, and ZooKeeper does not confirm the leader."""
     replicas, key = bench.app.replicas, TopicPartition("t", 0)
     replicas.lag_max_s = 5
     partition = replicas.partition(key)
@@ -354,11 +356,12 @@ async def test_where_a_follower_in_sync_may_lead_no_end_is_named(bench: Bench) -
     assert code(await bench.fetch("t", 2)) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_who_has_asked_for_another_leader_asks_zookeeper_before_it_names_an_end(
+async def test_a_leader_that_asked_to_be_replaced_asks_zookeeper_before_it_returns_an_end(
     bench: Bench,
 ) -> None:
-    """Its successor waits for nothing: for the controller it is lost, though it goes on until it is
-    told. Where there is nobody else, or ZooKeeper says that it leads, its word counts."""
+    """The controller counts this leader as lost, so its successor waits for nothing, while the
+    leader itself goes on until the command arrives. A sole replica, or a leader that ZooKeeper
+    confirms, returns its end."""
     replicas, key = bench.app.replicas, TopicPartition("t", 0)
     replicas.lag_max_s = 5
     partition = replicas.partition(key)
@@ -395,10 +398,10 @@ async def nothing_is_on_its_way(keys: Collection[TopicPartition]) -> None:
     """No ISR is being changed."""
 
 
-async def test_who_is_told_that_another_leads_promises_nothing_alone(
+async def test_a_leader_told_of_its_successor_returns_no_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it has obeyed, for which it may have to wait for a slow disk."""
+    """The leader may still wait for a slow disk before it becomes a follower."""
     replicas, key = bench.app.replicas, TopicPartition("t", 0)
     partition, turn = replicas.partition(key), asyncio.Event()
     obey = replicas.leader_and_isr

@@ -67,7 +67,7 @@ class Stage:
         return fail(name) if name == self.failing_stop else stop()
 
     def forget(self) -> None:
-        """What comes next is another life."""
+        """Clear the record before the broker starts again."""
         self.started.clear()
         self.stopped.clear()
         self.failing_start = self.failing_stop = ""
