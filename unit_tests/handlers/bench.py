@@ -263,7 +263,7 @@ class Bench:
     def dispatch(
         self, key: ApiKey, version: int, request: Message, *, listener: str = LISTENER
     ) -> Answer | Awaitable[Answer]:
-        """What the dispatcher gives at once."""
+        """Return the dispatcher's result without awaiting it."""
         api = APIS[key]
         body = encode_request(api, version, request)
         header = RequestHeader(key, version, CORRELATION_ID, "bench")

@@ -38,7 +38,7 @@ async def advertised(bench: Bench) -> tuple[str, int]:
 
 
 def known(bench: Bench) -> list[tuple[str, int]]:
-    """What the controller has told the broker of itself."""
+    """Return the broker's own addresses in its metadata, as UpdateMetadata set them."""
     me = bench.app.metadata.brokers.get(BROKER_ID)
     return [] if me is None else [(each.host, each.port) for each in me.endpoints]
 
@@ -125,7 +125,9 @@ async def test_a_write_that_is_lost_is_repeated(
         ("", "expected at least one NAME://HOST:PORT"),
     ],
 )
-async def test_what_no_start_would_accept_is_refused(bench: Bench, text: str, words: str) -> None:
+async def test_listeners_that_a_start_would_reject_are_rejected(
+    bench: Bench, text: str, words: str
+) -> None:
     code, message = await change(bench, (BROKER, ME), (SET, NAME, text))
     assert code is ErrorCode.INVALID_REQUEST
     assert message is not None

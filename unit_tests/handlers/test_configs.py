@@ -129,7 +129,7 @@ async def test_an_answer_has_an_end_but_an_item_for_each_resource(
     assert codes == [ErrorCode.NONE] * 100 + [ErrorCode.INVALID_REQUEST] * 150
 
 
-async def test_what_nobody_knows_is_shown_without_its_value(bench: Bench) -> None:
+async def test_an_unknown_option_is_described_without_its_value(bench: Bench) -> None:
     assert (await change(bench, (BROKER, ME), (SET, "my.plugin.password", "p")))[0] == 0
     found = await option(bench, (BROKER, ME), "my.plugin.password")
     assert (found.value, found.is_sensitive, found.config_type) == (None, True, 0)
@@ -172,7 +172,7 @@ async def test_a_change_outlives_the_broker(bench: Bench) -> None:
         )
 
 
-async def test_what_a_tool_writes_to_zookeeper_holds_soon(bench: Bench) -> None:
+async def test_a_config_written_to_zookeeper_by_a_tool_takes_effect(bench: Bench) -> None:
     await bench.create("t")
     write_as_a_tool(bench, "topics/t", config(max_message_bytes="100"))
     await until_largest_is(bench, 100)

@@ -100,10 +100,10 @@ async def test_the_leader_loads_its_shards_and_fences_them(tmp_path: Path) -> No
             assert shards.shard_for(partition).context.fence_version == node[1].version
 
 
-async def test_who_may_have_been_replaced_sends_nobody_to_itself(
+async def test_a_coordinator_that_may_have_been_replaced_does_not_name_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New members would wait at a coordinator that can store nothing, as long as it is cut off."""
+    """New members would wait at a coordinator that can store nothing while it is cut off."""
     async with Bench(tmp_path, properties=SMALL) as bench:
         assert (await find(bench)).error_code == ErrorCode.NONE
         await bench.app.groups.shards.settled()

@@ -90,7 +90,7 @@ def append(bench: Bench, data: bytes) -> None:
     partition(bench).append(view, read_header(view), acks=1, now_ms=NOW_MS)
 
 
-async def test_who_does_not_lead_says_6(bench: Bench) -> None:
+async def test_delete_records_at_a_follower_is_rejected(bench: Bench) -> None:
     await fill(bench)
     target = partition(bench)
     target.granted = Authority.NOTHING
@@ -181,7 +181,7 @@ async def test_a_broker_that_is_down_holds_no_answer_up(bench: Bench) -> None:
     assert the_only(await delete(bench, ("t", 0, 5))).low_watermark == 5
 
 
-async def test_who_waits_hears_of_a_new_leader(bench: Bench) -> None:
+async def test_a_waiting_deletion_hears_of_a_new_leader(bench: Bench) -> None:
     await fill(bench)
     await share(bench)
     waiting = asyncio.ensure_future(delete(bench, ("t", 0, 5)))
@@ -190,8 +190,8 @@ async def test_who_waits_hears_of_a_new_leader(bench: Bench) -> None:
     assert code(the_only(await waiting)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_has_another_leader_meanwhile_removes_no_segments(bench: Bench) -> None:
-    """Its log may be about to be cut, in a thread."""
+async def test_a_leader_replaced_during_a_deletion_removes_no_segments(bench: Bench) -> None:
+    """A thread may be about to truncate the log of the new follower."""
     await fill(bench, segment_bytes="200")
     await share(bench)
     log = partition(bench).log

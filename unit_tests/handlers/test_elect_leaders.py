@@ -177,7 +177,9 @@ async def test_only_an_unclean_election_takes_who_lags(bench: Bench, other: Memo
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_who_is_not_the_controller_says_41(bench: Bench, version: int) -> None:
+async def test_elect_leaders_at_another_broker_is_not_controller(
+    bench: Bench, version: int
+) -> None:
     await bench.create("t")
     await bench.app.controller.stop()
     answer = await elect(bench, ("t", [0]), ("u", [3]), version=version)

@@ -172,7 +172,7 @@ async def test_a_leader_that_is_deposed_wakes_who_waits(bench: Bench) -> None:
     assert code(part) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_leaves_is_forgotten(bench: Bench) -> None:
+async def test_a_cancelled_fetch_leaves_the_purgatory(bench: Bench) -> None:
     task = await waiting(bench)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -237,7 +237,7 @@ async def test_aborted_transactions_are_listed_for_read_committed_and_null_other
     assert (await bench.fetch("t", 0, version=version)).aborted_transactions is None
 
 
-async def test_who_reads_committed_waits_while_nothing_is_decided(bench: Bench) -> None:
+async def test_read_committed_waits_for_the_open_transaction(bench: Bench) -> None:
     task = await waiting(bench, read_committed=True)
     await transact(bench, b"open", 0)
     await bench.produce("t", batch(b"after"))

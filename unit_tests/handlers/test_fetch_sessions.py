@@ -161,7 +161,7 @@ def test_a_full_cache_refuses_while_everybody_is_young() -> None:
     assert cache.counters.evictions == 0
 
 
-def test_who_was_not_used_for_two_minutes_goes_first_whoever_it_is() -> None:
+def test_a_session_unused_for_two_minutes_is_evicted_first() -> None:
     cache = Cache(slots=2)
     follower = cache.begin(size=50, replica_id=FOLLOWER)
     used = cache.begin()
@@ -255,7 +255,7 @@ def test_changes_keep_the_order_and_new_partitions_come_last() -> None:
     assert updated(session, asking([2, 4]), forgotten=[0, 4, 9]) == [(2, 0), (1, 0), (3, 5)]
 
 
-def test_who_gave_records_is_read_last() -> None:
+def test_a_partition_that_gave_records_is_read_last() -> None:
     session = FetchSession(1, CONSUMER, 0, 0.0)
     updated(session, asking([0, 1, 2]))
     first = session.partitions[TopicPartition("t", 0)]
@@ -326,8 +326,8 @@ def test_the_first_answer_and_the_one_after_an_error_are_news() -> None:
     assert not told(answer(error=6), answer()).is_news(answer())
 
 
-def test_who_had_to_cut_its_log_or_follows_in_another_epoch_is_told_anew() -> None:
-    """It may not have read what else was said."""
+def test_a_follower_that_truncates_or_changes_epoch_is_told_everything_again() -> None:
+    """The follower may not have read the rest of the answer."""
     parted = answer(diverging_epoch=DivergingEpoch(epoch=1, end_offset=2))
     assert told(answer(), parted, follows=True).is_news(answer())
     assert not told(answer(), parted).is_news(answer()), "consumers read all answers"

@@ -122,7 +122,7 @@ async def test_all_that_came_during_a_sync_share_the_next(
     assert ends == [1]
 
 
-async def test_what_came_before_the_sync_began_shares_it(bench: Bench, faults: Faults) -> None:
+async def test_batches_appended_before_the_sync_share_it(bench: Bench, faults: Faults) -> None:
     results = await asyncio.gather(*(bench.produce(T, batch(b"x")) for _ in range(20)))
     assert sorted(result.base_offset for result in results) == list(range(20))
     assert log_syncs(faults) == 1
@@ -220,7 +220,7 @@ async def test_the_answer_comes_in_time_when_the_disk_does_not(bench: Bench) -> 
     gate.open.set()
 
 
-async def test_what_the_last_broker_appended_is_durable_before_it_counts(
+async def test_a_killed_brokers_batches_are_durable_before_the_restart_counts_them(
     tmp_path: Path, bench: Bench, faults: Faults
 ) -> None:
     gate = bench.blocking.hold()

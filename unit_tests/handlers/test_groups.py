@@ -136,7 +136,7 @@ async def test_members_go_on_after_the_broker_was_killed(tmp_path: Path) -> None
             assert [bytes(each.member_assignment) for each in found.members] == [b"gets"]
 
 
-async def test_who_waits_is_told_when_the_broker_stops(bench: Bench) -> None:
+async def test_a_waiting_join_is_answered_when_the_broker_stops(bench: Bench) -> None:
     await stable(bench)
     waiting = asyncio.ensure_future(join(bench))
     await idle()

@@ -131,7 +131,7 @@ async def test_an_assignment_is_kept(bench: Bench) -> None:
         ),
     ],
 )
-async def test_what_is_refused(
+async def test_an_invalid_request_is_rejected(
     bench: Bench, topic: CreatePartitionsTopic, expected: ErrorCode, words: str
 ) -> None:
     await bench.create("t", 2)
@@ -175,7 +175,7 @@ async def test_a_topic_that_is_being_deleted_does_not_grow(bench: Bench) -> None
     assert code(the_only((await deletion).responses)) is ErrorCode.NONE
 
 
-async def test_who_is_not_the_controller_says_41(bench: Bench) -> None:
+async def test_create_partitions_at_another_broker_is_not_controller(bench: Bench) -> None:
     await bench.create("t")
     await bench.app.controller.stop()
     results = await grow(bench, larger("t"), larger("nosuch"))

@@ -74,7 +74,7 @@ async def describe(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_where(disks: Bench, version: int) -> None:
+async def test_each_directory_lists_its_partitions(disks: Bench, version: int) -> None:
     everything = {"a": (0, ["t-0"]), "b": (0, ["t-1"]), "c": (0, ["t-2"])}
     assert await describe(disks, None, version) == everything
     some = [
@@ -157,7 +157,7 @@ async def test_a_replica_moves_though_the_client_goes_away_while_its_move_begins
         ("", "t", 0, ErrorCode.LOG_DIR_NOT_FOUND),
     ],
 )
-async def test_what_is_answered(
+async def test_each_replica_of_a_move_gets_its_code(
     disks: Bench, directory: str, topic: str, partition: int, expected: ErrorCode
 ) -> None:
     path = path_of(disks, directory) if directory in ("a", "b") else directory

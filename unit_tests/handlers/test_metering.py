@@ -86,7 +86,7 @@ async def test_a_request_that_waits_is_timed_to_its_answer() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0", b"\xff\xff"])
-def test_what_is_no_request_is_refused_and_not_counted(sent: bytes) -> None:
+def test_a_malformed_frame_is_rejected_and_not_counted(sent: bytes) -> None:
     metrics = Metrics()
 
     def refuse(*_: object) -> Answer:

@@ -247,7 +247,7 @@ async def test_ids_that_are_no_path_by_themselves(asker: Asker) -> None:
     assert await asker.fetch() == {}
 
 
-async def test_who_is_no_member_commits_nothing(asker: Asker) -> None:
+async def test_an_unknown_member_commits_nothing(asker: Asker) -> None:
     codes = await asker.commit({"a-0": 1}, member="somebody", generation=3)
     assert codes == {"a-0": ErrorCode.ILLEGAL_GENERATION}
     assert await asker.fetch() == {}

@@ -236,7 +236,7 @@ async def test_a_stopped_partition_is_not_found_in_the_lane(twins: Twins) -> Non
     assert await outcome(twins.laned, data) == await outcome(twins.general, data)
 
 
-async def test_who_reads_that_another_leads_acknowledges_nothing_alone(twins: Twins) -> None:
+async def test_a_replaced_leader_acknowledges_nothing_alone(twins: Twins) -> None:
     data = frame(7, records=batch(), acks=1)
     for _ in range(2):
         await twins.agree(data)

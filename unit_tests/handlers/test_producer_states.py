@@ -72,7 +72,7 @@ async def test_a_partition_without_producers(bench: Bench) -> None:
         ("", 0, ErrorCode.INVALID_TOPIC_EXCEPTION),
     ],
 )
-async def test_what_cannot_be_described(
+async def test_a_partition_that_cannot_be_described_gets_its_error(
     bench: Bench, topic: str, number: int, expected: ErrorCode
 ) -> None:
     await bench.create("t")

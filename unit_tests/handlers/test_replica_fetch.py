@@ -68,7 +68,7 @@ def following(offset: int, **options: Any) -> FetchRequest:
 
 
 async def follow(bench: Bench, offset: int, *, version: int = 12, **options: Any) -> PartitionData:
-    """What the follower is answered about t-0."""
+    """Fetch t-0 as the follower; return the answer of the partition."""
     answer: FetchResponse = await bench.ask(ApiKey.FETCH, version, following(offset, **options))
     assert code(answer) is ErrorCode.NONE
     return the_only(the_only(answer.responses).partitions)
@@ -80,7 +80,7 @@ def partition(bench: Bench) -> Partition:
 
 @pytest.fixture
 def noted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[FollowerFetch]:
-    """What was taken down of followers."""
+    """The fetches of followers that the leader has noted."""
     found: list[FollowerFetch] = []
     note = bench.app.replicas.follower_fetched
 
@@ -109,7 +109,7 @@ async def test_every_negative_replica_id_reads_as_a_consumer(bench: Bench, repli
     assert values_of(await follow(bench, 0, replica_id=replica_id)) == []
 
 
-async def test_what_a_follower_has_moves_the_high_watermark_that_it_is_told(bench: Bench) -> None:
+async def test_a_follower_fetch_moves_the_high_watermark_in_its_answer(bench: Bench) -> None:
     await bench.produce("t", batch(b"a"), acks=1)
     await bench.produce("t", batch(b"b"), acks=1)
     answer = await follow(bench, 1)
@@ -196,7 +196,7 @@ async def test_versions_without_epochs_are_no_use_to_followers(
     assert noted == []
 
 
-async def test_who_follows_a_follower_is_told_so(bench: Bench) -> None:
+async def test_a_follower_fetch_at_a_follower_is_rejected(bench: Bench) -> None:
     await lead(bench, EPOCH + 1, leader=FOLLOWER)
     answer = await follow(bench, 0, current_leader_epoch=EPOCH + 1)
     assert code(answer) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -244,7 +244,7 @@ async def test_below_the_log_start_is_out_of_range_whatever_the_epochs_say(bench
     assert code(answer) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_what_is_not_in_the_page_cache_is_read_elsewhere_but_noted_here(
+async def test_an_uncached_read_leaves_the_loop_but_the_follower_is_noted_on_it(
     bench: Bench, noted: list[FollowerFetch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.produce("t", batch(b"a"), acks=1)
@@ -301,7 +301,7 @@ class MovableClock(SystemClock):
         return super().monotonic() + self.later_s
 
 
-async def test_who_has_everything_is_taken_down_now_and_then_in_a_session(
+async def test_a_caught_up_follower_is_noted_now_and_then_in_a_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = MovableClock()
@@ -347,8 +347,8 @@ async def test_who_has_everything_is_taken_down_now_and_then_in_a_session(
         assert await again() == [1] and await again() == [1], "who is not in sync, too"
 
 
-async def test_who_has_everything_is_taken_down_though_every_fetch_waits(tmp_path: Path) -> None:
-    """What a fetch finds after its wait takes nothing down, and does not count as if it did."""
+async def test_a_caught_up_follower_is_noted_though_every_fetch_waits(tmp_path: Path) -> None:
+    """A fetch is noted before its wait only. The read after the wait must not count as a note."""
     clock = MovableClock()
     async with Bench(tmp_path / "own", clock=clock) as bench:
         await bench.create("t", 2)

@@ -1,4 +1,4 @@
-"""What a client knows from all the answers of a session is what full fetches say."""
+"""All answers of a session together give a client the same values as full fetches."""
 
 from __future__ import annotations
 

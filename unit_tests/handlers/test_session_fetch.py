@@ -145,7 +145,9 @@ async def test_followers_and_consumers_do_not_share_a_session(bench: Bench) -> N
     assert parts(await send(bench, session=(session, 1))) == []
 
 
-async def test_who_is_overtaken_in_its_own_session_is_71(bench: Bench) -> None:
+async def test_a_fetch_overtaken_in_its_session_gets_invalid_fetch_session_epoch(
+    bench: Bench,
+) -> None:
     session = await begun(bench, 0)
     waiting = asyncio.ensure_future(send(bench, session=(session, 1), max_wait_ms=FOREVER_MS))
     await bench.waits(bench.app.replicas.fetches, waiting)

@@ -88,7 +88,7 @@ async def test_two_clients_make_one_topic(bench: Bench) -> None:
     assert codes == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
 
 
-async def test_who_is_not_the_controller_says_41(bench: Bench) -> None:
+async def test_topic_changes_at_another_broker_are_not_controller(bench: Bench) -> None:
     await bench.create("t")
     await bench.app.controller.stop()
     assert code(the_only(await create(bench, new("other")))) is ErrorCode.NOT_CONTROLLER
