@@ -43,7 +43,7 @@ NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class Neighbours:
-    """Two other brokers that `bench` knows, and what they say of topic t."""
+    """Two other brokers that `bench` knows, and their answers about topic t."""
 
     def __init__(self, bench: Bench, clock: ManualClock) -> None:
         self.bench = bench
@@ -54,7 +54,7 @@ class Neighbours:
         self.asked: list[tuple[int, Sequence[str]]] = []
         self.silent: set[int] = set()
         self.patience_s = 0.0
-        """So long a silent one is waited for."""
+        """How long a request to a silent neighbour takes."""
         view = bench.app.metadata
         brokers = [view.brokers[BROKER_ID]]
         brokers += [Broker(each, (Endpoint("PLAINTEXT", "h", each),)) for each in (OTHER, THIRD)]
@@ -71,7 +71,7 @@ class Neighbours:
 
     @property
     def epoch(self) -> int:
-        """That in which the broker was told to lead."""
+        """The leader epoch of t-0 on the broker."""
         return self.bench.app.replicas.partition(T0).leader_epoch
 
     async def ask(self, neighbour: Broker, names: Sequence[str]) -> MetadataResponse:
@@ -89,7 +89,8 @@ class Neighbours:
         return MetadataResponse(controller_id=self.controller, topics=[topic])
 
     async def lead(self, leader_epoch: int) -> None:
-        """The broker leads in that epoch, with another one in sync; clients were not told."""
+        """Make the broker the leader in that epoch, with another broker in sync, without
+        UpdateMetadata."""
         replicas, epoch = self.bench.app.replicas, self.bench.app.controller.epoch
         state = PartitionState(BROKER_ID, leader_epoch, (BROKER_ID, OTHER), epoch)
         facts = PartitionFacts(T0, self.topic_id, state, 1, (BROKER_ID, OTHER))
@@ -97,7 +98,7 @@ class Neighbours:
         self.leader_epoch = leader_epoch + 1
 
     async def rounds(self, count: int = 2, level: Authority = Authority.COMMITTED) -> None:
-        """So many, while the broker is cut off."""
+        """Run discovery with that authority until `count` more questions are asked."""
         self.discovery.start()
         self.discovery.changed(level)
         before = len(self.asked)
@@ -105,7 +106,7 @@ class Neighbours:
         await self.discovery.stop()
 
     def told(self) -> int:
-        """Whom clients are told to be the leader."""
+        """The leader of t-0 in the metadata for clients."""
         return self.bench.app.metadata.topics["t"].partitions[0].state.leader
 
 
@@ -155,8 +156,8 @@ async def test_an_answer_without_a_later_leader_changes_nothing(
     assert (await neighbours.bench.produce("t", batch(b"b"), acks=-1)).base_offset == 1
 
 
-async def test_a_leader_that_was_told_to_lead_since_takes_no_notice(neighbours: Neighbours) -> None:
-    """The answer was given before."""
+async def test_a_leader_of_a_later_epoch_ignores_the_answer(neighbours: Neighbours) -> None:
+    """The neighbour's answer is older than the command."""
     later = neighbours.epoch + 2
     await neighbours.lead(later)
     neighbours.leader_epoch = later - 1
@@ -168,8 +169,7 @@ async def test_a_leader_that_was_told_to_lead_since_takes_no_notice(neighbours: 
 async def test_an_answer_about_a_topic_does_not_apply_to_its_recreation(
     neighbours: Neighbours,
 ) -> None:
-    """The controller says first who leads, and then where clients are sent to; the answer was
-    given before."""
+    """LeaderAndIsr comes before UpdateMetadata, and the neighbour's answer is older than both."""
     bench = neighbours.bench
     view, controller_epoch = bench.app.metadata, bench.app.controller.epoch
     state = PartitionState(OTHER, neighbours.epoch, (OTHER,), controller_epoch)
@@ -198,16 +198,16 @@ async def test_neighbours_are_asked_in_turn_and_the_next_where_one_is_silent(
 async def test_a_silent_neighbour_does_not_lengthen_the_pause(
     neighbours: Neighbours,
 ) -> None:
-    """The pause grows with what there is to ask, not with how long a silent neighbour takes."""
+    """The pause grows with the time of the answers, not with the wait for a silent neighbour."""
     neighbours.silent, neighbours.patience_s = {OTHER}, 60.0
     await neighbours.rounds(5)
     assert [who for who, _ in neighbours.asked[:5]] == [OTHER, THIRD, THIRD, OTHER, THIRD]
 
 
-async def test_a_leader_of_whom_nothing_is_known_hides_none_that_is_known(
+async def test_an_unknown_broker_does_not_replace_the_leader_in_the_metadata(
     neighbours: Neighbours,
 ) -> None:
-    """A broker that came when this one was cut off already: the leader before knows it."""
+    """The new leader registered after this broker was cut off. The leader before knows it."""
     await neighbours.rounds()
     neighbours.leader, neighbours.leader_epoch = NEWCOMER, neighbours.leader_epoch + 1
     await neighbours.rounds()
@@ -215,7 +215,7 @@ async def test_a_leader_of_whom_nothing_is_known_hides_none_that_is_known(
     assert code(await neighbours.bench.fetch("t", 0)) is NOT_LEADER
 
 
-async def test_a_leader_of_whom_nothing_is_known_has_taken_the_place_too(
+async def test_an_unknown_leader_of_a_later_epoch_replaces_this_one(
     neighbours: Neighbours,
 ) -> None:
     neighbours.leader = NEWCOMER
@@ -227,7 +227,7 @@ async def test_a_leader_of_whom_nothing_is_known_has_taken_the_place_too(
 async def test_a_late_command_of_an_earlier_epoch_does_not_restore_the_leader(
     neighbours: Neighbours,
 ) -> None:
-    """The command was on its way when the session ended."""
+    """The command was under way when the session ended."""
     epoch = neighbours.epoch
     neighbours.leader_epoch = epoch + 2
     await neighbours.rounds()
@@ -236,7 +236,7 @@ async def test_a_late_command_of_an_earlier_epoch_does_not_restore_the_leader(
     assert code(await neighbours.bench.fetch("t", 0)) is NOT_LEADER
 
 
-async def test_nobody_is_asked_but_by_who_is_cut_off(neighbours: Neighbours) -> None:
+async def test_a_broker_with_full_authority_asks_no_neighbour(neighbours: Neighbours) -> None:
     neighbours.discovery.start()
     for level in (Authority.NOTHING, Authority.COMMITTED, Authority.ALL):
         neighbours.discovery.changed(level)

@@ -1,4 +1,4 @@
-"""When the controller is told of log directories that are not there."""
+"""The notifications of the controller about failed and lost log directories."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T0, ALONE = TopicPartition("t", 0), TopicPartition("alone", 0)
 
 
 class Disks:
-    """The log directories, as a manager of logs and one of replicas know them."""
+    """A stand-in for both LogManager and ReplicaManager, with their log directories."""
 
     def __init__(self) -> None:
         self.failed_directories: dict[str, StorageError] = {}
@@ -58,7 +58,7 @@ class Broker:
         )
 
     async def told(self) -> int:
-        """How often the controller was told until now."""
+        """Return the number of notifications of the controller so far."""
         await idle()
         return len(await self.coord.children(paths.LOG_DIR_EVENTS))
 
@@ -89,7 +89,7 @@ async def test_a_directory_that_is_lost_at_the_start_is_told(broker: Broker) -> 
 async def test_a_broker_whose_directories_all_failed_before_the_start_ends(
     broker: Broker, usable: list[str], ends: bool
 ) -> None:
-    """The last one failed while the broker registered, and it went on without any, for ever."""
+    """The last directory failed during the registration. The broker must not serve without any."""
     broker.disks.failed_directories = {"/b": BROKEN}
     broker.disks.usable_directories = usable
     broker.failures.start()
@@ -128,7 +128,7 @@ async def test_a_replica_that_should_not_lead_is_told_now_and_after_each_registr
 
 
 async def stored(coord: MemoryCoord, state: PartitionState) -> None:
-    """T0 has three replicas and this state."""
+    """Store topic t with three replicas, and this state of T0."""
     topic = schemas.encode_topic(TopicAssignment({0: (1, 2, 3)}))
     await coord.create(paths.topic(T0.topic), topic)
     await ensure(coord, paths.partition_state(T0))
