@@ -179,7 +179,7 @@ async def _delete(
     if topic.topic_id != NO_TOPIC_ID:
         if name is not None:
             raise BrokerError(
-                ErrorCode.INVALID_REQUEST, "a topic is named by its name or its id, not by both"
+                ErrorCode.INVALID_REQUEST, "the request gives both the name and the id of a topic"
             )
         topic_id = topic.topic_id
         name = services.metadata.name_of(topic_id)

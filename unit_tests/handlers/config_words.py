@@ -1,4 +1,4 @@
-"""The words of the tests about configurations."""
+"""Helpers of the tests about configurations."""
 
 from __future__ import annotations
 

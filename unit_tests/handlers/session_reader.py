@@ -1,4 +1,4 @@
-"""A client that keeps a fetch session, and words for what answers say."""
+"""A client that keeps a fetch session, and helpers to read its answers."""
 
 from __future__ import annotations
 

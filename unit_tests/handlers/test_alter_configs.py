@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: what lies in ZooKeeper afterwards, what is refused."""
+"""AlterConfigs and IncrementalAlterConfigs: the values in ZooKeeper afterwards, and the errors."""
 
 from __future__ import annotations
 

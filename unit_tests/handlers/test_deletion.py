@@ -1,4 +1,4 @@
-"""DeleteRecords: what is not served any more, what is refused with which code, what survives."""
+"""DeleteRecords: the new log start, the error codes, and restarts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def earliest(bench: Bench, topic: str = "t") -> int:
 
 
 async def fill(bench: Bench, count: int = 10, topic: str = "t", **configs: str) -> None:
-    """A topic with so many records, each in a batch of its own."""
+    """Create t with `count` records, each in a batch of its own."""
     options = {name.replace("_", "."): value for name, value in configs.items()}
     await bench.create(topic, configs=options)
     for number in range(count):
@@ -85,7 +85,7 @@ def partition(bench: Bench, topic: str = "t") -> Partition:
 
 
 def append(bench: Bench, data: bytes) -> None:
-    """As a transaction's producer that the coordinator has let in."""
+    """Append as a transactional producer does after AddPartitionsToTxn."""
     view = memoryview(bytearray(data))
     partition(bench).append(view, read_header(view), acks=1, now_ms=NOW_MS)
 
@@ -160,8 +160,7 @@ def follower_begins_at(bench: Bench, log_start: int) -> None:
 
 
 async def test_the_answer_waits_for_what_followers_have(bench: Bench) -> None:
-    """A follower that begins earlier, or has not said where, holds the answer up, until its time is
-    over."""
+    """The answer waits for a follower whose log start is lower or unknown, up to the time limit."""
     await fill(bench)
     await share(bench)
     late = the_only(await delete(bench, ("t", 0, 5), timeout_ms=0))

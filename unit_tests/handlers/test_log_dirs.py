@@ -1,5 +1,5 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: an answer for each partition, and a broker that goes on
-with the directories that it has left."""
+"""DescribeLogDirs and AlterReplicaLogDirs: a result for each partition, and a broker that goes on
+with its remaining directories."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def path_of(bench: Bench, name: str) -> str:
 
 
 async def alter(bench: Bench, *wishes: tuple[str, str, list[int]], version: int = 2) -> list[int]:
-    """(directory, topic, partitions) each; the codes in the order of the answer."""
+    """Request (directory, topic, partitions) moves. Return the codes in the order of the answer."""
     request = AlterReplicaLogDirsRequest(
         dirs=[
             AlterReplicaLogDir(
@@ -100,7 +100,7 @@ async def test_a_replica_moves_and_is_served(disks: Bench, version: int) -> None
 async def test_a_replica_moves_on_while_its_move_is_being_finished(
     disks: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its old directory is still there then, in the way of the new one."""
+    """The old directory still exists then, at the path of the new one."""
     run, gate = disks.blocking.run, Gate()
 
     def held(function: Callable[..., Any], *args: object) -> Awaitable[Any]:
@@ -131,7 +131,7 @@ async def test_a_replica_moves_though_the_client_goes_away_while_its_move_begins
     run, gate = disks.blocking.run, Gate()
 
     def held(function: Callable[..., Any], *args: object) -> Awaitable[Any]:
-        if function == disks.logs.moves.begin:  # a thread goes on when nobody waits any more
+        if function == disks.logs.moves.begin:  # a thread goes on after a cancellation
             return asyncio.shield(disks.blocking.run_behind(gate, function, *args))
         return run(function, *args)
 

@@ -62,7 +62,7 @@ def test_all_there_is_may_come_in_several_commands() -> None:
     assert known(view) == ["a-1", "b-0"]
 
 
-def test_the_end_of_a_series_whose_beginning_was_missed_makes_nobody_forget() -> None:
+def test_the_end_of_a_series_without_its_beginning_forgets_nothing() -> None:
     view = MetadataView()
     view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("b", 0)), BROKERS))
     view.apply(UpdateMetadata(1, 6, 7, (facts("b", 0),), BROKERS, Extent.ENDS))

@@ -1,4 +1,4 @@
-"""Requests are counted and timed around the dispatcher, without being changed."""
+"""The metering counts and times requests around the dispatcher, and does not change them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def frame(key: int) -> memoryview:
 
 
 class Clients:
-    """Requests that take `seconds` each."""
+    """Return a handler whose requests take `seconds` each."""
 
     def __init__(self, seconds: float = 0.0, answer: Answer = ANSWER) -> None:
         self.clock = ManualClock()

@@ -1,4 +1,4 @@
-"""Fetches of followers: what they may read, what is noted of them, and what they wait for."""
+"""Fetches of followers: the readable range, the noted offsets, and the waits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T0 = TopicPartition("t", 0)
 
 @pytest.fixture(autouse=True)
 async def leader(bench: Bench) -> None:
-    """Leads t-0 with a follower in the ISR, and t-1 alone."""
+    """A broker that leads t-0 with a follower in the ISR, and t-1 alone."""
     await bench.create("t", 2)
     await lead(bench)
 
@@ -142,7 +142,7 @@ async def test_a_follower_is_noted_before_its_fetch_waits_and_only_then(
     assert len(bench.app.replicas.replica_fetches) == 0
 
 
-async def test_a_follower_is_woken_by_what_consumers_may_not_see(bench: Bench) -> None:
+async def test_an_uncommitted_batch_wakes_a_follower_and_no_consumer(bench: Bench) -> None:
     follower = asyncio.ensure_future(
         bench.ask(ApiKey.FETCH, 12, following(0, max_wait_ms=A_MINUTE_MS))
     )
@@ -217,13 +217,13 @@ async def test_out_of_range_does_not_count(
     assert noted == [] and partition(bench).high_watermark == 0
 
 
-async def test_a_follower_with_another_history_is_told_where_and_does_not_count(
+async def test_a_diverging_follower_gets_the_diverging_epoch_and_is_not_noted(
     bench: Bench, noted: list[FollowerFetch]
 ) -> None:
     await bench.produce("t", batch(b"a"), acks=1)
     await lead(bench, 4)
     await bench.produce("t", batch(b"b"), acks=1)
-    for epoch in (1, 3):  # 3 is one that this leader never had
+    for epoch in (1, 3):  # this leader's log has no epoch 3
         answer = await follow(bench, 2, current_leader_epoch=4, last_fetched_epoch=epoch)
         assert answer.diverging_epoch is not None
         assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (1, 1)
@@ -234,7 +234,7 @@ async def test_a_follower_with_another_history_is_told_where_and_does_not_count(
     assert [fetch.fetch_offset for fetch in noted] == [1]
 
 
-async def test_below_the_log_start_is_out_of_range_whatever_the_epochs_say(bench: Bench) -> None:
+async def test_a_fetch_below_the_log_start_is_out_of_range_in_every_epoch(bench: Bench) -> None:
     await bench.produce("t", batch(b"a"), acks=1)
     await bench.produce("t", batch(b"b"), acks=1)
     await follow(bench, 2)
@@ -293,7 +293,7 @@ async def test_followers_are_believed_on_the_listener_between_brokers_only(
 
 
 class MovableClock(SystemClock):
-    """The machine's, some time later."""
+    """The system clock, `later_s` ahead."""
 
     later_s = 0.0
 
@@ -340,11 +340,11 @@ async def test_a_caught_up_follower_is_noted_now_and_then_in_a_session(
         assert await again() == [0], "a short lag time needs it more often"
         assert await again(("t", 0, 0)) == [0], "so does a new question"
         await bench.produce("t", batch(b"a"), acks=1)
-        assert await again() == [0] and await again() == [0], "who lacks records counts every time"
+        assert await again() == [0] and await again() == [0], "lacks records: noted always"
         assert await again(("t", 0, 1)) == [1]
         assert await again() == []
         monkeypatch.setattr(partition(bench), "is_in_isr", lambda replica_id: False)
-        assert await again() == [1] and await again() == [1], "who is not in sync, too"
+        assert await again() == [1] and await again() == [1], "out of sync: noted always"
 
 
 async def test_a_caught_up_follower_is_noted_though_every_fetch_waits(tmp_path: Path) -> None:
@@ -372,8 +372,8 @@ async def test_a_caught_up_follower_is_noted_though_every_fetch_waits(tmp_path: 
             await waiting
 
 
-async def test_a_follower_that_does_not_get_on_is_told_whose_fault_it_is(bench: Bench) -> None:
-    """Once it gets what there is, and looks at it itself."""
+async def test_a_stuck_follower_gets_corrupt_message_for_the_leaders_damage(bench: Bench) -> None:
+    """The first answer holds the damaged batch, which the follower checks itself."""
     await bench.produce("t", batch(b"a"), acks=1)
     suspicions = []
     bench.app.replicas.on_suspicion = lambda key, offset: suspicions.append((key, offset))

@@ -1,4 +1,5 @@
-"""CreateTopics, DeleteTopics and InitProducerId where ZooKeeper, options or nodes are unusual."""
+"""CreateTopics, DeleteTopics and InitProducerId with unusual options, nodes and ZooKeeper
+failures."""
 
 from __future__ import annotations
 
@@ -209,7 +210,7 @@ async def test_while_zookeeper_gives_no_ids_it_is_15(
     assert code(await init(bench)) is ErrorCode.NONE
 
 
-async def test_a_damaged_node_of_blocks_is_15_until_somebody_repairs_it(
+async def test_a_damaged_node_of_producer_ids_is_an_error_until_it_is_repaired(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.coord.set(paths.PRODUCER_ID_BLOCK, b"{}")
