@@ -33,7 +33,10 @@ from pybroker.wire.messages.fetch import (
 
 log = logging.getLogger(__name__)
 
-_LED_ELSEWHERE: Final = "Fetch by a consumer, when a later leader is known"
+# Bound once: a poll asks for two of them.
+_FETCH: Final = NEEDED["Fetch"]
+_BEYOND_THE_END: Final = NEEDED["Fetch by a consumer beyond the log end"]
+_LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, when a later leader is known"]
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
 _NOTE_AGAIN_SHARE: Final = 1 / 30
@@ -147,8 +150,11 @@ def _stands_still(services: Services, cached: CachedPartition, reading: Reading)
     """Whether there is nothing to read and nothing to say, looked at as cheaply as can be: most
     partitions of most sessions are idle. What is not plain is left to the reading."""
     partition = services.replicas.partitions.get(cached.key)
-    needed = NEEDED[_LED_ELSEWHERE]
-    if partition is None or partition.granted < needed or services.replicas.lease < needed:
+    if (
+        partition is None
+        or partition.granted < _LED_ELSEWHERE
+        or services.replicas.lease < _LED_ELSEWHERE
+    ):
         return False
     wanted, log_ = cached.wanted, partition.log
     epoch = wanted.current_leader_epoch
@@ -192,7 +198,7 @@ def _read_partition(
         records=b"",
     )
     try:
-        partition = services.replicas.leader(key, wanted.current_leader_epoch, NEEDED["Fetch"])
+        partition = services.replicas.leader(key, wanted.current_leader_epoch, _FETCH)
         if partition.log.config.compression_type == "zstd":
             _require_zstd(reading.version)
         diverging = None
@@ -200,14 +206,13 @@ def _read_partition(
             diverging = _diverging_epoch(partition, wanted)
         if reading.follower is None and wanted.fetch_offset > partition.log.log_end_offset:
             # Another leader may have that offset. After OFFSET_OUT_OF_RANGE a consumer would reset.
-            services.replicas.require(partition, NEEDED["Fetch by a consumer beyond the log end"])
-        needed = NEEDED[_LED_ELSEWHERE]
+            services.replicas.require(partition, _BEYOND_THE_END)
         if (
             reading.follower is None
-            and partition.granted < needed
+            and partition.granted < _LED_ELSEWHERE
             and services.metadata.is_led_after(key, partition.leader_epoch)
         ):  # only the later leader has the next records
-            services.replicas.require(partition, needed)
+            services.replicas.require(partition, _LED_ELSEWHERE)
         if reading.follower is not None and diverging is None:
             _note_follower(services, partition, wanted, reading.follower, reading)
         answer.high_watermark = partition.high_watermark

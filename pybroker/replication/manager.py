@@ -136,7 +136,7 @@ class ReplicaManager:
     def require(self, partition: Partition, needed: Authority) -> None:
         """Raises BrokerError NOT_LEADER_OR_FOLLOWER for a replica that may answer less."""
         if partition.granted >= needed <= self.lease and needed <= _ALONE:
-            return  # as nearly always
+            return  # the usual case
         reached = self.authority(partition, self.lease, needed)
         if reached < needed:
             reason = SHORT_OF[reached].format(partition.topic_partition)

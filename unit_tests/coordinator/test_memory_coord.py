@@ -113,5 +113,5 @@ async def test_closed_client_has_no_session(service: MemoryService) -> None:
 async def test_path_must_be_absolute_and_plain(service: MemoryService) -> None:
     coord = await service.client()
     for path in ("a", "/a/", "//a", ""):
-        with pytest.raises(ValueError, match="not the path of a node"):
+        with pytest.raises(ValueError, match="not a valid node path"):
             await coord.create(path)

@@ -1,4 +1,4 @@
-"""What is fuzzed: functions from any bytes to nothing, which raise when a promise is broken.
+"""Fuzz targets: functions that take any bytes and raise when a promise is broken.
 
 The promises: the codec gives a message or MalformedInput, and says again what it understood; the
 readers of records give records or CorruptionError or BrokerError, the compiled ones and those of
@@ -60,7 +60,7 @@ def requests(data: bytes) -> None:
 
 
 def batches(data: bytes) -> None:
-    """What stands in a log or comes from a producer."""
+    """The records of a log, or of a producer."""
     with contextlib.suppress(CorruptionError):
         for position, header in iter_headers(data):
             batch = data[position : position + header.size]

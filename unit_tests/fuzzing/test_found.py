@@ -22,7 +22,7 @@ FILE_BYTES_MAX = 200_000
 ONE_INPUT_SECONDS_MAX = 5
 
 
-def test_what_was_found_is_not_there_again() -> None:
+def test_inputs_that_once_failed_pass() -> None:
     for path in FOUND:
         begin = time.process_time()
         TARGETS[path.stem.partition("-")[0]](path.read_bytes())
@@ -49,7 +49,7 @@ def test_mutated_seeds_keep_the_promises(target: str) -> None:
 @pytest.mark.parametrize(
     "one", RECORDED, ids=lambda one: f"{one.client}-{ApiKey(one.key).name}-{one.version}"
 )
-def test_what_real_clients_send_is_said_again_in_the_same_bytes(one: Recorded) -> None:
+def test_requests_of_real_clients_are_encoded_to_the_same_bytes(one: Recorded) -> None:
     header, start = parse_request_header(memoryview(one.frame))
     api = APIS[ApiKey(one.key)]
     assert (header.api_key, header.version) == (one.key, one.version)
