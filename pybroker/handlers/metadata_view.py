@@ -1,7 +1,7 @@
 """This broker's metadata of the cluster: live brokers, topics, and the leaders of partitions.
 
-Requests read it. The controller's UpdateMetadata changes it. While the controller cannot reach this
-broker, the answers of other brokers (leader discovery) change it, too.
+Requests read it. The controller's UpdateMetadata changes it. While this broker does not hear
+from ZooKeeper, the answers of other brokers (leader discovery) change it, too.
 """
 
 from __future__ import annotations
