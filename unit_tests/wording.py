@@ -17,9 +17,9 @@ SUBJECT_LENGTH_MAX: Final = 72
 SUBJECTS_SINCE: Final = "c2256e1b1f67aeb36b945bdad8d18b657b18a9f2"
 """The last commit that the rule of subjects does not cover."""
 _NOT_REWORDED: Final = """
-    pybroker/broker/ pybroker/handlers/ pybroker/replication/
+    pybroker/replication/
     coordinator/groups/ coordinator/offsets/ coordinator/zookeeper/
-    unit_tests/broker/ unit_tests/handlers/ unit_tests/replication/ unit_tests/coordinator/
+    unit_tests/replication/ unit_tests/coordinator/
 """
 NOT_REWORDED: Final = tuple(_NOT_REWORDED.split())
 """Beginnings of the paths of files whose docstrings and test names are not reworded yet."""

@@ -1,7 +1,8 @@
 """The composition root: one broker, put together from its rooms, started and stopped in order.
 
-It is given what reaches outside (a session with ZooKeeper, recovered logs, bound sockets); `run.py`
-provides the real ones. What starts here stops in the reverse order, by `lifecycle.py`.
+The caller provides everything that reaches outside: a session with ZooKeeper, recovered logs, bound
+sockets. `run.py` provides the real ones. The components stop in the reverse order of their start,
+by `lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -69,12 +70,12 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 
 DRAIN_S = 1.0
-"""How long requests in flight may take to be answered at stop."""
+"""The time at stop for answering requests in flight."""
 
 
 class BrokerApp:
-    """A broker between `start` and `stop`. `advertised` gives the addresses that others are told,
-    by a configuration; `lost` is told the reason when the broker must not go on."""
+    """A broker between `start` and `stop`. `advertised` returns the advertised addresses of a
+    configuration. The broker calls `lost` with the reason when it must end."""
 
     def __init__(
         self,
@@ -137,9 +138,10 @@ class BrokerApp:
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
         """Accept connections on `sockets` (listener name -> bound socket), join the cluster, wait
-        until the controller has told us of it and of its topics, then answer clients.
+        until the controller has sent the brokers and the topics, then answer clients.
 
-        Raises StartupError if the id is taken, ZooKeeper stays away or no controller comes up."""
+        Raise StartupError if the id is taken, ZooKeeper does not answer or there is no controller.
+        """
         try:
             existing = await self._join(sockets)
         except (CoordError, MalformedNode) as error:
@@ -151,18 +153,18 @@ class BrokerApp:
         self._metering.answering = self.dispatcher.answer
 
     async def stop(self) -> None:
-        """Leave the cluster and make the logs' state durable: stop what was started, the last
-        first. No failure of a component is raised. Idempotent, also after a start that failed
-        half-way."""
+        """Leave the cluster and make the logs durable: stop the started components, the last one
+        first. A component that fails is logged, not raised. Idempotent, also after a start that
+        failed half-way."""
         await self._lifecycle.stop()
 
     async def _join(self, sockets: Mapping[str, socket.socket]) -> Collection[str]:
-        """Start what the broker needs to be registered, and register; gives the names of the
-        existing topics. Raises StartupError, CoordError, MalformedNode."""
+        """Start the components that the registration needs, and register. Return the names of the
+        existing topics. Raise StartupError, CoordError, MalformedNode."""
         coord, limit_s = self._env.coord, self._config.zookeeper_wait_ms / 1000
         again = partial(asked_again, clock=self._env.clock, limit_s=limit_s)
         start, push = self._lifecycle.start, self._lifecycle.push
-        # Begun by the first request that needs them.
+        # The first request that needs them starts them.
         push("offsets-session", self._offsets.close)
         push("producer-ids", self._producer_ids.close)
         await start("group-commit", self._group_commit.start, self._group_commit.stop)
@@ -175,17 +177,17 @@ class BrokerApp:
         push("registration", partial(unregister, coord, self._broker))
         join = partial(again, "registration", self._membership.join)
         await start("membership", join, self._membership.leave)
-        # After the membership: it is asked whether the broker is registered still.
+        # After the membership, which tells whether the broker is registered.
         coord.add_listener(self.standing.heard)
         return existing
 
     async def _start_services(self) -> None:
-        """Start what goes on while the broker is registered. Nothing waits in here, so no task and
-        no request sees a part of it."""
+        """Start the services that run while the broker is registered. Nothing waits in here, so no
+        task and no request sees only some of them started."""
         services: tuple[tuple[str, Service], ...] = (
             ("controller-journal", self.journal),
             ("controller", self.controller),
-            # Hears of the standing.
+            # Before the standing, which calls it.
             ("discovery", self._discovery),
             ("standing", self.standing),
             ("directory-failures", self._directory_failures),
@@ -200,25 +202,25 @@ class BrokerApp:
         start, push = self._lifecycle.start, self._lifecycle.push
         for name, service in services:
             await start(name, service.start, service.stop)
-        # Begun by the first command of a controller.
+        # The first command of a controller starts them.
         push("fetchers", self._fetchers.stop)
-        # Connections have been open since before the registration, but no request of theirs was let
-        # in. So they are closed here, before all that answers requests, and not where they opened.
+        # Connections are open since before the registration, but the gate lets requests in only
+        # now. So this stop closes them, before the services that answer requests stop.
         close = partial(self._server.close, DRAIN_S)
         await start("requests", self._gate.let_brokers_in, close)
-        # After the requests: members that wait in one are answered first, and hold up no close.
+        # After the requests: at stop, waiting members are answered before the connections close.
         await start("groups", self.groups.start, self.groups.stop)
-        # The last to start, as nothing may be closed before others lead.
+        # Started last, so stopped first: others lead before anything closes.
         push("controlled-shutdown", self._hand_over)
 
     async def _hand_over(self) -> None:
-        """Let others lead what this broker leads."""
+        """Hand the leadership of this broker's partitions to other brokers."""
         if self._membership.is_registered:
             self.replicas.leadership_yield.leaves = True
             await self._controlled_shutdown.run()
 
     def rooms(self) -> Rooms:
-        """What is shown of this broker."""
+        """Return the parts of this broker that the admin pages and metrics show."""
         return Rooms(
             broker_id=self._broker.id,
             cluster_id=self._cluster_id,
@@ -334,8 +336,9 @@ class BrokerApp:
         )
 
     def _incarnation(self) -> int:
-        """Ours, once the roles of this registration are known, else -1: what is followed may be of
-        a topic that is gone, and no reason to count as in sync with another one of that name."""
+        """This broker's incarnation once it knows the roles of its registration, else -1. Before
+        that a followed log may belong to a deleted topic, so it must not count as in sync in the
+        recreated one."""
         is_registered = self._membership.is_registered
         is_told = is_registered and self.replicas.roles_epoch >= self._registered.epoch
         return self._registered.incarnation if is_told else -1
@@ -422,7 +425,7 @@ class BrokerApp:
         return await read_log_configs(coord, lambda: self.live.current, topics, held.get)
 
     def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
-        """The broker's own options have changed; those of its logs are handed on elsewhere."""
+        """Apply changed options of the broker. `LiveConfig` applies the options of the logs."""
         if now.advertised != before.advertised:
             log.info("advertised listeners=%s", ",".join(map(str, now.advertised)))
             self._broker = replace(self._broker, endpoints=self._advertised(now))

@@ -1,8 +1,9 @@
-"""Before a broker stops: it asks the controller to have others lead what it leads.
+"""Controlled shutdown: before a broker stops, it asks the controller to elect other leaders for its
+partitions.
 
-Nothing of it is needed for the cluster to be right, since a broker may die at any time; it spares
-clients the wait until its end is noticed. So it takes a bounded time, and ends early as soon as
-waiting cannot help: nobody else is there, or ZooKeeper is not.
+The cluster is correct without it, since a broker may die at any time. It spares clients the wait
+until the controller notices the end of the broker. So it takes a bounded time. It ends early when
+waiting cannot help: there is no other broker, or ZooKeeper does not answer.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from pybroker.wire.messages.control import ControlledShutdownRequest, Controlled
 log = logging.getLogger(__name__)
 
 _TOLD_WAIT_S: Final = 1.0
-"""How long it may take until we hear that others lead: until then clients are sent to us."""
+"""The wait for the metadata of the new leaders: until then clients are sent to this broker."""
 
 
 AskController = Callable[[Broker, int, int], Awaitable[Collection[TopicPartition]]]
-"""Asks that broker for us (id, epoch) to hand over; gives what we still lead. Raises PybrokerError
-or OSError."""
+"""Asks the controller (a broker) to move the leaders away from this broker (id, epoch). Returns the
+partitions that this broker still leads. Raises PybrokerError or OSError."""
 
 
 class ControlledShutdown:
-    """Of one broker. `broker_epoch` is that of its registration. `heard` is a listener of its
-    session with ZooKeeper, which is connected to begin with."""
+    """The controlled shutdown of one broker. `broker_epoch` is the epoch of its registration.
+    `heard` listens to its session with ZooKeeper, which is connected at first."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class ControlledShutdown:
             self._attempt.cancel()
 
     async def run(self) -> None:
-        """Hand over what can be handed over. No failure is raised: the broker stops anyway."""
+        """Hand over the leaders as far as possible. Raise nothing: the broker stops anyway."""
         others = self._metadata.brokers.keys() - {self._broker_id}
         if not self._config.controlled_shutdown_enable or not others:
             return
@@ -87,7 +88,7 @@ class ControlledShutdown:
         )
 
     async def _try(self, attempt: int) -> bool:
-        """Whether all that others can lead was handed over."""
+        """Ask the controller once. Return whether other brokers lead everything they can lead."""
         self._attempt = asyncio.ensure_future(self._ask_whoever_is_controller())
         try:
             limit_s = self._config.controller_socket_timeout_ms / 1000
@@ -120,7 +121,7 @@ class ControlledShutdown:
     # what there is to hand over
 
     def _led(self) -> list[PartitionFacts]:
-        """The partitions that we lead and that have a replica on another live broker."""
+        """The partitions that this broker leads and that have a replica on another live broker."""
         mine, brokers = self._broker_id, self._metadata.brokers
         return [
             facts
@@ -131,8 +132,8 @@ class ControlledShutdown:
         ]
 
     def _is_hopeless(self) -> bool:
-        """Whether nobody who stays could still take over what we lead. The controller counts the
-        replicas of brokers that leave among the offline ones."""
+        """Whether no remaining broker can take over a partition of this one. The controller counts
+        the replicas of brokers in controlled shutdown as offline."""
         return not self._connected or not any(
             replica != self._broker_id
             and replica in self._metadata.brokers
@@ -143,7 +144,7 @@ class ControlledShutdown:
 
 
 def asking_controller(config: BrokerConfig) -> AskController:
-    """Asks over the network, on the listener for brokers."""
+    """Return an `AskController` that asks over the network, on the inter-broker listener."""
     return partial(
         ask_controller,
         listener=config.inter_broker_listener,
@@ -154,8 +155,8 @@ def asking_controller(config: BrokerConfig) -> AskController:
 async def ask_controller(
     controller: Broker, broker_id: int, broker_epoch: int, *, listener: str, timeout_s: float
 ) -> Collection[TopicPartition]:
-    """Ask over the network, on that listener of the controller. Raises BrokerError, ClientError or
-    OSError."""
+    """Send ControlledShutdown to `listener` of the controller. Return the partitions that the
+    broker still leads. Raise BrokerError, ClientError or OSError."""
     endpoint = controller.endpoint(listener)
     if endpoint is None:
         raise BrokerError(

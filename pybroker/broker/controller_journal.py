@@ -1,5 +1,6 @@
-"""Keeps the controller's decision journal: lines of JSON in two files that take turns, beside the
-logs. Decisions never wait for it, and a disk that refuses costs entries, not the controller.
+"""The controller's journal of decisions: lines of JSON in two rotated files beside the logs.
+
+Decisions never wait for the journal. A disk that refuses writes costs entries, not the controller.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "controller-journal"
 OLDER_FILE_NAME: Final = f"{FILE_NAME}.1"
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of each of the two files: the older is replaced when the newer is full."""
+"""The size limit of each file. A full file replaces the older one."""
 WAITING_MAX: Final = 20_000
-"""Entries that the disk has not taken yet; of more the oldest are given up."""
+"""The most entries that wait for the disk. Beyond that the oldest entries are dropped."""
 SHOWN_MAX: Final = 10_000
 
 Entry = dict[str, object]
 
 
 class ControllerJournal:
-    """Writes between `start` and `stop`; can be read at any time."""
+    """Writes entries between `start` and `stop`. It can be read at any time."""
 
     def __init__(self, directory: str, disk: Disk, blocking: Blocking) -> None:
         self._path = f"{directory}/{FILE_NAME}"
@@ -42,7 +43,7 @@ class ControllerJournal:
         self._refused = False
 
     def note(self, entry: Entry) -> None:
-        """Keep an entry. Never waits, never fails."""
+        """Queue an entry for writing. Never waits, never fails."""
         self._waiting.append(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
         self._wake.set()
 
@@ -50,13 +51,13 @@ class ControllerJournal:
         self._task.start(self._run)
 
     async def stop(self) -> None:
-        """Write what is left, once. Idempotent."""
+        """Try once to write the waiting entries. Idempotent."""
         await self._task.stop()
         await self._flush()
 
     async def read(self, partition: str | None, limit: int) -> list[Entry]:
-        """The newest entries, newest last: at most `limit`, and only those of one partition
-        (`topic-0`) if that is given."""
+        """Return the newest entries, the newest last: at most `limit`. With `partition`
+        (`topic-0`), only the entries of that partition."""
         async with self._files:
             waiting = list(self._waiting)
             return await self._blocking.run(self._read, waiting, partition, limit)
@@ -84,7 +85,7 @@ class ControllerJournal:
                 self._refused = False
 
     def _write(self, data: bytes) -> None:
-        """Blocking. Raises StorageError."""
+        """Append to the file. Blocking. Raise StorageError."""
         disk, path = self._disk, self._path
         if disk.exists(path) and disk.size(path) + len(data) > FILE_BYTES_MAX:
             disk.rename(path, self._older)
@@ -92,13 +93,13 @@ class ControllerJournal:
         try:
             end = file.size()
             is_torn = end > 0 and file.pread(end - 1, 1) != b"\n"
-            # What a crash cut off must not take the next entry with it.
+            # A line that a crash cut off must not swallow the next entry.
             file.append(b"\n" + data if is_torn else data)
         finally:
             file.close()
 
     def _read(self, waiting: list[bytes], partition: str | None, limit: int) -> list[Entry]:
-        """Blocking. A line that is no entry (cut by a crash) is passed over."""
+        """Blocking. A line that a crash cut off is skipped."""
         found: list[Entry] = []
         wanted = b"" if partition is None else json.dumps(partition).encode()
         for lines in (waiting, self._lines(self._path), self._lines(self._older)):

@@ -1,4 +1,4 @@
-"""What a broker is given of the world around it: `startup.py` fills it in."""
+"""The environment of a broker: session, clock, disk, threads. `startup.py` fills it in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.ports import Blocking, Clock, Coord, Disk, Rng
 
 @dataclass(frozen=True, slots=True)
 class BrokerEnvironment:
-    """What a broker is given of the world around it."""
+    """Everything outside of the broker that its components use."""
 
     coord: Coord
     clock: Clock
@@ -20,10 +20,10 @@ class BrokerEnvironment:
     blocking: Blocking
     disk: Disk
     connect_offsets: Callable[[], Awaitable[ClosableCoord]]
-    """Opens the session over which offsets are written. Raises StartupError."""
+    """Opens the ZooKeeper session for writing offsets. Raises StartupError."""
     earlier_session_ids: Callable[[], Collection[int]] = tuple
-    """ZooKeeper sessions that this broker had before; what they registered may be replaced."""
+    """Earlier ZooKeeper sessions of this broker. It may replace their registrations."""
     resize_blocking: Callable[[int], None] = lambda threads: None
-    """Gives `blocking` another number of threads."""
+    """Changes the number of threads of `blocking`."""
     metrics: Metrics = field(default_factory=Metrics)
-    """Where everything counts, also what is outside of the broker."""
+    """All counters of the process, also those outside of the broker."""

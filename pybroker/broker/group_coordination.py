@@ -1,8 +1,8 @@
-"""The coordinators of a broker, put together: the shards of `__consumer_offsets`, the logs of its
-partitions, the fences in ZooKeeper, and the topic itself.
+"""The group coordinators of a broker, put together: the shards of `__consumer_offsets`, the logs of
+its partitions, the fences in ZooKeeper, and the topic itself.
 
-Offsets are written over a session of their own, so that a flood of commits does not delay what the
-replicas write.
+Offsets have a ZooKeeper session of their own, so that a flood of commits does not delay the writes
+of the replicas.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ GROUP_TOPIC: Final = "__consumer_offsets"
 
 @dataclass(frozen=True, slots=True)
 class CoordinationRooms:
-    """What of the broker the coordinators need."""
+    """The parts of the broker that the group coordinators use."""
 
     broker_id: int
     config: BrokerConfig
     coord: Coord
     offsets: Coord
-    """Another session, for offsets."""
+    """The session for offsets."""
     replicas: ReplicaManager
     metadata: MetadataView
     topics: TopicAdmin
@@ -62,7 +62,7 @@ class CoordinationRooms:
 
 
 class GroupCoordination:
-    """Runs between `start` and `stop`."""
+    """The group coordinators of one broker, between `start` and `stop`."""
 
     def __init__(self, rooms: CoordinationRooms) -> None:
         self._rooms = rooms
@@ -95,7 +95,7 @@ class GroupCoordination:
         self.classic_offsets = ClassicOffsets(
             rooms.offsets, timeout_s=rooms.config.offsets_commit_timeout_ms / 1000
         )
-        """For requests of version 0, which no coordinator answers."""
+        """The offsets of OffsetCommit and OffsetFetch version 0, which need no coordinator."""
         self._joint = MultiBatcher(rooms.offsets)
         rooms.replicas.on_internal = self._role_changed
         rooms.metadata.on_deleted = self._topics_deleted
@@ -109,7 +109,7 @@ class GroupCoordination:
         await self.shards.stop()
 
     def numbers(self) -> GroupNumbers:
-        """What is shown of the groups."""
+        """Return the numbers of groups and shards for the metrics."""
         counts, times = self.service.count_by_state(), self.shards.load_times
         return GroupNumbers(
             by_state={state.value.lower(): count for state, count in counts.items()},
@@ -120,7 +120,8 @@ class GroupCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """The fence of a shard, and what else it needs before it serves."""
+        """Take the fence of a shard, and learn the partition count of the topic, before the shard
+        serves."""
         key, epoch = source.topic_partition, source.leader_epoch
         partition = self._rooms.replicas.partition(key)
         if partition.topic_id is not None:
@@ -129,7 +130,7 @@ class GroupCoordination:
         return await take_fence(self._rooms.coord, claim)
 
     def _size(self) -> int:
-        """About how many bytes groups and their members take."""
+        """The approximate size of the groups and their members in memory (bytes)."""
         return sum(shard.size() for shard in self.shards.serving().values())
 
     def _make(self, context: ShardContext) -> GroupCoordinator:
@@ -152,7 +153,7 @@ class GroupCoordination:
                 coordinator.offsets.removal.topics_deleted(names)
 
     def _own_endpoint(self) -> Endpoint | None:
-        """Where other brokers reach this one, once it is known to be there."""
+        """The inter-broker endpoint of this broker, once the metadata contains it."""
         own = self._rooms.metadata.brokers.get(self._rooms.broker_id)
         return None if own is None else own.endpoint(self._rooms.config.inter_broker_listener)
 

@@ -1,7 +1,7 @@
-"""How far the groups that this broker coordinates are behind, for its metrics.
+"""The lag of the groups that this broker coordinates, for its metrics.
 
-What they have committed stands here, where the logs end at their leaders, which are asked: for all
-groups together, when somebody wants to know, and not again for `FRESH_S` seconds.
+This broker has the committed offsets, the partition leaders have the log ends. A report asks the
+leaders for all groups together. It is made on request, at most once in `FRESH_S` seconds.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 FRESH_S: Final = 10.0
-"""A report that is younger is good enough."""
+"""A younger report is reused (s)."""
 PATIENCE_S: Final = 2.0
-"""Who asks is given the earlier report if a new one takes longer."""
+"""If a new report takes longer (s), the earlier one is returned."""
 TIMEOUT_MS: Final = 5_000
-"""For each question to the leaders."""
+"""The time limit of each request to the leaders."""
 POSITIONS_IN_DETAIL_MAX: Final = 1_000
-"""With more partitions of groups than that, bytes and seconds are not looked up: the latter take a
-batch of each partition that has a lag."""
+"""With more committed partitions, a report has no bytes and seconds: the seconds need a batch of
+each partition that has a lag."""
 
 Position = tuple[TopicPartition, int]
 AskLag = Callable[[Sequence[Position], bool], Awaitable[Sequence[Lag | None]]]
-"""The lag behind each of these offsets, with or without bytes and seconds; None where a leader
-does not tell. Raises PybrokerError, OSError."""
+"""Returns the lag behind each of these offsets, with or without bytes and seconds; None where the
+leader does not answer. Raises PybrokerError, OSError."""
 
 
 class Offsets(Protocol):
-    """What is committed; an `OffsetStore` is one."""
+    """The committed offsets of groups. An `OffsetStore` is one."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
@@ -48,14 +48,14 @@ class Offsets(Protocol):
 
 
 class HasOffsets(Protocol):
-    """The shard of a group, as far as it matters here."""
+    """The shard of a group, with its offsets."""
 
     @property
     def offsets(self) -> Offsets: ...
 
 
 class Groups(Protocol):
-    """The groups of this broker; `GroupService` is the real one."""
+    """The groups of this broker. `GroupService` is the implementation."""
 
     async def overviews(self) -> tuple[ErrorCode, Sequence[GroupOverview]]: ...
 
@@ -71,7 +71,7 @@ class _Taken:
 
 
 class LagWatch:
-    """Owns a task while it looks; `close` ends it."""
+    """Reports the lag of groups. It owns a task during a measurement; `close` ends the task."""
 
     def __init__(self, groups: Groups, ask: AskLag, clock: Clock) -> None:
         self._groups = groups
@@ -81,8 +81,8 @@ class LagWatch:
         self._task = BackgroundTask("lag of groups")
 
     async def report(self) -> ProgressReport | None:
-        """The groups that are coordinated here now, as they were a moment ago. None if they could
-        not be looked at yet."""
+        """Return the lag of the groups that this broker coordinates, at most a few seconds old.
+        Return None if there is no measurement yet."""
         age_s = self._age_s()
         if age_s is None or age_s > FRESH_S:
             self._task.start(self._look)
@@ -101,7 +101,7 @@ class LagWatch:
         return None if moment is None else self._clock.monotonic() - moment
 
     def _is_here(self, group: GroupProgress) -> bool:
-        """A group may have moved to another broker, which tells of it then."""
+        """Whether this broker still coordinates the group. Else the new coordinator reports it."""
         try:
             self._groups.shard_of(group.group_id, may_be_empty=True)
         except BrokerError:
@@ -118,8 +118,7 @@ class LagWatch:
             log.exception("lag of groups not known")
 
     async def _progress(self) -> tuple[GroupProgress, ...]:
-        """Commits first, ends after them: what is read in between is counted as a lag, never as
-        less than nothing."""
+        """Read the commits first and the log ends after them, so that no lag is negative."""
         _, overviews = await self._groups.overviews()
         groups = [
             group
@@ -147,20 +146,20 @@ class LagWatch:
             shard = self._groups.shard_of(name, may_be_empty=True)
             committed = await shard.offsets.fetch(name, None)
         except BrokerError:
-            return None  # it has gone, or moved
+            return None  # the group is deleted, or has moved
         offsets = {key: committed[key].offset for key in sorted(committed)}
         return GroupProgress(name, members, offsets)
 
 
 def ask_leaders(broker_id: int, own_endpoint: Callable[[], Endpoint | None]) -> AskLag:
-    """Asks as any client does, from this broker's own inter-broker endpoint on, over connections
-    that last for one question."""
+    """Return an `AskLag` that asks as a client does. It bootstraps from this broker's inter-broker
+    endpoint, over connections that last for one question."""
 
     async def ask(positions: Sequence[Position], details: bool) -> Sequence[Lag | None]:
         endpoint = own_endpoint()
         if endpoint is None:
             return [None] * len(positions)
-        # By name: few brokers are ever asked, and the client would hold up every start.
+        # Imported at first use: few brokers need it, and the client would slow down every start.
         client = importlib.import_module("pybroker.client.admin.admin")
         async with client.Admin(
             f"{endpoint.host}:{endpoint.port}",

@@ -1,10 +1,10 @@
-"""Who leads, as other brokers say, while this one does not hear from ZooKeeper.
+"""Leader discovery: a broker that does not hear from ZooKeeper asks other brokers for the leaders.
 
-The controller counts a broker whose session is over among the lost: it elects others, and tells the
-lost one nothing. Clients that reach only that one would be sent to it for ever. So it asks a
-neighbour that it still reaches, as any client would. What it hears changes where it sends clients
-and what it refuses, never what it leads or keeps: leader epochs only grow, so a later one that
-somebody else has is certain news, and an earlier one is none.
+When a broker's session expires, the controller elects other leaders and sends that broker nothing.
+Clients that reach only that broker would be sent to it forever. So it sends Metadata requests to a
+neighbour that it still reaches. The answers change where it sends clients and which requests it
+rejects, never its roles or its logs. Leader epochs only grow, so a later epoch at a neighbour is
+certain news, and an earlier one is ignored.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from pybroker.wire.messages.metadata import (
 log = logging.getLogger(__name__)
 
 PARTITIONS_PER_QUESTION: Final = 500
-"""So many, with all of the last topic: no answer is to keep the event loop for long."""
+"""A question ends with the topic that reaches this number: no answer blocks the loop for long."""
 _ROUNDS_PER_SESSION: Final = 3
 _PAUSE_PER_ROUND: Final = 10
-"""At least so many times as long as the answers of a round took is the pause after it."""
+"""The pause after a round is at least this many times as long as its answers took."""
 
 Ask = Callable[[Broker, Sequence[str]], Awaitable[MetadataResponse]]
-"""Asks that broker about the topics of these names. Raises PybrokerError or OSError."""
+"""Asks a broker for the metadata of the named topics. Raises PybrokerError or OSError."""
 
 
 class LeaderDiscovery:
-    """Runs between `start` and `stop`. `changed` hears of the broker's standing, always."""
+    """Asks other brokers for leaders, between `start` and `stop`. The standing of the broker calls
+    `changed` at any time."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class LeaderDiscovery:
         self._is_wanted = asyncio.Event()
         self._task = BackgroundTask("discovery")
         self._turn = 0
-        """Whom to ask first in the next round: one who is cut off, too, has nothing to say."""
+        """The neighbour that is asked first. It changes each round, as it may be cut off, too."""
 
     def start(self) -> None:
         self._task.start(self._run)
@@ -76,7 +77,7 @@ class LeaderDiscovery:
         await self._task.stop()
 
     def changed(self, lease: Authority) -> None:
-        """A broker that may answer all hears from the controller."""
+        """Ask neighbours unless the broker has full authority: then it hears from ZooKeeper."""
         if lease is Authority.ALL:
             self._is_wanted.clear()
         else:
@@ -89,13 +90,14 @@ class LeaderDiscovery:
             try:
                 took_s = await self._round()
             except Exception:
-                log.exception("other brokers cannot be asked who leads")
+                log.exception("leader discovery failed")
             pause_s = self._session_s / _ROUNDS_PER_SESSION
             await asyncio.sleep(max(pause_s, took_s * _PAUSE_PER_ROUND))
 
     async def _round(self) -> float:
-        """Ask for all topics, the first neighbour that answers; the next one when it ceases to. How
-        long (s) it took, without those who did not answer: waiting for them is no work."""
+        """Ask the first neighbour that answers about all topics. When it stops answering, go on
+        with the next one. Return the time (s) that the answers took, without the waits for silent
+        neighbours, which are no load."""
         me, brokers = self._broker_id, self._metadata.brokers
         others = [brokers[each] for each in sorted(brokers) if each != me]
         if not others:
@@ -110,7 +112,7 @@ class LeaderDiscovery:
                 try:
                     said = await self._ask(order[0], names)
                 except (PybrokerError, OSError) as error:
-                    log.debug("not asked who leads broker=%d error=%r", order[0].id, error)
+                    log.debug("leader discovery unanswered broker=%d error=%r", order[0].id, error)
                     del order[0]
                 else:
                     self._heard(order[0].id, said)
@@ -142,9 +144,8 @@ class LeaderDiscovery:
             )
 
     def _has_lost(self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int) -> bool:
-        """Whether the replica here led before that epoch and did not know that it does not any
-        more; now it does, and nothing new is written. It may be of the next topic of that name
-        already."""
+        """Whether the local replica leads in an earlier epoch. If so, mark it as replaced, so that
+        it accepts no more records. A replica of a recreated topic is not affected."""
         replicas = self._replicas
         partition = replicas.partitions.get(key)
         if (
@@ -180,7 +181,7 @@ def new_discovery(
     replicas: ReplicaManager,
     clock: Clock,
 ) -> LeaderDiscovery:
-    """What asks over the network, as the options say."""
+    """Return a LeaderDiscovery that asks over the network, with the options of `config`."""
     session_s = config.zookeeper_session_timeout_ms / 1000
     ask = partial(
         ask_neighbour,
@@ -201,8 +202,7 @@ def new_discovery(
 async def ask_neighbour(
     neighbour: Broker, names: Sequence[str], *, broker_id: int, listener: str, timeout_s: float
 ) -> MetadataResponse:
-    """Ask over the network, on that listener of the neighbour. Raises BrokerError, ClientError or
-    OSError."""
+    """Send Metadata to `listener` of the neighbour. Raise BrokerError, ClientError or OSError."""
     endpoint = neighbour.endpoint(listener)
     if endpoint is None:
         raise BrokerError(

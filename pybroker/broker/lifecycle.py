@@ -1,4 +1,4 @@
-"""What starts one after the other and stops in the reverse order."""
+"""Components that start one after the other and stop in the reverse order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 Step = Callable[[], Awaitable[object] | None]
-"""Begins or ends a component, at once or when it is awaited."""
+"""Starts or stops a component, at once or when it is awaited."""
 
 
 class Service(Protocol):
@@ -20,29 +20,29 @@ class Service(Protocol):
     def start(self) -> None: ...
 
     def stop(self) -> Awaitable[object] | None:
-        """Idempotent, also without `start`."""
+        """Stop the component. Idempotent, also without `start`."""
 
 
 class Lifecycle:
-    """Knows how to stop all that was started. `stop` is to be called in any case, also after a
+    """The started components and how to stop them. The owner calls `stop` in any case, also after a
     start that failed half-way."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
 
     async def start(self, name: str, start: Step, stop: Step) -> None:
-        """Start a component. One that fails half-way is stopped, too, so `stop` must be possible
-        without `start`. Raises what `start` raises."""
+        """Start a component. `stop` is called also if `start` fails half-way. Raise the errors of
+        `start`."""
         self.push(name, stop)
         await _carry_out(start)
 
     def push(self, name: str, stop: Step) -> None:
-        """Add a component that has started already, or that its first use starts."""
+        """Add a component that runs already, or that starts at its first use."""
         self._stack.push_async_callback(_stop, name, stop)
 
     async def stop(self) -> None:
-        """Stop the components, the last first. One that fails is logged, and the others are stopped
-        all the same; so they are when the caller is cancelled meanwhile. Idempotent."""
+        """Stop the components, the last one first. A failure is logged and does not keep the others
+        from stopping, nor does a cancellation of the caller. Idempotent."""
         await self._stack.aclose()
 
 
@@ -54,7 +54,7 @@ async def _stop(name: str, stop: Step) -> None:
 
 
 async def _carry_out(step: Step) -> None:
-    """A step that is done at once takes no turn of the event loop."""
+    """Carry out a step. A step that does not wait does not yield to the event loop."""
     done = step()
     if inspect.isawaitable(done):
         await done

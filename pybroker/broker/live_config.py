@@ -1,8 +1,7 @@
-"""The configuration that holds at this moment: read from ZooKeeper over the file's, followed while
-it changes, and handed to what goes by it.
+"""The configuration in force: the file, overlaid with the dynamic values in ZooKeeper.
 
-Requests read and change configurations here; what they may change is decided by the handlers and
-`layered_config.py`.
+The broker follows the changes in ZooKeeper and passes them to its components. Requests read and
+change configurations here. The handlers and `layered_config.py` decide which changes are allowed.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from pybroker.replication.manager import ReplicaManager
 log = logging.getLogger(__name__)
 
 _REFRESH_WAIT_S: Final = 5.0
-"""How long the answer to a change waits for the change to hold here; it comes in any case."""
+"""The time that the answer to a change waits for the change to take effect on this broker."""
 
 OnChange = Callable[[BrokerConfig, BrokerConfig], None]
-"""Told the broker's configuration before and after a change."""
+"""Receives the broker's configuration before and after a change."""
 OnTopics = Callable[[Collection[str] | None], None]
-"""Told which topics have other options than before; None: any may have, as those of the broker
-changed."""
+"""Receives the topics whose options changed. None: options of the broker changed, so those of any
+topic may have."""
 
 
 class LiveConfig:
-    """Follows changes between `start` and `stop`. Before, the file holds alone."""
+    """Follows changes between `start` and `stop`. Before `start` only the file counts."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class LiveConfig:
         self._changes = ConfigChanges(coord=coord, clock=clock, apply=self._apply)
         self._applying = asyncio.Lock()
         self._logs_are_behind = False
-        """Whether the broker's options have changed, and the logs not heard of it."""
+        """Whether the logs do not have the broker's changed options yet."""
 
     @property
     def layers(self) -> LayeredConfig:
@@ -71,11 +70,11 @@ class LiveConfig:
 
     @property
     def current(self) -> BrokerConfig:
-        """What holds now."""
+        """The options of the broker that are in force."""
         return self._layers.current
 
     async def start(self) -> None:
-        """Read everything and begin to follow. Raises CoordError."""
+        """Read all values and begin to follow changes. Raise CoordError."""
         await self._changes.start()
 
     async def stop(self) -> None:
@@ -85,12 +84,12 @@ class LiveConfig:
     # for requests
 
     async def read(self, entity: ConfigEntity) -> dict[str, str]:
-        """The values that ZooKeeper holds for an entity. Raises MalformedNode, CoordError."""
+        """Return the values of an entity in ZooKeeper. Raise MalformedNode, CoordError."""
         return await read_config(self._coord, entity)
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
-        """Replace a topic's values; False if there is no such topic. `change` and `replaces` as of
-        `change_config`, and what it raises."""
+        """Change a topic's values. Return False if there is no such topic. `change`, `replaces` and
+        the errors are those of `change_config`."""
         entity = topic_entity(name)
         written = await change_config(
             self._coord, entity, change, owner=paths.topic(name), replaces=replaces
@@ -100,23 +99,24 @@ class LiveConfig:
         return written
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """Replace the values of one broker, or (None) of all. As `change_topic`."""
+        """Change the values of one broker, or (None) of all brokers. The parameters and errors are
+        those of `change_topic`."""
         entity = broker_entity(broker_id)
         await change_config(self._coord, entity, change, replaces=replaces)
         await self._refresh(entity)
 
     async def _refresh(self, entity: ConfigEntity) -> None:
-        """Let a change that we have made hold here before it is answered."""
+        """Apply a change of this broker before the request is answered."""
         try:
             async with asyncio.timeout(_REFRESH_WAIT_S):
                 await self._apply([entity])
         except (CoordError, TimeoutError) as error:
-            log.info("change of configuration holds a little later error=%r", error)
+            log.info("configuration change takes effect later error=%r", error)
 
     # applying
 
     async def _apply(self, entities: Collection[ConfigEntity] | None) -> None:
-        """Read the values of these entities (None: of all) again and hand them on."""
+        """Read the values of these entities (None: of all) again and apply them."""
         async with self._applying:
             everything = entities is None
             names = {entity.parts[0] for entity in entities or ()}
@@ -133,8 +133,8 @@ class LiveConfig:
                 await self._replicas.reconfigure(topics)
 
     async def _reload(self) -> None:
-        """Read the broker's dynamic options; what cannot be applied is logged and left out, and a
-        node that is no configuration, or does not go with the rest, changes nothing."""
+        """Read the broker's dynamic options. A value that cannot be applied is logged and left out.
+        A malformed node, or one that contradicts the other options, changes nothing."""
         before = self._layers
         for entity, per_broker in ((self._for_all, False), (self._for_this, True)):
             where = paths.config(entity)
@@ -161,7 +161,7 @@ class LiveConfig:
 
 
 def _asked_in_vain(layers: LayeredConfig) -> Iterator[str]:
-    """The options set while the broker runs that have no effect."""
+    """The dynamic options that have no effect in this broker."""
     for name, text in [*layers.for_all.items(), *layers.for_this.items()]:
         row = option_of(name)
         if row is not None and row.asks_in_vain(text):

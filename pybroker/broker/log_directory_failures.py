@@ -1,5 +1,5 @@
-"""What the rest of a broker, and of the cluster, has to do with its log directories: hearing that
-one has failed, and telling whether an empty one should have held something."""
+"""Log directory failures: a broker tells the controller of a failed directory, and finds out from
+the cluster whether an empty directory has lost partitions."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _RETRY_S: Final = 1.0
 
 
 async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
-    """Whether the cluster believes that this broker holds all that was committed of some partition:
-    then it may be elected to lead it. Raises CoordError."""
+    """Return whether this broker is in the ISR or the eligible replicas of a partition. Then the
+    cluster counts on its committed records and may elect it. Raise CoordError."""
     states, _ = await read_states(coord, await _assigned(coord, broker_id))
     return any(broker_id in (*node.state.isr, *node.state.eligible) for node in states.values())
 
 
 async def given_up(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
-    """What this broker had of which partitions, and has no more since the operator accepted the
-    loss of a directory, or of what lies behind a hole: it must not be elected for it, or the others
-    would cut their logs. Raises CoordError."""
+    """Return the replicas that lost records because the operator accepted the loss of a directory
+    or of the records behind a hole, and what is left of each. They must not be elected, or the
+    followers would truncate their logs. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
@@ -46,9 +46,9 @@ async def given_up(coord: Coord, broker_id: int, logs: LogManager) -> dict[Topic
 
 
 async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
-    """What this broker is to have, and of which its disks hold no trace since the machine went
-    down: where nothing was synced yet, not even the directory needs to have outlived that. What may
-    be in a directory that is away is not made anew, and waits for it. Raises CoordError."""
+    """Return the assigned partitions that have no log on this broker after the machine went down.
+    Before the first sync not even the directory of a partition survives that. While a log directory
+    is failed or lost, the logs may be there, so the result is empty. Raise CoordError."""
     if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
         return {}
     assigned = await _assigned(coord, broker_id)
@@ -56,7 +56,7 @@ async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[Topic
 
 
 async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequence[int]]:
-    """The partitions of which that broker is to have a replica, with all that have one."""
+    """Return the partitions assigned to that broker, with all their replicas."""
     topics, _ = await read_topics(coord, await read_topic_names(coord))
     return {
         TopicPartition(name, number): replicas
@@ -67,10 +67,10 @@ async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequen
 
 
 class DirectoryFailures:
-    """Between `start` and `stop`: takes the replicas of a failed directory out of service and tells
-    the controller (`/log_dir_event_notification`), also of directories that were not there at the
-    start, and of replicas that would rather not lead. `lost` is told when no directory is left:
-    then there is nothing to serve."""
+    """Takes the replicas of a failed directory out of service and notifies the controller through
+    `/log_dir_event_notification`, between `start` and `stop`. It notifies the controller also of
+    directories that were missing at the start, and of replicas that should not lead. It calls
+    `lost` when no directory is left."""
 
     def __init__(
         self,
@@ -99,15 +99,15 @@ class DirectoryFailures:
         self.registered()
 
     def registered(self) -> None:
-        """The broker stands in ZooKeeper, for the first time or again: the controller knows nothing
-        of its directories."""
+        """The broker has registered, for the first time or again. The controller does not know its
+        failed directories yet."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._say(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:
             self.replicas_changed()
 
     def replicas_changed(self) -> None:
-        """Replicas here would rather not lead, or have stepped aside by themselves."""
+        """Notify the controller: replicas of this broker should not lead, or have left the ISR."""
         self._say(LogDirEvent.REPLICAS_CHANGED)
 
     def _say(self, event: LogDirEvent) -> None:
@@ -128,14 +128,16 @@ class DirectoryFailures:
             self._lost(f"all log directories have failed, the last: {error}")
 
     async def _tell(self) -> bool:
-        """One node says it of all directories that have failed, or all replicas, by then. Gives
-        whether an event could not be told."""
+        """Create a notification for each kind of event; it covers all directories, or all replicas.
+        Return whether an event is still to be sent."""
         for event in list(self._untold):
             self._untold.discard(event)
             try:
                 content = schemas.encode_log_dir_event(self._broker_id, event)
                 await self._coord.create(paths.LOG_DIR_EVENT_PREFIX, content, sequence=True)
             except CoordError as error:
-                log.warning("%s not told, trying again error=%r", event.name, error)
+                log.warning(
+                    "controller not notified, retrying event=%s error=%r", event.name, error
+                )
                 self._untold.add(event)
         return bool(self._untold)

@@ -1,9 +1,8 @@
-"""The broker's membership in the cluster over the life of its ZooKeeper sessions, and under which
-addresses it is known there.
+"""The broker's registration in ZooKeeper, with its addresses, over all its sessions.
 
-When a session expires, the controller role is dropped at once; when a new one exists, the broker
-registers again and stands for election again. Partitions keep their logs; their roles come from the
-controller, which sees a new broker epoch.
+When a session expires, the broker drops the controller role at once. In the new session the broker
+registers again and takes part in the controller election again. Its logs stay open. The controller
+sees a new broker epoch and sends the roles.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ log = logging.getLogger(__name__)
 _RETRY_S = 0.2
 
 Register = Callable[[], Awaitable[Broker]]
-"""Registers this broker in the current session; gives it back with epoch and incarnation."""
+"""Registers this broker in the current session. Returns it with its epoch and incarnation."""
 Update = Callable[[], Awaitable[None]]
-"""Writes the endpoints of now into the registration of the current session."""
+"""Writes the current endpoints into the registration of the session."""
 
 
 class Membership:
-    """Owns the tasks that register again and that tell of other endpoints. `lost` is called, with
-    the reason, when the cluster does not take us back: another process has our id."""
+    """Owns the tasks that register the broker again and that update its endpoints. It calls `lost`
+    with the reason when another process has taken the broker's id."""
 
     def __init__(
         self,
@@ -53,16 +52,16 @@ class Membership:
         self._rejoining: asyncio.Task[None] | None = None
         self._updating = BackgroundTask("registration")
         self._is_outdated = False
-        """Whether the endpoints have changed since the broker last began to write them."""
+        """Whether the registration does not have the latest endpoints."""
         self._stopped = False
         self.is_registered = False
-        """Whether the broker stands in ZooKeeper in its current session, as far as is known."""
+        """Whether the broker is registered in its current session, as far as it knows."""
 
     async def join(self) -> None:
-        """Register for the first time and begin to watch over the session. Raises StartupError if
-        the id is taken, CoordError if ZooKeeper does not answer."""
+        """Register for the first time and begin to listen to the session. Raise StartupError if the
+        id is taken, CoordError if ZooKeeper does not answer."""
         generation = -1
-        while generation != self._coord.generation:  # else it ended before anybody listened
+        while generation != self._coord.generation:  # else the session ended unnoticed
             generation = self._coord.generation
             self._is_outdated = False
             broker = await self._register()
@@ -71,13 +70,13 @@ class Membership:
         log.info("registered broker=%d epoch=%d", broker.id, broker.epoch)
 
     def endpoints_changed(self) -> None:
-        """Tell the cluster, by the registration of now or by the one that is under way."""
+        """Write the changed endpoints, into the present registration or the one under way."""
         self._is_outdated = True
         if self.is_registered and not self._stopped:
             self._updating.start(self._tell_endpoints)
 
     async def leave(self) -> None:
-        """Stop reacting to the session; the registration is about to go. Idempotent."""
+        """Stop reacting to the session, before the registration is removed. Idempotent."""
         self.is_registered = False
         self._stopped = True
         await self._tasks.close()
@@ -95,7 +94,7 @@ class Membership:
             try:
                 await self._update()
             except CoordError as error:
-                log.warning("endpoints not written, trying again error=%r", error)
+                log.warning("endpoints not written, retrying error=%r", error)
                 self._is_outdated = True
                 await asyncio.sleep(_RETRY_S)
 
@@ -105,7 +104,7 @@ class Membership:
         lost = event in (SessionEvent.SUSPENDED, SessionEvent.EXPIRED)
         log.log(logging.WARNING if lost else logging.INFO, "zookeeper session %s", event.value)
         if event in (SessionEvent.EXPIRED, SessionEvent.CONNECTED) and self._rejoining is not None:
-            self._rejoining.cancel()  # what it registers is of an earlier session
+            self._rejoining.cancel()  # it registers in an earlier session
         if event is SessionEvent.EXPIRED:
             self.is_registered = False
             self._controller.session_expired()
@@ -119,7 +118,7 @@ class Membership:
             try:
                 broker = await self._register()
             except CoordError as error:
-                log.warning("registration failed, trying again error=%r", error)
+                log.warning("registration failed, retrying error=%r", error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             except PybrokerError as error:

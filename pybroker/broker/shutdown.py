@@ -1,4 +1,4 @@
-"""The last steps of a broker's stop: the registration goes, then the logs become durable."""
+"""The last steps of a broker's stop: remove the registration, then make the logs durable."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ log = logging.getLogger(__name__)
 
 
 async def unregister(coord: Coord, broker: Broker) -> None:
-    """What cannot be removed now ends with the session."""
+    """Remove the registration. If ZooKeeper does not answer, it ends with the session."""
     try:
         await registry.unregister_broker(coord, broker)
     except CoordError as error:
-        log.warning("registration not removed, it ends with the session error=%r", error)
+        log.warning("registration not removed until the session ends error=%r", error)
 
 
 def end_logs_last(
     lifecycle: Lifecycle, logs: LogManager, blocking: Blocking, replicas: ReplicaManager
 ) -> None:
-    """To be called before anything starts; the logs are open already."""
+    """Make the end of the logs the last step of the stop. Called before any component starts."""
     lifecycle.push("log-directories", partial(_end_directories, logs, blocking, replicas))
     lifecycle.push("logs", partial(_end_logs, logs, blocking))
 
 
 async def _end_logs(logs: LogManager, blocking: Blocking) -> None:
-    """Make the logs durable and close them, several at a time. All have ended when this returns or
-    raises, since the checkpoints come next."""
+    """Make the logs durable and close them, several at a time. Wait for all of them, also after a
+    failure, since the checkpoints come next."""
     shares = await blocking.run(logs.ending.shares)
     work = (blocking.run(logs.ending.end, share) for share in shares)
     for ended in await asyncio.gather(*work, return_exceptions=True):

@@ -1,10 +1,10 @@
-"""What this broker may still answer while it does not hear from ZooKeeper.
+"""The broker's ZooKeeper lease: which requests it may answer while it does not hear from ZooKeeper.
 
-A leader that is cut off may have been replaced, and cannot know it. Changes of the ISR are
-conditional, so what is committed stays right: reading it, and writing with acks=all, which waits
-for the in-sync replicas, may go on. Everything that a leader, or a controller, would promise alone
-may not. And a process that was stopped for longer than its session first finds out whether that
-still lives.
+A leader that is cut off may have been replaced without knowing it. ISR changes are conditional
+writes, so committed records stay correct: the leader goes on serving them, and it goes on with
+acks=all, which waits for the in-sync replicas. It rejects every request for which the word of the
+leader, or of the controller, alone would count. A process that was stopped for longer than its
+session first finds out whether the session still exists.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _BEATS_PER_SESSION: Final = 12
 
 
 class Standing:
-    """Between `start` and `stop`; before, everything may be answered.
+    """Keeps the level of authority, between `start` and `stop`. Before `start` it is ALL.
 
-    Every request calls `check`. The first one after a pause finds that the lease has run out,
-    whatever timers are still to run.
+    Every request calls `check`. So the first request after a pause finds that the lease has run
+    out, even before any timer runs.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Standing:
         fences: bool,
         changed: Callable[[Authority], None],
     ) -> None:
-        """`silence`: since when (s, boottime) ZooKeeper has not answered. `is_registered`: whether
-        the broker stands there in the session that it has; `knows_roles`: whether it has been told
-        its roles since. `fences`: cut off, answer nothing (pybroker.zookeeper.loss=fence).
-        `changed` hears of a new level."""
+        """`silence`: how long ZooKeeper has not answered (s, boottime). `is_registered`: whether
+        the broker is registered in its current session. `knows_roles`: whether the controller has
+        sent its roles since. `fences`: answer nothing when cut off (pybroker.zookeeper.loss=fence).
+        `changed` receives each new level."""
         self._clock = clock
         self._silence = silence
         self._session_s = session_s
@@ -55,14 +55,14 @@ class Standing:
         self._changed = changed
         self._timer: asyncio.TimerHandle | None = None
         self._beat_at = math.inf
-        # When we came to after a pause of which the consequences are not known; inf if there are
-        # none to find out.
+        # The end of a pause (boottime) after which ZooKeeper has not confirmed the session yet;
+        # inf if there was none.
         self._woke_at = math.inf
         self.level = Authority.ALL
         self.is_heard = True
-        """Whether ZooKeeper answers, in a session in which the broker is registered: what a
-        controller needs."""
-        # In boottime: up to then `level` is ALL without looking.
+        """Whether ZooKeeper answers and the broker is registered in the session. A controller
+        needs both."""
+        # Until this boottime `level` is ALL without another look.
         self._valid_until = math.inf
 
     def start(self) -> None:
@@ -76,20 +76,20 @@ class Standing:
             self._timer = None
 
     def heard(self, event: SessionEvent) -> None:
-        """Of the session with ZooKeeper."""
+        """Listen to the session with ZooKeeper."""
         if self._timer is not None:
             self.look()
 
     def check(self) -> None:
-        """See what may be answered now, unless it is certain that everything may."""
+        """Determine the level again, unless the lease certainly still holds."""
         if self._clock.boottime() > self._valid_until:
             self.look()
 
     def look(self) -> None:
-        """See what may be answered now."""
+        """Determine the level of authority now."""
         now, session_s = self._clock.boottime(), self._session_s()
         if now - self._beat_at > session_s:
-            log.warning("stopped for %.1f s, longer than the session", now - self._beat_at)
+            log.warning("process paused longer than the session paused_s=%.1f", now - self._beat_at)
             self._woke_at = now
         self._beat_at = now
         heard_at = now - self._silence()
@@ -97,7 +97,7 @@ class Standing:
         knows = self._woke_at == math.inf or heard_at >= self._woke_at
         is_registered, knows_roles = self._is_registered(), self._knows_roles()
         self.is_heard = knows and now <= silent_from and is_registered
-        # Who is registered again may be meant for the next topic of a name, and has the one before.
+        # A broker that registered again may still hold logs of a topic that was recreated.
         is_outdated = is_registered and not knows_roles
         if self.is_heard and knows_roles:
             self._woke_at = math.inf
@@ -109,7 +109,7 @@ class Standing:
         self._valid_until = silent_from if level is Authority.ALL else -math.inf
         if level is not self.level:
             self.level = level
-            # Who has just registered is told its roles in a moment: nothing is wrong.
+            # A broker that has just registered soon receives its roles: nothing is wrong.
             say = log.info if self.is_heard else log.warning
             say(
                 "standing answers=%s zookeeper_silent_s=%.1f roles_known=%s",

@@ -31,7 +31,7 @@ _READY_WAIT_S = 30.0
 """How long the start waits for a controller to tell this broker of the cluster."""
 _OPEN_SOON_S = 2.0
 _OPEN_WAIT_S = 30.0
-"""How long it waits for the topics that exist; those that are not open by then come later."""
+"""How long the start waits for the existing topics. Later ones open while the broker serves."""
 
 
 async def settle_replicas(
@@ -48,22 +48,22 @@ async def settle_replicas(
 
 
 async def wait_for_cluster(metadata: MetadataView, controller: Controller, broker_id: int) -> None:
-    """Until a controller has told this broker of itself. Raises StartupError if none does."""
+    """Wait until the metadata contains this broker. Raise StartupError after `_READY_WAIT_S`."""
     known = await metadata.wait_until(lambda: broker_id in metadata.brokers, _READY_WAIT_S)
     if not known:
         raise StartupError(
-            f"no controller has told broker {broker_id} of the cluster within "
-            f"{_READY_WAIT_S:.0f} s; look at /controller in ZooKeeper and at that broker; "
+            f"no controller has sent broker {broker_id} the cluster metadata within "
+            f"{_READY_WAIT_S:.0f} s; check /controller in ZooKeeper and the broker it names; "
             "inter.broker.listener.name has to be the same on all brokers"
         )
-    # Who creates a topic right after the start shall not be told that there is no controller.
+    # Otherwise a CreateTopics right after the start may find no controller.
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(controller.looked.wait(), _READY_WAIT_S)
 
 
 async def wait_for_topics(metadata: MetadataView, coord: Coord, existing: Collection[str]) -> None:
-    """Until the controller has told us of them; of those whose nodes nobody can read it never
-    does."""
+    """Wait until the metadata contains the existing topics. The controller never sends a topic
+    whose node is malformed, so the broker does not wait for those."""
 
     def missing() -> set[str]:
         return wanted - metadata.topics.keys()

@@ -1,8 +1,9 @@
-"""How a broker comes up in what surrounds it: from its directories and ZooKeeper to a broker that
-serves, in the order of "Start and stop" in ARCHITECTURE.rst.
+"""The start of a broker, from its log directories and ZooKeeper to a broker that serves.
 
-`run.py` gives it a process of the operating system, the simulation one of its own; the steps and
-their order are the same.
+The order is that of "Start and stop" in ARCHITECTURE.rst.
+
+`run.py` starts a broker as a process of the operating system, the simulation as a simulated one.
+The steps and their order are the same.
 """
 
 from __future__ import annotations
@@ -56,18 +57,18 @@ FOREIGN_NAMES: Final = (
     FILE_NAME,
     OLDER_FILE_NAME,
 )
-"""What lies beside the partitions and is not theirs."""
+"""The names in a log directory that are no partitions."""
 
 
 class Session(Coord, Protocol):
-    """A session with ZooKeeper that knows those which it had before."""
+    """A connection to ZooKeeper that knows its earlier sessions."""
 
     @property
     def earlier_session_ids(self) -> Collection[int]: ...
 
 
 class Threads(Blocking, Protocol):
-    """Where blocking work is done, and how many pieces at a time."""
+    """The threads for blocking work."""
 
     def resize(self, threads: int) -> None: ...
 
@@ -76,7 +77,7 @@ class Threads(Blocking, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StartupInputs:
-    """What a broker finds where it starts. `sockets`: listener name -> bound socket."""
+    """The environment in which a broker starts. `sockets`: listener name -> bound socket."""
 
     clock: Clock
     rng: Rng
@@ -86,21 +87,21 @@ class StartupInputs:
     sockets: Mapping[str, socket.socket]
     threads: Callable[[int], Threads]
     connect: Callable[[Sequence[str]], Awaitable[tuple[Session, str]]]
-    """Opens the session, given the log directories that can be used; and says with whom."""
+    """Opens the session, given the usable log directories. Returns it with the servers' address."""
     connect_offsets: Callable[[], Awaitable[ClosableCoord]]
-    """Opens another one, for offsets, when `connect` has been called. Raises StartupError."""
+    """Opens another session, for offsets, after `connect`. Raises StartupError."""
     host_name: Callable[[], str] = socket.getfqdn
     check: Callable[[str | None], None] = lambda stored_cluster: None
-    """Raises StartupError if the cluster that the data belong to cannot be served here."""
+    """Raises StartupError if this process cannot serve the cluster of the stored data."""
     tell: Callable[[Phase, Rooms | None], None] = lambda phase, rooms: None
-    """Hears how far the start is, and of the rooms once they are there."""
+    """Receives the phase of the start, and the rooms once they exist."""
 
 
 async def serve_until(
     ended: asyncio.Future[str | None], start: Callable[[AsyncExitStack], Awaitable[object]]
 ) -> str | None:
-    """Start, wait for the end, stop; gives the reason of the end, None if it was asked for. An end
-    during the start gives that up."""
+    """Start, wait for `ended`, stop. Return the reason of the end, or None if it was
+    requested. An end during the start cancels the start."""
     async with AsyncExitStack() as stack:
         starting = asyncio.ensure_future(start(stack))
         ended.add_done_callback(lambda _: starting.cancel())
@@ -121,8 +122,8 @@ async def start_broker(
     stack: AsyncExitStack,
     end: Callable[[str | None], None],
 ) -> BrokerApp:
-    """A broker that serves; what has to be undone at its end is left in `stack`. `end` is told the
-    reason if it must not go on. Raises StartupError."""
+    """Start a broker and return it. Its stop is left in `stack`. The broker calls `end` with the
+    reason if it must end. Raise StartupError."""
     disk = around.disk
     stored_id, stored_cluster = LogManager.peek(config.log_directories, disk)
     _check_broker_id(config, stored_id)
@@ -132,7 +133,7 @@ async def start_broker(
     stack.callback(_remove_unused, disk, made)
     logs.lock()
     stack.callback(logs.unlock)
-    # Closed before the locks go: a start that is given up may still be opening logs in a thread.
+    # Closed before the locks go: after a cancelled start a thread may still be opening logs.
     blocking = around.threads(config.background_threads)
     stack.callback(blocking.close)
     coord, where = await around.connect(logs.usable_directories)
@@ -198,7 +199,7 @@ def _log_manager(config: BrokerConfig, around: StartupInputs) -> LogManager:
 
 
 def _remove_unused(disk: Disk, made: Iterable[str]) -> None:
-    """A start that failed leaves no directory behind that it made and put nothing into."""
+    """Remove the empty directories that a failed start has made."""
     for directory in made:
         if disk.is_dir(directory) and {LOCK, SESSION_FILE}.issuperset(disk.list_dir(directory)):
             disk.remove_tree(directory)
@@ -219,7 +220,7 @@ def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Ids that the log directories hold, and whether these are fresh."""
+    """The ids in the log directories, and whether the directories are new."""
 
     broker_id: int | None
     cluster: str | None
@@ -229,9 +230,9 @@ class _Stored:
 async def _settle(
     coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
 ) -> tuple[str, int, Mapping[str, LogConfig], bool]:
-    """Cluster id, broker id, options of topics, and whether the broker is known to have had
-    partitions that its disks do not have. It may be begun anew. Raises StartupError, CoordError,
-    MalformedNode."""
+    """Return the cluster id, the broker id, the options of topics, and whether the cluster expects
+    data on the new log directories of this broker. The caller may repeat it. Raise StartupError,
+    CoordError, MalformedNode."""
     cluster = await _settle_cluster_id(coord, stored.cluster, rng)
     broker_id = await _settle_broker_id(coord, config, stored.broker_id)
     if stored.is_fresh:
@@ -242,8 +243,8 @@ async def _settle(
 
 
 async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
-    """The cluster's id. Raises StartupError, before anything is written, if the data belongs to
-    another cluster."""
+    """Return the cluster's id; create it if there is none. Raise StartupError, before anything is
+    written, if the data belongs to another cluster."""
     known = None
     with suppress(NoNode):
         known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])
@@ -258,7 +259,7 @@ async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
 
 
 async def _settle_broker_id(coord: Coord, config: BrokerConfig, stored: int | None) -> int:
-    """broker.id, else the id of the data, else a generated one."""
+    """Return `broker.id`, else the id in the data, else a generated one."""
     if config.broker_id != -1:
         return config.broker_id
     if stored is not None:

@@ -1,4 +1,4 @@
-"""The options of logs, from what operators wrote into ZooKeeper for their topics."""
+"""The options of logs, from the topic configurations in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _RETENTION: Final = (_CLEANUP_POLICY, "retention.bytes", "retention.ms")
 def topic_log_config(
     broker: BrokerConfig, topic: str, overrides: Mapping[str, str] | None
 ) -> LogConfig:
-    """The options of a topic's logs from what ZooKeeper holds for it (None: what nobody can read).
-    A value that is no value is left out with a warning: it must not keep the partition from
-    opening. But no default deletes records that somebody may have wanted to keep."""
+    """Return the options of a topic's logs from its values in ZooKeeper (None: the node is
+    malformed). An invalid value is left out with a warning, since it must not keep the partition
+    from opening. While the retention is unknown, nothing is deleted."""
     usable, faults = usable_overrides(broker, overrides or {})
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
@@ -40,8 +40,8 @@ def topic_log_config(
     ]
     if not unknown:
         return config
-    log.error("nothing is deleted topic=%s: nobody can read what its retention is", topic)
-    if _CLEANUP_POLICY in unknown:  # then a gap may be what compaction has left, and no hole
+    log.error("nothing is deleted topic=%s reason=its retention cannot be read", topic)
+    if _CLEANUP_POLICY in unknown:  # then compaction may have left a gap, which is no hole
         config = replace(config, cleanup_policy=(*config.cleanup_policy, COMPACTION))
     return replace(config, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
 
@@ -52,9 +52,9 @@ async def read_log_configs(
     topics: Collection[str],
     held: Callable[[str], LogConfig | None],
 ) -> dict[str, LogConfig]:
-    """The options of the logs of these topics, as they are now; where nobody can read them those
-    that are `held`, if there are any. A broker may be told of a topic before its member of
-    ZooKeeper knows it, and its own options with it. Raises CoordError."""
+    """Return the current options of the logs of these topics. If a topic's node is malformed, its
+    `held` options stay. It syncs first, since the broker's ZooKeeper server may lag behind the
+    controller. Raise CoordError."""
 
     async def one(topic: str) -> LogConfig:
         overrides = await _read(coord, topic)
@@ -73,8 +73,8 @@ async def read_log_configs(
 
 
 async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, LogConfig]:
-    """The options of the logs of all topics that have some of their own. Recovery has to know them
-    before the controller tells of any topic: in a compacted log a gap is no hole. Raises
+    """Return the options of the logs of all topics that have options of their own. Recovery needs
+    them before the controller sends any topic: in a compacted log a gap is no hole. Raise
     CoordError."""
 
     async def one(topic: str) -> LogConfig | None:
@@ -89,7 +89,7 @@ async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, Log
 
 
 async def _read(coord: Coord, topic: str) -> dict[str, str] | None:
-    """A topic's own options; None if nobody can read them."""
+    """Return a topic's own options; None if the node is malformed."""
     try:
         return await read_config(coord, topic_entity(topic))
     except MalformedNode as error:

@@ -1,1 +1,1 @@
-"""What each API does: validate, call a service, answer. One module a family of APIs."""
+"""The handlers of all APIs: validate, call a service, answer. One module a family of APIs."""

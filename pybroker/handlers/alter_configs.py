@@ -1,8 +1,8 @@
 """AlterConfigs and IncrementalAlterConfigs: changes to the options of topics, of this broker, of
 all brokers together, and to the levels of this broker's loggers.
 
-One result for each resource of the request, in its order; one that fails does not stop others. What
-was written holds on this broker when the answer goes out.
+One result for each resource of the request, in its order. A resource that fails does not stop the
+others. A written change is in force on this broker when the answer goes out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DELETE: Final = 1
 _OPERATION_NAMES: Final = {2: "APPEND", 3: "SUBTRACT"}
 
 Operations = Sequence[tuple[int, str, str | None]]
-"""Operation as on the wire, option, value."""
+"""Rows of (operation number of the protocol, option, value)."""
 
 
 async def handle_alter_configs(
@@ -101,7 +101,7 @@ async def handle_incremental_alter_configs(
 def _check_resource(
     count: int, configs: Sequence[AlterableConfig] | Sequence[IncrementalAlterableConfig]
 ) -> None:
-    """What is wrong with a resource whatever it is."""
+    """Raise BrokerError for faults that are the same for every type of resource."""
     if count > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if len({config.name for config in configs}) < len(configs):
@@ -126,7 +126,7 @@ async def _alter(
     replaces: bool,
     validate_only: bool,
 ) -> None:
-    """Carry out the operations; `replaces` forgets what was set before."""
+    """Carry out the operations. With `replaces`, all other values of the resource are removed."""
     if kind == TOPIC:
         await _alter_topic(
             services, name, operations, replaces=replaces, validate_only=validate_only
@@ -211,7 +211,7 @@ def _changed_broker(
     replaces: bool,
     per_broker: bool,
 ) -> dict[str, str]:
-    """As Kafka, a change drops what lies in ZooKeeper and cannot be applied."""
+    """Return the new values. As in Kafka, stored values that cannot be applied are dropped."""
     usable, _ = usable_values({} if replaces else current, per_broker=per_broker)
     values = merged(usable, operations, option_of)
     services.configs.layers.checked(values, per_broker=per_broker)
@@ -219,7 +219,7 @@ def _changed_broker(
 
 
 def _alter_loggers(operations: Operations, *, validate_only: bool) -> None:
-    """All or none of the loggers get their levels."""
+    """Set the levels of all loggers named, or of none if one operation is invalid."""
     known = log_levels.levels()
     for operation, name, text in operations:
         if operation not in (_SET, _DELETE):

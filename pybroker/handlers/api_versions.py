@@ -1,4 +1,4 @@
-"""ApiVersions: the whole profile, whoever asks."""
+"""ApiVersions: every client gets the whole profile of versions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _FIRST_VERSION_WITH_SOFTWARE: Final = 3
 def handle_api_versions(
     services: Services, request: Request, message: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """The advertised versions; INVALID_REQUEST for a software name or version that breaks the rule
-    of KIP-511."""
+    """Return the advertised versions. A software name or version that breaks the rule of KIP-511
+    gets INVALID_REQUEST."""
     if request.version >= _FIRST_VERSION_WITH_SOFTWARE and not (
         _SOFTWARE.fullmatch(message.client_software_name)
         and _SOFTWARE.fullmatch(message.client_software_version)
@@ -28,8 +28,8 @@ def handle_api_versions(
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
-    """The answer, in version 0, to an ApiVersions request of a version that we do not speak: the
-    range of ApiVersions itself, so that the client can ask again."""
+    """Return the answer, in version 0, to ApiVersions of an unsupported version. It has the range
+    of ApiVersions itself, so that the client can ask again."""
     api = APIS[ApiKey.API_VERSIONS]
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

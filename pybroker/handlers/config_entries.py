@@ -1,6 +1,6 @@
-"""What DescribeConfigs and CreateTopics tell of options: values, sources, types, meanings.
+"""The entries of options in DescribeConfigs and CreateTopics: values, sources, types, meanings.
 
-Only values go in and out; reading them is the handlers' business.
+Plain code. The handlers read the values from ZooKeeper.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _TYPES: Final[Mapping[OptionType, int]] = {
     OptionType.LIST: 7,
     OptionType.PASSWORD: 9,
 }
-"""The numbers of KIP-569."""
+"""The type numbers of KIP-569."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One option of a resource as the protocol tells it; `type` is the number of KIP-569."""
+    """One option of a resource as in the protocol. `type` is the number of KIP-569."""
 
     name: str
     value: str | None
@@ -43,8 +43,8 @@ class ConfigEntry:
 
 
 def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Every option of a topic whose own values are `overrides`, and those of its values that
-    nobody knows. A value that cannot be applied is not told, because it does not hold."""
+    """Return every option of a topic whose own values are `overrides`, and its own values of
+    unknown options. A value that cannot be applied is not in force, so its default is shown."""
     usable, _ = usable_overrides(layers.current, overrides)
     values = TopicConfig.parse(layers.current, usable).values
     entries = [
@@ -56,7 +56,7 @@ def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[C
 
 
 def broker_entries(layers: LayeredConfig) -> list[ConfigEntry]:
-    """Every option of this broker, and what was set for it that has no row."""
+    """Return every option of this broker, and the dynamic values of unknown options."""
     values = layers.current.values
     entries = [
         _entry(name, row, values[name], layers.synonyms(name), read_only=_is_fixed(row))
@@ -71,7 +71,7 @@ def broker_entries(layers: LayeredConfig) -> list[ConfigEntry]:
 
 
 def all_brokers_entries(layers: LayeredConfig) -> list[ConfigEntry]:
-    """What was set for all brokers; nothing else."""
+    """Return only the dynamic values that are set for all brokers."""
     return [
         _as_text(
             name,
@@ -116,7 +116,7 @@ def _as_text(name: str, text: str, synonyms: Sequence[Synonym]) -> ConfigEntry:
 
 
 def _unknown(name: str, source: Source, *, read_only: bool) -> ConfigEntry:
-    """What it holds may be a secret, so it is not told."""
+    """Return an entry without the value, since the value of an unknown option may be a secret."""
     return ConfigEntry(name, None, source, read_only=read_only, sensitive=True)
 
 

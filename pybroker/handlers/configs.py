@@ -1,7 +1,8 @@
 """DescribeConfigs: the options of topics, of this broker, of all brokers together, and the levels
 of this broker's loggers.
 
-One result for each resource of the request, in its order; one that fails does not stop others.
+One result for each resource of the request, in its order. A resource that fails does not stop the
+others.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
-"""Kinds of resources."""
+"""The resource types of the protocol."""
 _AT_A_TIME: Final = 100
-"""How many topics ZooKeeper is asked for together."""
+"""The most resources that are read from ZooKeeper concurrently."""
 _OPTIONS_MAX: Final = 500_000
-"""All of some 16,000 topics; a request may name one resource as often as it likes, and the answer
-must not take the memory."""
+"""The most options in an answer: all options of some 16,000 topics. A request may name a resource
+any number of times, and the answer must not fill the memory."""
 
 
 async def handle_describe_configs(
@@ -68,7 +69,7 @@ async def handle_describe_configs(
 def _too_many(resource: DescribeConfigsResource) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=ErrorCode.INVALID_REQUEST,
-        error_message=f"more than {_OPTIONS_MAX} options are asked for; ask for fewer at a time",
+        error_message=f"the answer has more than {_OPTIONS_MAX} options; ask for fewer resources",
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )
@@ -102,8 +103,8 @@ async def _described(
 
 
 def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | None:
-    """The broker whose id `name` is; None if it is empty, which means all brokers. Raises
-    BrokerError INVALID_REQUEST: other brokers have to be asked themselves."""
+    """Return this broker's id if `name` is that, or None if `name` is empty, which means all
+    brokers. Raise BrokerError INVALID_REQUEST for other brokers: a client asks them directly."""
     if not name and or_all:
         return None
     if not name:
@@ -127,7 +128,7 @@ def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | 
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """What a client is told when ZooKeeper did not do what was asked."""
+    """Return the error that a client gets for a failed read or write in ZooKeeper."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, RequestTooLarge):

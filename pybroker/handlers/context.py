@@ -1,4 +1,4 @@
-"""What handlers are given: the services of the broker, and who asks. Handlers own nothing."""
+"""The services and the request that each handler receives. Handlers own no state."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from pybroker.replication.mover import ReplicaMover
 from pybroker.wire.headers import RequestHeader
 
 AUTO_CREATE_WAIT_S: Final = 1.0
-"""How long a request waits for a topic that it caused to be made."""
+"""How long a request waits for the leaders of a topic that it created."""
 
 
 class ControllerView(Protocol):
-    """What requests need to know of the controller."""
+    """The controller as requests see it."""
 
     @property
     def controller_id(self) -> int | None:
@@ -45,27 +45,28 @@ class ControllerView(Protocol):
     async def elect_leaders(
         self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Election]:
-        """Hold elections. Raises BrokerError NOT_CONTROLLER."""
+        """Hold elections. Raise BrokerError NOT_CONTROLLER."""
 
     async def controlled_shutdown(
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
-        """Let others lead what that broker leads; gives what it leads still. Raises BrokerError."""
+        """Move the leaders of that broker's partitions to other brokers. Return the partitions that
+        it still leads. Raise BrokerError."""
 
 
 class Standing(Protocol):
-    """What the broker may answer, as far as it hears from ZooKeeper."""
+    """The ZooKeeper lease of the broker."""
 
     @property
     def is_heard(self) -> bool:
-        """Whether ZooKeeper answers, in a session in which the broker is registered."""
+        """Whether ZooKeeper answers and the broker is registered in the session."""
 
     def check(self) -> None:
-        """See what may be answered now."""
+        """Set the level of authority that the lease gives now."""
 
 
 class TopicAdmin(Protocol):
-    """Changes to topics. All may raise BrokerError with the code that the client shall see."""
+    """Changes to topics. All may raise BrokerError with the code for the client."""
 
     async def create(
         self,
@@ -79,7 +80,7 @@ class TopicAdmin(Protocol):
     ) -> CreatedTopic: ...
 
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
-        """Ask for the deletion, if that is the topic's id; the controller carries it out."""
+        """Request the deletion, if the topic has that id. The controller carries it out."""
 
     async def grow(
         self,
@@ -89,55 +90,56 @@ class TopicAdmin(Protocol):
         *,
         validate_only: bool,
     ) -> None:
-        """Ask for partitions until there are `count`; `assignments` places the new ones."""
+        """Add partitions until the topic has `count`. `assignments` places the new ones."""
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
         """Whether the name became free within that time."""
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
-        """The topic's id, if it has one, and how many partitions it has, as it is stored; None if
-        there is no such topic. May raise CoordError, MalformedNode."""
+        """Return the topic's id, if it has one, and its number of partitions, from ZooKeeper; None
+        if there is no such topic. May raise CoordError, MalformedNode."""
 
 
 class InternalTopic(Protocol):
-    """Where coordinators keep their state. All may raise BrokerError COORDINATOR_NOT_AVAILABLE."""
+    """A topic that holds the state of coordinators. All may raise BrokerError
+    COORDINATOR_NOT_AVAILABLE."""
 
     @property
     def is_known(self) -> bool:
-        """Whether `partition_of` has an answer."""
+        """Whether the number of partitions is known, so that `partition_of` has an answer."""
 
     def partition_of(self, key: str) -> int:
         """The partition of a group or a transactional id."""
 
     def leader_of(self, partition: int) -> int:
-        """The broker that coordinates what lies there."""
+        """The leader of that partition, which is the coordinator of its groups."""
 
     async def settle(self, wait_s: float) -> None:
-        """Make the topic if there is none, and wait until it can be used."""
+        """Create the topic if there is none, and wait until its partitions have leaders."""
 
 
 class Configs(Protocol):
-    """The configurations of topics and brokers. All that asks ZooKeeper may raise CoordError, and
-    MalformedNode where a node has to be read that holds no configuration."""
+    """The configurations of topics and brokers. Methods that use ZooKeeper may raise
+    CoordError, and MalformedNode for a node that holds no configuration."""
 
     @property
     def layers(self) -> LayeredConfig:
-        """The broker's options that hold now, and where each comes from."""
+        """The broker's options in force, with the source of each."""
 
     async def read(self, entity: ConfigEntity) -> dict[str, str]:
-        """The values that were set for an entity."""
+        """Return the values that are set for an entity."""
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
-        """Replace a topic's values by `change` of them; False if there is no such topic. With
-        `replaces`, `change` does not depend on what is there."""
+        """Replace a topic's values by `change(values)`. Return False if there is no such topic.
+        With `replaces`, `change` does not depend on the stored values."""
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """The same for one broker, or (None) for all."""
+        """Replace the values of one broker, or (None) of all brokers, in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic that was made, or (validate only) would have been."""
+    """A topic that was created, or (validate only) would have been created."""
 
     topic_id: uuid.UUID
     assignment: Mapping[int, Sequence[int]]
@@ -150,7 +152,7 @@ def _nothing() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that handlers may use."""
+    """The parts of the broker that handlers use."""
 
     broker_id: int
     cluster_id: str
@@ -160,10 +162,10 @@ class Services:
     metadata: MetadataView
     controller: ControllerView
     commands: BrokerChannel
-    """Carries out what the controller, wherever it is, tells this broker."""
+    """Carries out the commands of the controller at this broker."""
     lead_now: LeadNow
     prove_controller: Callable[[int], Awaitable[None]]
-    """Raises BrokerError unless there has been a controller of that epoch."""
+    """Raises BrokerError unless a controller of that epoch has existed."""
     topics: TopicAdmin
     group_topic: InternalTopic
     groups: GroupService
@@ -175,14 +177,14 @@ class Services:
     metrics: Metrics
     fetch_sessions: FetchSessionCache
     log_limit: LogLimit
-    """For lines that clients can cause at will."""
+    """The limit of log lines that clients can cause."""
     standing: Standing
     unsent_bytes: Callable[[], int] = _nothing
-    """How much of the answers waits in memory for peers that read slowly."""
+    """The size of the answers in memory that slow peers have not read yet (bytes)."""
 
     @property
     def controller_id(self) -> int:
-        """The controller's broker id as the protocol says it: -1 if there is none."""
+        """The controller's broker id, or -1 if it is unknown, as in the protocol."""
         known = self.controller.controller_id
         if not self.standing.is_heard and self.metadata.heard_controller is not None:
             known = self.metadata.heard_controller
@@ -190,7 +192,7 @@ class Services:
 
 
 class Request(NamedTuple):
-    """One request: its header and where it came from."""
+    """One request: its header, its listener and the host of the client."""
 
     header: RequestHeader
     listener: str
@@ -203,7 +205,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An item of a request that failed: the code, and what to tell the client."""
+    """The error code and message of a failed item of a request."""
 
     code: ErrorCode
     message: str

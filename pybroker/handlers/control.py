@@ -1,7 +1,7 @@
-"""LeaderAndIsr, StopReplica, UpdateMetadata: what the controller tells this broker, from messages
-to the model's commands and back.
+"""LeaderAndIsr, StopReplica, UpdateMetadata: the controller's requests, translated to the model's
+commands and back.
 
-Only other brokers may say such things, so they are refused on listeners for clients.
+Only brokers may send them, so they are rejected on listeners for clients.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from pybroker.wire.messages.control import (
     UpdateMetadataTopicState,
 )
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""By their number on the wire."""
+"""The names of the protocols; the index is the number in the protocol."""
 
 
 async def _require_controller(services: Services, request: Request, controller_epoch: int) -> None:
@@ -52,22 +52,22 @@ async def _require_controller(services: Services, request: Request, controller_e
 
 
 def require_broker(services: Services, request: Request) -> None:
-    """Raises BrokerError CLUSTER_AUTHORIZATION_FAILED unless the request came in where brokers talk
-    to each other."""
+    """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED unless the request came in on the inter-broker
+    listener."""
     expected = services.config.inter_broker_listener
     if request.listener != expected:
         left_out = services.log_limit.allow("only for brokers")
         if left_out is not None:
-            _logger.warning(
-                "refused, only brokers may ask that listener=%s left_out=%d: they talk on %s here, "
-                "and inter.broker.listener.name has to name the same listener on all of them",
+            log.warning(
+                "inter-broker request rejected listener=%s left_out=%d: the inter-broker listener "
+                "is %s, and inter.broker.listener.name has to be the same on all brokers",
                 request.listener,
                 left_out,
                 expected,
             )
         raise BrokerError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            f"only brokers may ask that, on listener {expected}",
+            f"only brokers may send this request, on listener {expected}",
         )
 
 

@@ -1,5 +1,4 @@
-"""ControlledShutdown: another broker is about to stop and asks this one, if it is the controller,
-to hand over what it leads."""
+"""ControlledShutdown: a broker that is about to stop asks the controller to move its leaders."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from pybroker.wire.messages.control import (
 )
 
 _WAIT_MAX_S: Final = 30.0
-"""As long as the broker waits by default (controller.socket.timeout.ms)."""
+"""The wait of the stopping broker by default (controller.socket.timeout.ms)."""
 
 
 async def handle_controlled_shutdown(
@@ -27,9 +26,7 @@ async def handle_controlled_shutdown(
         require_broker(services, request)
         require_controller(services)
         if message.broker_epoch < 0:
-            raise BrokerError(
-                ErrorCode.STALE_BROKER_EPOCH, "a broker that leaves says which registration ends"
-            )
+            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, "the request has no broker epoch")
         async with asyncio.timeout(_WAIT_MAX_S):
             remaining = await services.controller.controlled_shutdown(
                 message.broker_id, message.broker_epoch

@@ -1,7 +1,8 @@
 """FindCoordinator: which broker coordinates a group.
 
-It is the leader of the partition in which the group's records lie. The first who asks causes the
-topic to be made; the answer waits shortly for its leaders, so that most clients need not ask twice.
+The coordinator is the leader of the group's partition of `__consumer_offsets`. The first request
+creates the topic. Its answer waits shortly for the leaders, so that most clients need not ask
+twice.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _FIRST_VERSION_WITH_MANY_KEYS: Final = 4
 _NO_ERROR: Final = "NONE"
-"""What Kafka says up to version 3 where nothing is wrong."""
+"""The error message of Kafka for a success, up to version 3."""
 
 
 def handle_find_coordinator(
@@ -38,7 +39,7 @@ async def _settle_and_answer(
     try:
         await services.group_topic.settle(AUTO_CREATE_WAIT_S)
     except BrokerError:
-        pass  # each key is told below
+        pass  # each key gets the error below
     return _answer(services, request, message)
 
 
@@ -75,7 +76,7 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
         if endpoint is None:
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"broker {broker_id} cannot be reached by listener {request.listener}",
+                f"broker {broker_id} has no live endpoint on listener {request.listener}",
             )
         return Coordinator(
             key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port, error_message=""
@@ -87,14 +88,14 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
 
 
 def _coordinator_of(services: Services, group_id: str) -> int:
-    """The broker's id. Raises BrokerError COORDINATOR_NOT_AVAILABLE: then whoever asks will ask
-    again, and another broker if it can."""
+    """Return the id of the coordinator. Raise BrokerError COORDINATOR_NOT_AVAILABLE, after which
+    the client asks again, and another broker if it can."""
     topic = services.group_topic
     partition = topic.partition_of(group_id)
     broker_id = topic.leader_of(partition)
     if broker_id == services.broker_id and services.groups.may_be_elsewhere(partition):
         raise BrokerError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"broker {broker_id} cannot tell at the moment whether it still coordinates the group",
+            f"broker {broker_id} may have been replaced as the coordinator of the group",
         )
     return broker_id

@@ -1,9 +1,10 @@
-"""DeleteRecords: the oldest records of partitions are not served any more, and their room is freed.
+"""DeleteRecords: the log start offset of partitions moves up, and the segments below it are
+deleted.
 
-One result for each partition of the request, in its order. An answer says that the deletion holds
-on all replicas, and on this one's disk: what a client was told is deleted does not come back. But
-where that disk is full the new start is written down with the next checkpoints that have room, as
-the removal of segments has to make it first; a kill before that brings the rest of a segment back.
+One result for each partition of the request, in its order. A success means that all live replicas
+have the new log start, and that it is durable on this broker: deleted records do not come back. The
+exception is a full disk. The deletion of segments must first make room for the checkpoint with the
+new log start. A kill before that brings back the rest of a segment.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pybroker.wire.messages.topics import (
 
 
 class _Cut(NamedTuple):
-    """A partition that was shortened, the offset asked for, and where to say what came of it."""
+    """A partition with a new log start, the requested offset, and the result to fill in."""
 
     partition: Partition
     offset: int
@@ -71,9 +72,9 @@ def _cut(
 
 
 def _free(services: Services, cut: _Cut) -> None:
-    """Remove the segments that lie wholly below; not before the new start is on the disk, or a
-    kill in between would serve what is left of the deleted records. Of a log that another broker
-    leads by now, which may be cut in a thread, they go with the next retention."""
+    """Delete the segments that lie wholly below the new log start. The new start is on the disk
+    before that, or a kill in between would bring deleted records back. If another broker leads by
+    now, a thread may be truncating the log, so the next retention deletes the segments."""
     log = cut.partition.log
     if not cut.partition.is_leader:
         return
@@ -87,7 +88,8 @@ def _free(services: Services, cut: _Cut) -> None:
 
 
 async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: float) -> None:
-    """Until all replicas begin where asked; REQUEST_TIMED_OUT for partitions where they do not."""
+    """Wait until all live replicas have the new log start. A partition that is too late gets
+    REQUEST_TIMED_OUT."""
     for cut in cuts:
         if cut.result.error_code != ErrorCode.NONE:
             continue
@@ -108,5 +110,6 @@ async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: flo
 
 
 def _low_watermark(services: Services, cut: _Cut) -> int:
-    """A broker that is down does not hold a deletion up: it goes by its leader when it is back."""
+    """The lowest log start of the live replicas. A broker that is down does not delay a deletion:
+    it takes the log start of the leader when it is back."""
     return cut.partition.low_watermark(services.metadata.brokers)

@@ -1,7 +1,8 @@
-"""From a frame to the buffers of its answer: header, version check, decode, handle, encode.
+"""The dispatcher turns a frame into the buffers of its answer: parse the header, check the version,
+decode, handle, encode.
 
-The table covers exactly the APIs of `wire.api`; that is checked when the dispatcher is made. This
-is the only place where errors of a whole request become bytes, or the end of the connection.
+The table covers exactly the APIs of `wire.api`, which the dispatcher checks at its start. Only here
+errors of a whole request become bytes, or the end of the connection.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ _BUILT: Final[dict[ApiKey, object]] = {
 
 
 def handler_table() -> Mapping[ApiKey, Handler]:
-    """API -> handler, for every API that is advertised and for no other."""
+    """Return API -> handler, for exactly the advertised APIs."""
     both = _BUILT.keys() & UNAVAILABLE.keys()
     missing = APIS.keys() - _BUILT.keys() - UNAVAILABLE.keys()
     if both or missing:
@@ -124,7 +125,7 @@ def handler_table() -> Mapping[ApiKey, Handler]:
 
 
 class Dispatcher:
-    """Answers frames. Called on the event loop; what has to wait is returned as an awaitable."""
+    """Answers frames, on the event loop. An answer that has to wait is returned as an awaitable."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -138,10 +139,10 @@ class Dispatcher:
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """The buffers of the response frame, or None where there is no response.
+        """Return the buffers of the response frame, or None if the request has no response.
 
-        Raises MalformedInput or CloseConnection when the connection has to be closed; so does the
-        awaitable.
+        Raise MalformedInput or CloseConnection when the connection has to be closed. The awaitable
+        raises the same.
         """
         self._check_lease()
         taken = self.lane.answer(frame)
@@ -170,7 +171,7 @@ class Dispatcher:
     def _answer_api_versions(
         self, api: Api, request: Request, result: ApiVersionsResponse
     ) -> Answer:
-        """The profile never changes, so it is encoded once a version."""
+        """Answer from a cache: the profile never changes, so it is encoded once a version."""
         if result.error_code != 0:
             return _encode(api, request, result)
         encoded = self._api_versions.get(request.version)
@@ -182,7 +183,7 @@ class Dispatcher:
     def _answer_metadata(
         self, api: Api, request: Request, body: memoryview
     ) -> Answer | Awaitable[Answer]:
-        """As every request, but an answer that needed no waiting is kept for who asks the same."""
+        """Answer Metadata. An answer that needs no waiting is cached for equal requests."""
         services = self._services
         state = State(services.metadata.version, services.controller_id)
         question = Question(request.version, request.listener, bytes(body))
@@ -236,7 +237,8 @@ def _encode(api: Api, request: Request, message: Message | None) -> Answer:
 
 
 def _frame(api: Api, version: int, correlation_id: int, body: list[Buffer]) -> list[Buffer]:
-    """Put size and response header (KIP-482: tagged fields from header version 1 on) in front."""
+    """Prepend the size and the response header, which has tagged fields from version 1 on
+    (KIP-482)."""
     tagged = b"\0" if api.response_header_version(version) else b""
     size = 4 + len(tagged) + sum(map(len, body))
     return [_SIZE_AND_CORRELATION.pack(size, correlation_id) + tagged, *body]

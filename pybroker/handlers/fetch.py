@@ -1,8 +1,7 @@
 """Fetch: read each partition, or wait until there is something to read.
 
-A request is full, or an incremental one of a session (KIP-227; `fetch_sessions`). Reading the
-partitions is done by `fetch_reading`; here is decided when the answer is given, and how it ends in
-the session.
+A request is full, or an incremental one of a session (KIP-227; `fetch_sessions`). `fetch_reading`
+reads the partitions. This module decides when to answer, and updates the session.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from pybroker.wire.messages.fetch import (
 _READ_COMMITTED = 1
 _DONE: Final = object()
 _UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""While peers leave that much of their answers unread, a fetch gets one batch, not more."""
+"""While the unread answers of all peers have this size, a fetch returns a single batch."""
 
 
 def handle_fetch(
     services: Services, request: Request, message: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    """Answer at once if there is enough, or something to say; else wait and look again."""
+    """Answer at once if there is enough data or any news, else wait and read again."""
     trusted = services.config.inter_broker_listener
     if message.replica_id >= 0 and request.listener != trusted:
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -88,7 +87,7 @@ async def _go_on_incremental(
     session: FetchSession,
     changes: Iterator[None],
 ) -> FetchResponse:
-    """The same for very many changes: others have their turns in between."""
+    """Handle an incremental request with very many changes. Yield to the event loop in between."""
     try:
         for _ in changes:
             await asyncio.sleep(0)
@@ -112,7 +111,7 @@ def _read(
                 _count(services.metrics, topic, message)
         else:
             for _ in _settle(services, message, reading, session, response):
-                pass  # one turn has read it all
+                pass  # few enough partitions, as one pass has read them all
         return response
     return _read_until_enough(services, request, message, session, reading, seen)
 
@@ -125,8 +124,9 @@ async def _read_until_enough(
     reading: Reading,
     seen: int,
 ) -> FetchResponse:
-    """Wait and read again until there is enough, or the client's patience ends. `reading` was begun
-    when `seen` changes had been made; those made since then may not be waited for."""
+    """Wait and read again until there is enough data, or the client's `max_wait_ms` is over. `seen`
+    is the count of the purgatory's changes when `reading` began. If the count is higher now, read
+    again without a wait."""
     fetches, clock = _purgatory(services, message), services.clock
     deadline = clock.monotonic() + message.max_wait_ms / 1000
     while True:
@@ -136,7 +136,7 @@ async def _read_until_enough(
             for _ in _settle(services, message, reading, session, response):
                 await asyncio.sleep(0)
             return response
-        reading.responses, reading.given = [], []  # who waits holds no records
+        reading.responses, reading.given = [], []  # a waiting fetch holds no records
         if fetches.changes == seen:
             await fetches.wait(
                 reading.keys,
@@ -145,11 +145,11 @@ async def _read_until_enough(
             )
         seen = fetches.changes
         reading = _begin(services, request, message, session)
-        reading.noted = reading.count  # what a follower has was said when it asked
+        reading.noted = reading.count  # the follower was noted when its request came
 
 
 def _purgatory(services: Services, message: FetchRequest) -> Purgatory:
-    """Where a fetch waits: a follower for the log end, a consumer for the high watermark."""
+    """Return the purgatory: a follower waits for the log end, a consumer for the high watermark."""
     replicas = services.replicas
     return replicas.replica_fetches if message.replica_id >= 0 else replicas.fetches
 
@@ -166,8 +166,8 @@ def _is_enough(message: FetchRequest, reading: Reading) -> bool:
 def _begin(
     services: Services, request: Request, message: FetchRequest, session: FetchSession | None
 ) -> Reading:
-    """A pass that has read nothing yet. The first partition that has data gives at least one whole
-    batch, even above the limits (KIP-74)."""
+    """Return a pass that has read nothing yet. The first partition with data returns at least one
+    whole batch, even above the limits (KIP-74)."""
     room_bytes = max(_UNSENT_BYTES_MAX - services.unsent_bytes(), 0)
     budget_bytes = min(message.max_bytes, room_bytes)
     if message.replica_id < 0:
@@ -194,7 +194,7 @@ def _begin(
         follower=message if is_follower else None,
         committed_only=message.isolation_level == _READ_COMMITTED and not is_follower,
         budget_bytes=budget_bytes,
-        # As in Kafka, nobody waits for more than fits into the answer.
+        # As in Kafka, a fetch does not wait for more than fits into the answer.
         enough_bytes=min(message.min_bytes, max(budget_bytes, 1)),
         now_s=services.clock.monotonic() if is_follower else 0.0,
     )
@@ -207,11 +207,11 @@ def _settle(
     session: FetchSession | None,
     response: FetchResponse,
 ) -> Iterator[None]:
-    """Take note of an answer when it is certain that it is the one, in steps that take no long time
-    each: what the session's client knows from now on, and what was read."""
+    """Record a final answer in the session and in the metrics. It works in short steps, so that the
+    caller can yield to the event loop in between."""
     if session is not None:
         response.session_id = session.id
-        if session.epoch != next_epoch(message.session_epoch):  # somebody else goes on with it
+        if session.epoch != next_epoch(message.session_epoch):  # a later request uses the session
             response.error_code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
             response.responses = []
             return
@@ -235,7 +235,7 @@ def _settle(
 def _open_session(
     services: Services, message: FetchRequest, reading: Reading, response: FetchResponse
 ) -> Iterator[None]:
-    """Remember what was asked and answered, if there is room."""
+    """Create a session from the request and its answer, if there is room."""
     if any(len(topic.topic) > TOPIC_NAME_LENGTH_MAX for topic in message.topics):
         return
     session = services.fetch_sessions.create(
@@ -251,7 +251,7 @@ def _open_session(
         cached.told(answer)
         if number % TURN_PARTITIONS_MAX == 0:
             yield
-    if session.partitions:  # else it may get some; a partition that was named twice counts once
+    if session.partitions:  # else it may get some later; a repeated one counts once
         services.fetch_sessions.resized(session)
     response.session_id = session.id
 

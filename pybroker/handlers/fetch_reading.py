@@ -1,7 +1,8 @@
-"""One pass over the partitions of a Fetch request: what each has to give, and what is noted of a
-follower on the way. In turns, and from the page cache; what is not there is read elsewhere.
+"""One pass over the partitions of a Fetch request: read each one, and note the offsets of a
+follower.
 
-Answers hold slices of the log as they are on disk.
+The event loop reads from the page cache, and yields after a number of partitions. A read that
+misses the page cache goes to a thread. Answers hold slices of the log as they are on disk.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, when a later leader is know
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
 _NOTE_AGAIN_SHARE: Final = 1 / 30
-"""Of replica.lag.time.max.ms: so much too early a follower may be found to lag."""
+"""A share of replica.lag.time.max.ms: a follower may be found to lag by this much too early."""
 _NOTE_AGAIN_S_MAX: Final = 1.0
 _ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Copying more than half of this out of the page cache at once would hold up everybody else for too
-long; a partition that turns out to give more is read where blocking is allowed."""
+"""The limit of a read on the event loop. Copying more than half of it would block the loop for too
+long, so a partition that has more is read in a thread."""
 _TURN_BYTES_MAX: Final = 2 * 1024 * 1024
-"""After so much, or so many partitions, everybody else has a turn before the next one is read."""
+"""After this much data, or TURN_PARTITIONS_MAX partitions, a pass yields to the event loop."""
 
 
 class _WouldBlock(Exception):
-    """A page-cache miss on the event loop, or too much to copy: read where blocking is allowed."""
+    """A page-cache miss on the event loop, or too much to copy: a thread has to read."""
 
 
 Item = tuple[list[PartitionData], TopicPartition, FetchPartition]
@@ -58,28 +59,28 @@ Item = tuple[list[PartitionData], TopicPartition, FetchPartition]
 
 @dataclass(slots=True)
 class Reading:
-    """One pass, in the order of the request, or in that of its session."""
+    """One pass, in the order of the request, or of its session."""
 
     version: int
     items: Sequence[Item]
     cached: Sequence[CachedPartition] | None
-    """The partitions of an incremental request; then there are no `items`."""
+    """The partitions of an incremental request, which has no `items`."""
     count: int
-    """How many partitions there are."""
+    """The number of partitions."""
     responses: list[FetchableTopicResponse]
     given: list[tuple[CachedPartition, PartitionData]]
-    """What an incremental request is answered."""
+    """The answers to an incremental request."""
     follower: FetchRequest | None
-    """The request, if it is a follower's."""
+    """The request if a follower sent it, else None."""
     committed_only: bool
     budget_bytes: int
     enough_bytes: int
     now_s: float
-    """When a follower's request came (monotonic)."""
+    """The arrival of a follower's request (monotonic s)."""
     position: int = 0
-    """The item that is read next."""
+    """The index of the next item."""
     noted: int = 0
-    """In the items before this one it is noted how far the follower is."""
+    """The follower's offsets are noted for the items before this index."""
     cached_only: bool = True
     total_bytes: int = 0
     must_answer: bool = False
@@ -92,9 +93,9 @@ class Reading:
 
 
 def advance(services: Services, reading: Reading) -> bool:
-    """Go on from the page cache. False if the pass is not at its end: `cached_only` of it is unset
-    if the next partition has to be read where blocking is allowed, else others have to have their
-    turn."""
+    """Read on from the page cache. Return False if the pass is not at its end. Then a thread has to
+    read the next partition if `reading.cached_only` is False, else the caller yields to the event
+    loop."""
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
     read_next = _read_next if reading.cached is None else _read_next_of_session
@@ -110,7 +111,7 @@ def advance(services: Services, reading: Reading) -> bool:
 
 
 async def complete(services: Services, reading: Reading) -> None:
-    """Read to the end, in turns; what is not in the page cache where blocking is allowed."""
+    """Read to the end. A thread reads what the page cache lacks; the loop gets its turns."""
     read_next = _read_next if reading.cached is None else _read_next_of_session
     while True:
         if not reading.cached_only:
@@ -204,13 +205,13 @@ def _read_partition(
         if wanted.last_fetched_epoch != NO_EPOCH:
             diverging = _diverging_epoch(partition, wanted)
         if reading.follower is None and wanted.fetch_offset > partition.log.log_end_offset:
-            # Another leader may have it: told that it is out of range, a consumer would begin anew.
+            # Another leader may have that offset. After OFFSET_OUT_OF_RANGE a consumer would reset.
             services.replicas.require(partition, _BEYOND_THE_END)
         if (
             reading.follower is None
             and partition.granted < _LED_ELSEWHERE
             and services.metadata.is_led_after(key, partition.leader_epoch)
-        ):  # with this broker the consumer would wait for ever for what that one has
+        ):  # only the later leader has the next records
             services.replicas.require(partition, _LED_ELSEWHERE)
         if reading.follower is not None and diverging is None:
             _note_follower(services, partition, wanted, reading.follower, reading)
@@ -269,9 +270,9 @@ def _read_records(
 
 
 def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> Buffer:
-    """The batches of `data` up to the first that is not what was written. A follower looks at them
-    itself; that one does not get on may be the leader's fault. Raises BrokerError CORRUPT_MESSAGE
-    where it is the first."""
+    """Return the batches of `data` up to the first corrupt one. Raise BrokerError CORRUPT_MESSAGE
+    if the first batch is corrupt. A follower checks batches itself, so its fetches are checked here
+    only while it is stuck, which may be the leader's fault."""
     whole = scrub.whole(data, end_offset=end)
     if whole.position == len(data):
         return data
@@ -279,13 +280,13 @@ def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> Buffer:
         return memoryview(data)[: whole.position]
     raise BrokerError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"{partition.topic_partition}: the batch at offset {offset} is not what was written",
+        f"{partition.topic_partition}: the batch at offset {offset} is corrupt",
     )
 
 
 def _note_again_s(services: Services) -> float:
-    """How long a follower that has everything need not be taken down again: that costs more than
-    all the rest, and says only that it had everything later, too."""
+    """Return how long (s) a caught-up follower need not be noted again. Noting costs more than the
+    rest of the pass, and for a caught-up follower it only renews the time."""
     return min(services.replicas.lag_max_s * _NOTE_AGAIN_SHARE, _NOTE_AGAIN_S_MAX)
 
 
@@ -296,18 +297,18 @@ def _note_follower(
     follower: FetchRequest,
     reading: Reading,
 ) -> None:
-    """Take down how far the follower is: once a request, before the request waits. On the event
-    loop, where every item is looked at first. Raises BrokerError for what may not count."""
+    """Note the follower's offsets, once a request and before the request waits. It runs on the
+    event loop, which reads every item first. Raise BrokerError for a fetch that may not count."""
     if reading.position < reading.noted:
         return
     if wanted.current_leader_epoch == NO_EPOCH:
         raise BrokerError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"{partition.topic_partition}: the follower does not say in which epoch it follows",
+            f"{partition.topic_partition}: the follower's fetch has no current leader epoch",
         )
     log = partition.log
     if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
-        return  # out of range, as the read will say
+        return  # out of range, as the read finds out
     services.replicas.follower_fetched(
         partition,
         FollowerFetch(
@@ -322,16 +323,17 @@ def _note_follower(
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:
-    """Where the reader's last epoch ends here, if that is before where it wants to go on
-    (KIP-595). Raises BrokerError OFFSET_OUT_OF_RANGE if that cannot be said."""
+    """Return the end of the reader's last fetched epoch in this log, if the reader's log diverges
+    before its fetch offset (KIP-595), else None. Raise BrokerError OFFSET_OUT_OF_RANGE if this log
+    does not know the epoch."""
     epoch, end_offset = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
     if end_offset == NO_OFFSET:
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.topic_partition} holds nothing of epoch {wanted.last_fetched_epoch}",
+            f"{partition.topic_partition} does not know epoch {wanted.last_fetched_epoch}",
         )
     if wanted.fetch_offset < partition.log.log_start_offset:
-        return None  # out of range, as the read will say
+        return None  # out of range, as the read finds out
     if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
         return None
     return DivergingEpoch(epoch=epoch, end_offset=end_offset)

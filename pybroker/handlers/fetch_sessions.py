@@ -1,12 +1,12 @@
-"""Fetch sessions (KIP-227): who asks for the same partitions again and again names only what
-changed, and is answered only what is new. Plain code; time is seconds of a monotonic clock.
+"""Fetch sessions (KIP-227): a client that fetches the same partitions repeatedly sends only its
+changes, and receives only news. Plain code; time is seconds of a monotonic clock.
 
-    full request, epoch 0        -> a session, if there is room; its id in the answer
-    incremental, epoch 1, 2, ... -> changes are taken in, then every partition of it is looked at
+    full request, epoch 0        -> a new session, if there is room; its id is in the answer
+    incremental, epoch 1, 2, ... -> the changes are applied, then all partitions are read
     full request, epoch 0 or -1  -> the session that it names ends
 
-Which session has to make room for another is as in Kafka: one that was not used for two minutes,
-or, once it is two minutes old, a smaller one. Followers push out consumers at any time.
+Eviction is as in Kafka. A session goes if it was not used for two minutes, or if it is two minutes
+old and smaller than the new one. A follower evicts a consumer at any time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ FINAL_EPOCH: Final = -1
 CONSUMER: Final = -1
 NEVER_S: Final = float("-inf")
 PARTITIONS_MAX: Final = 200_000
-"""Of one session. Its client goes on without one; that also works, and costs us no memory."""
+"""The limit of one session. A larger client gets none: its full fetches cost no memory here."""
 CONSUMER_PARTITIONS_MAX: Final = 500_000
-"""Of all sessions of consumers together: some 200 MB. Kafka has no such limit."""
+"""The limit of all consumers' sessions together: some 200 MB. Kafka has no such limit."""
 _MIN_LIFE_S: Final = 120.0
 _SEARCH_AGAIN_S: Final = 1.0
-"""How long it is remembered that nobody has to make room for whom."""
+"""How long a search for a session to evict that found none is remembered."""
 _ITEMS_PER_STEP: Final = 500
 _INT_MAX: Final = (1 << 31) - 1
 
 
 class CachedPartition:
-    """A partition of a session: what is asked for, and what the client was last told."""
+    """A partition of a session: the request for it, and the values last sent to the client."""
 
     __slots__ = (
         "follows",
@@ -54,15 +54,15 @@ class CachedPartition:
     ) -> None:
         self.key = key
         self.follows = follows
-        """Whether a follower asks. It may leave unread what it was told: it is told anew."""
+        """Whether a follower fetches. It may skip an answer, so it gets the values again."""
         self.wanted = wanted
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self.verified_epoch = NO_EPOCH
-        """Our leader epoch in which `wanted` was found not to diverge: it cannot any more, as long
-        as this epoch lasts."""
+        """The leader epoch in which `wanted` was found not to diverge. It cannot diverge later in
+        the same epoch."""
         self.noted_s = NEVER_S
-        """When the leader last took down that the follower has everything."""
+        """When the leader last noted that the follower is caught up."""
 
     def ask(self, wanted: FetchPartition) -> None:
         if self.follows and wanted.current_leader_epoch != self.wanted.current_leader_epoch:
@@ -72,7 +72,7 @@ class CachedPartition:
         self.noted_s = NEVER_S
 
     def is_news(self, answer: PartitionData) -> bool:
-        """Whether the answer says anything that the client does not know."""
+        """Whether the answer has anything that the client does not have yet."""
         return bool(
             answer.records
             or answer.error_code
@@ -82,8 +82,8 @@ class CachedPartition:
         )
 
     def told(self, answer: PartitionData) -> None:
-        """The answer is on its way. After an error, or when a follower has to cut its log first,
-        the next one is news in any case."""
+        """Record that the answer is sent. After an error, or if a follower has to truncate first,
+        the next answer is news in any case."""
         if answer.error_code or (self.follows and answer.diverging_epoch is not None):
             self.high_watermark = self.log_start_offset = NO_OFFSET
             return
@@ -92,7 +92,7 @@ class CachedPartition:
 
 
 class FetchSession:
-    """One client's partitions, in the order in which they are read: those that gave records go to
+    """One client's partitions, in the order of reading. Partitions that returned records move to
     the end, so that none starves."""
 
     __slots__ = ("created_s", "epoch", "id", "partitions", "replica_id", "size", "used_s")
@@ -102,22 +102,22 @@ class FetchSession:
         self.replica_id = replica_id
         """The follower whose session it is, or CONSUMER."""
         self.epoch = 1
-        """What the next request has to say."""
+        """The epoch of the next request."""
         self.partitions: dict[TopicPartition, CachedPartition] = {}
         self.size = size
-        """How many partitions it counts for among the others."""
+        """The number of partitions that the cache counts for this session."""
         self.created_s = now_s
         self.used_s = now_s
 
     def update(
         self, topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]
     ) -> Iterator[None]:
-        """Take in the changes of a request, in steps that take no long time each. Raises
-        BrokerError FETCH_SESSION_ID_NOT_FOUND if the session becomes too large."""
+        """Apply the changes of a request, in short steps. Raise BrokerError
+        FETCH_SESSION_ID_NOT_FOUND if the session becomes too large."""
         partitions, items = self.partitions, 0
         for topic in topics:
             if len(topic.topic) > TOPIC_NAME_LENGTH_MAX:
-                raise _not_found("a name in it is longer than any topic's")
+                raise _not_found("a topic name is too long")
             for wanted in topic.partitions:
                 key = TopicPartition(topic.topic, wanted.partition)
                 known = partitions.get(key)
@@ -140,29 +140,29 @@ class FetchSession:
                     yield
 
     def gave(self, cached: CachedPartition) -> None:
-        """The partition gave records: it is read last the next time."""
+        """Move a partition that returned records to the end of the order."""
         if self.partitions.get(cached.key) is cached:
             del self.partitions[cached.key]
             self.partitions[cached.key] = cached
 
 
 class FetchSessionCache:
-    """All sessions of this broker; at most `slots_max`."""
+    """All sessions of this broker, at most `slots_max`."""
 
     def __init__(self, *, slots_max: int, rng: Rng, counters: FetchSessionCounters) -> None:
         self._slots_max = slots_max
         self._rng = rng
         self._counters = counters
         self._sessions: dict[int, FetchSession] = {}
-        """In the order of their last use, the longest ago first."""
+        """In the order of their last use, the oldest first."""
         self._consumer_partitions = 0
         self._refusals: dict[bool, tuple[float, tuple[bool, int] | None]] = {}
-        """By whether a follower asks: until when nothing is searched again, and the least of the
-        sessions that may go at all (None: none may)."""
+        """Whether the client is a follower -> the time of the next search for a session to evict,
+        and the worth of the least session that may be evicted (None: none may)."""
 
     def create(self, replica_id: int, size: int, now_s: float) -> FetchSession | None:
-        """A session for so many partitions, which the caller puts into it; None if there is no
-        room, or if it would be too large."""
+        """Return a new session for `size` partitions, which the caller adds. Return None if there
+        is no room, or if the session would be too large."""
         replica_id = max(replica_id, CONSUMER)
         is_follower = replica_id != CONSUMER
         if not self._has_room_for(size, is_follower):
@@ -179,8 +179,9 @@ class FetchSessionCache:
         return session
 
     def take(self, session_id: int, epoch: int, replica_id: int, now_s: float) -> FetchSession:
-        """The session of an incremental request, whose epoch goes on by that. Raises BrokerError
-        FETCH_SESSION_ID_NOT_FOUND, also for somebody else's, INVALID_FETCH_SESSION_EPOCH."""
+        """Return the session of an incremental request, and increment its epoch. Raise BrokerError
+        FETCH_SESSION_ID_NOT_FOUND, also for the session of another replica id, or
+        INVALID_FETCH_SESSION_EPOCH."""
         session = self._sessions.get(session_id)
         if session is None or session.replica_id != max(replica_id, CONSUMER):
             raise _not_found("it is not known")
@@ -196,8 +197,8 @@ class FetchSessionCache:
         return session
 
     def resized(self, session: FetchSession) -> None:
-        """The session's partitions were changed; one that is empty ends. Raises BrokerError
-        FETCH_SESSION_ID_NOT_FOUND if the sessions have become too large together."""
+        """Count a session again after a change of its partitions. An empty session ends. Raise
+        BrokerError FETCH_SESSION_ID_NOT_FOUND if all sessions together are too large."""
         size = len(session.partitions)
         if self._sessions.get(session.id) is not session:
             return
@@ -212,7 +213,7 @@ class FetchSessionCache:
             raise _not_found("the sessions have become too large")
 
     def remove(self, session_id: int) -> None:
-        """End a session, if there is one of that id."""
+        """End the session of that id, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._count(session, -session.size)
@@ -230,7 +231,7 @@ class FetchSessionCache:
             self._consumer_partitions += partitions
 
     def _evict(self, is_follower: bool, size: int, now_s: float) -> bool:
-        """Make room for a session of that size; whether one had to go."""
+        """Evict a session for a new one of that size. Return whether one was evicted."""
         longest_unused = next(iter(self._sessions.values()), None)
         if longest_unused is None:
             return False
@@ -245,7 +246,7 @@ class FetchSessionCache:
         return True
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
-        """The session that has to go for another of that size, if any has to."""
+        """Return the session to evict for a new one of that size, or None."""
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None
@@ -267,7 +268,7 @@ class FetchSessionCache:
 
 
 def next_epoch(epoch: int) -> int:
-    """Epochs begin again at 1: 0 means a new session."""
+    """Return the epoch after `epoch`. It wraps to 1, since 0 means a new session."""
     return epoch + 1 if epoch < _INT_MAX else 1
 
 

@@ -1,9 +1,9 @@
-"""Clients who come while the broker is still being told of the cluster wait for that.
+"""The gate: requests of clients wait until the starting broker has its metadata.
 
-The controller may be another broker, and must be able to reach this one; so connections are
-accepted before there is an answer for clients. Before the broker is registered even the controller
-waits: what it says then is meant for the process before this one, and only by the epoch of the
-registration it can be told apart.
+The controller must be able to reach the starting broker, so the broker accepts connections before
+it can answer clients. Until the broker is registered even the controller's requests wait: they may
+be meant for the previous process of that broker, and only the broker epoch of the registration
+tells them apart.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _FOR_BROKERS: Final = frozenset(map(int, BETWEEN_BROKERS))
 
 
 class Gate:
-    """Answers as `answering` does; brokers only when `let_brokers_in` was called, clients only when
-    `open` was."""
+    """Passes requests on to `answering`: those of brokers after `let_brokers_in`, those of clients
+    after `open`."""
 
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
@@ -30,18 +30,18 @@ class Gate:
         self._opened = asyncio.Event()
 
     def let_brokers_in(self) -> None:
-        """The broker is registered, and knows its epoch. Idempotent."""
+        """Pass on requests of brokers: this broker is registered and has its epoch. Idempotent."""
         self._registered.set()
 
     def open(self) -> None:
-        """Let everybody through. Idempotent."""
+        """Pass on all requests. Idempotent."""
         self._registered.set()
         self._opened.set()
 
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Raises what `answering` raises; so does the awaitable."""
+        """Raise what `answering` raises. The awaitable raises the same."""
         key = int.from_bytes(frame[:2], "big", signed=True)
         awaited = self._registered if key in _FOR_BROKERS else self._opened
         if key == ApiKey.API_VERSIONS or awaited.is_set():

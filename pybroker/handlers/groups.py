@@ -1,5 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: translated for the coordinator of groups, which
-decides."""
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: translated to calls of the group coordinator."""
 
 from __future__ import annotations
 

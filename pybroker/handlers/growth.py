@@ -1,7 +1,7 @@
 """CreatePartitions: the controller's broker writes the larger topic to ZooKeeper, the controller
 opens the new partitions, and the answer waits for their leaders, up to the client's time limit.
 
-One result for each topic of the request, in its order; one topic that fails does not stop others.
+One result for each topic of the request, in its order. A topic that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ async def _grow(services: Services, topic: CreatePartitionsTopic, *, validate_on
     if topic.name in INTERNAL_TOPICS:
         raise BrokerError(
             ErrorCode.INVALID_PARTITIONS,
-            f"the number of partitions of {topic.name} cannot be changed: each key would have"
-            " another place from then on, and what is recorded of it would not be found",
+            f"the number of partitions of {topic.name} cannot be changed: a group or transactional"
+            " id would map to another partition, without its records",
         )
     chosen = None
     if topic.assignments is not None:
@@ -61,7 +61,7 @@ async def _grow(services: Services, topic: CreatePartitionsTopic, *, validate_on
 async def _wait_for_leaders(
     services: Services, grown: list[tuple[CreatePartitionsTopicResult, int]], deadline: float
 ) -> None:
-    """Wait until all partitions can be used; REQUEST_TIMED_OUT for topics where they cannot."""
+    """Wait until all partitions have leaders. A topic that is too late gets REQUEST_TIMED_OUT."""
     view = services.metadata
 
     def is_open(name: str, count: int) -> bool:
@@ -75,4 +75,4 @@ async def _wait_for_leaders(
     for result, count in grown:
         if not is_open(result.name, count):
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            result.error_message = "the partitions are being made, but have no leaders yet"
+            result.error_message = "the partitions are being created, but have no leaders yet"

@@ -1,8 +1,8 @@
-"""A topic in which coordinators keep their state: made when it is first needed, and where each
-group (or transactional id) belongs in it.
+"""An internal topic, which holds the state of coordinators. It is created when it is first needed.
+Each group (or transactional id) maps to one of its partitions.
 
-How many partitions it has is read once, from the topic's own node: one that took another number
-for it, if only for a moment, would let two brokers coordinate the same group.
+The broker reads the number of partitions once, from the topic's node. With another number, even for
+a moment, two brokers would coordinate the same group.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_S: Final = 0.5
-"""After a failure; whoever asks before then is told that there is no coordinator."""
+"""The pause after a failure (s). Requests meanwhile get COORDINATOR_NOT_AVAILABLE."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """How the topic is to be made."""
+    """The properties of the topic to create."""
 
     partitions: int
     replication_factor: int
@@ -39,7 +39,7 @@ class NewTopic:
 
 
 class InternalTopic:
-    """Used from the event loop only."""
+    """Creates and looks up the topic. Used from the event loop only."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class InternalTopic:
         self._clock = clock
         self._log_limit = log_limit
         self._topic_id: uuid.UUID | None = None
-        """Of the topic that has `_count` partitions."""
+        """The id of the topic that has `_count` partitions."""
         self._count = 0
         self._making = asyncio.Lock()
         self._failed_until = -1.0
@@ -66,20 +66,20 @@ class InternalTopic:
 
     @property
     def is_known(self) -> bool:
-        """Whether `partition_of` has an answer."""
+        """Whether the number of partitions is known, so that `partition_of` has an answer."""
         topic = self._metadata.topic(self.name)
         return topic is not None and topic.topic_id == self._topic_id
 
     def partition_of(self, key: str) -> int:
-        """Where the records of a group (or transactional id) lie. Raises BrokerError
+        """Return the partition of a group (or transactional id). Raise BrokerError
         COORDINATOR_NOT_AVAILABLE while the topic is not known."""
         if not self.is_known:
             raise self._not_available(self._why_not)
         return partition_of(key, self._count)
 
     def leader_of(self, partition: int) -> int:
-        """The broker that coordinates what lies there, as far as is known. Raises BrokerError
-        COORDINATOR_NOT_AVAILABLE if there is none."""
+        """Return the leader of the partition, which is the coordinator of its groups. Raise
+        BrokerError COORDINATOR_NOT_AVAILABLE if the metadata has no leader."""
         topic = self._metadata.topic(self.name)
         facts = None if topic is None else topic.partitions.get(partition)
         if facts is None or facts.state.leader == NO_LEADER:
@@ -87,18 +87,19 @@ class InternalTopic:
         return facts.state.leader
 
     async def learn(self, topic_id: uuid.UUID) -> None:
-        """Find out how many partitions the topic of that id has. Raises CoordError, MalformedNode,
-        BrokerError COORDINATOR_NOT_AVAILABLE if there is no such topic."""
+        """Read the number of partitions of the topic with that id. Raise CoordError, MalformedNode,
+        or BrokerError COORDINATOR_NOT_AVAILABLE if there is no such topic."""
         if topic_id == self._topic_id:
             return
         found = await self._topics.stored_count(self.name)
         if found is None or found[0] not in (None, topic_id):
-            raise self._not_available("it is gone")
+            raise self._not_available("the topic is deleted")
         self._topic_id, self._count = topic_id, found[1]
 
     async def settle(self, wait_s: float) -> None:
-        """Make the topic if there is none, wait until its partitions are led, and learn of it.
-        Raises BrokerError COORDINATOR_NOT_AVAILABLE if that cannot be, or takes longer."""
+        """Create the topic if there is none, wait until its partitions have leaders, and read the
+        number of partitions. Raise BrokerError COORDINATOR_NOT_AVAILABLE if that fails or takes
+        longer than `wait_s`."""
         async with self._making:
             if self._clock.monotonic() < self._failed_until:
                 raise self._not_available(self._why_not)
@@ -110,7 +111,7 @@ class InternalTopic:
                 )
                 topic = self._metadata.topic(self.name)
                 if topic is None:
-                    raise self._not_available("it is being made")
+                    raise self._not_available("the topic is being created")
                 await self.learn(topic.topic_id)
             except (BrokerError, CoordError, MalformedNode) as error:
                 self._failed_until = self._clock.monotonic() + _TRY_AGAIN_S
@@ -136,7 +137,7 @@ class InternalTopic:
                 configs=wanted.configs,
                 validate_only=False,
             )
-            log.info("internal topic made topic=%s partitions=%d", self.name, wanted.partitions)
+            log.info("internal topic created topic=%s partitions=%d", self.name, wanted.partitions)
         except BrokerError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise

@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch: where an epoch ends in the leader's log (KIP-101, KIP-279, KIP-320).
 
-As in Kafka, a follower and a consumer get the same answer, whatever replica id they give: the
+As in Kafka, the answer does not depend on the replica id: for followers and consumers alike, the
 current epoch ends at the log end.
 """
 

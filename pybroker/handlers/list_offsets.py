@@ -1,11 +1,11 @@
 """ListOffsets: the first, last, or a searched offset of each partition.
 
--1 is the end that the isolation level may read up to (for a follower, where the log ends), -2 the
-log start, -3 the record with the largest timestamp (version 7); other numbers look for the first
-record at or after that time, in ms. Special times of later versions are not ours to answer.
+Timestamp -1 is the end for the isolation level (for a follower the log end), -2 the log start, -3
+the record with the largest timestamp (version 7). Other numbers search the first record at or after
+that time (ms). Special timestamps of later versions are not supported.
 
-A new leader may not know yet how far its predecessor had committed. Until it does, it names no end,
-or consumers would see offsets go back (KIP-207).
+A new leader may not know yet how far its predecessor had committed. Until it does, it returns no
+end, or consumers would see offsets go back (KIP-207).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _END = "ListOffsets of the end"
 _END_CONFIRMED = "ListOffsets of the end, when ZooKeeper has confirmed the leader"
 _READ_COMMITTED = 1
 _CONSUMER = -1
-"""Who asks with another replica id is a follower."""
+"""The replica id of consumers. Every other id is a follower."""
 _FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 _FIRST_VERSION_WITH_MAX_TIMESTAMP = 7
 
 _Found = tuple[int, int, int]
-"""offset, timestamp, leader epoch"""
+"""Offset, timestamp (ms), leader epoch."""
 _EndOf = Callable[[Partition], int]
-"""Up to where who asks may look."""
+"""Returns the end of the log that the client may see."""
 
 
 async def handle_list_offsets(
@@ -120,8 +120,8 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, but: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """The partitions of which ZooKeeper has to say, and says after it was asked for their ends,
-    that they are led here; all are asked about together."""
+    """Return the partitions for which this leader needs a confirmation by ZooKeeper before it
+    returns their end, and gets it. One request to ZooKeeper asks about all of them."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -165,8 +165,8 @@ def _require_known(partition: Partition, end: _EndOf) -> None:
     if end is not _log_end and partition.high_watermark < partition.epoch_start:
         raise BrokerError(
             ErrorCode.OFFSET_NOT_AVAILABLE,
-            f"{partition.topic_partition} is known to be committed up to "
-            f"{partition.high_watermark}; its leader epoch began at {partition.epoch_start}",
+            f"{partition.topic_partition}: the high watermark {partition.high_watermark} is below "
+            f"the start {partition.epoch_start} of the leader epoch",
         )
 
 
@@ -181,8 +181,8 @@ def _end_of_log(partition: Partition, which: int, end: _EndOf) -> _Found:
 async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
-    """Not on the event loop: the index and a part of the log may have to come from the disk. If
-    the partition goes meanwhile, that is the answer, not that its files are gone."""
+    """Search in a thread, since the index and a part of the log may come from the disk. If the
+    replica stops meanwhile, raise BrokerError NOT_LEADER_OR_FOLLOWER, not the failed read."""
     end = end_of(partition)
 
     def search() -> _Found | None:
@@ -196,10 +196,10 @@ async def _search(
         key = partition.topic_partition
         if services.replicas.leader(key) is not partition:
             raise BrokerError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not the partition that it was"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} was replaced during the search"
             ) from None
         raise
-    if found is None:  # so far here; another leader may have gone on
+    if found is None:  # in this log; another leader may have later records
         services.replicas.require(partition, for_the_end)
         _require_known(partition, end_of)
     return found

@@ -1,8 +1,8 @@
-"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): what the log directories of this broker hold,
-and moving replicas between them.
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): the content of this broker's log directories,
+and moves of replicas between them.
 
-Kafka asks for the directory of a partition once: one that is named for two directories goes to the
-last of them. Each partition has one answer.
+As in Kafka, a partition that a request names for two directories moves to the last one, and has one
+result.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from pybroker.wire.messages.log_dirs import (
 log = logging.getLogger(__name__)
 
 _PARTITIONS_A_TURN: Final = 200
-"""After so many, everybody else has a turn."""
+"""After this many partitions a request yields to the event loop."""
 
 
 def handle_describe_log_dirs(
     services: Services, request: Request, message: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """A directory that is offline says so and tells nothing more; topics and partitions that are
-    not there are left out."""
+    """Describe each directory. A failed directory has only its error. Unknown topics and partitions
+    are left out."""
     wanted = None
     if message.topics is not None:
         wanted = {

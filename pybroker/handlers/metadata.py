@@ -1,8 +1,8 @@
-"""Metadata and DescribeCluster: who leads what, and where brokers can be reached.
+"""Metadata and DescribeCluster: the leaders of partitions, and the addresses of brokers.
 
-Endpoints are those of the listener that the request came in on. A missing topic is made on the way
-if both the client and the configuration allow it; the answer waits shortly for its leaders, so that
-most clients need not ask twice.
+Endpoints are those of the listener that the request came in on. A missing topic is created if both
+the client and the configuration allow it. The answer waits shortly for its leaders, so that most
+clients need not ask twice.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _FIRST_VERSION_WITH_AUTO_CREATION_FLAG: Final = 4
 _FIRST_VERSION_WITH_LISTENER_ERROR: Final = 6
 _FIRST_VERSION_WITH_LOOK_UP_BY_ID: Final = 12
 TOPICS_MAX: Final = 100_000
-"""Names in one request; more is INVALID_REQUEST for each of them."""
+"""The most topics in one request. With more, each of them gets INVALID_REQUEST."""
 CREATIONS_MAX: Final = 100
-"""Topics that one request makes. For further ones it gets LEADER_NOT_AVAILABLE, so that the client
-asks again: a long list of names is no reason to keep ZooKeeper busy for minutes."""
+"""The most topics that one request creates. Further ones get LEADER_NOT_AVAILABLE, so that the
+client asks again. Otherwise a long list of names would keep ZooKeeper busy for minutes."""
 ALL_TOPIC_OPERATIONS: Final = 0b0000_1101_1111_1000
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as a bit set by
-AclOperation number: without an authorizer everybody may do everything."""
+AclOperation number. Without an authorizer every operation is allowed."""
 ALL_CLUSTER_OPERATIONS: Final = 0b0001_1111_1010_0000
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 NOT_REQUESTED: Final = -(2**31)
@@ -85,7 +85,7 @@ async def handle_describe_cluster(
 
 
 def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
-    """Only KRaft has controllers that can be asked (KIP-919)."""
+    """Return the error for an endpoint type: only KRaft has controller endpoints (KIP-919)."""
     if endpoint_type == ENDPOINT_CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -99,14 +99,14 @@ def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
 
 
 def _wants_all(request: Request, message: MetadataRequest) -> bool:
-    """Version 0 says "all" with an empty list, later ones with null."""
+    """Whether the request is for all topics: an empty list in version 0, null in later ones."""
     if request.version < _FIRST_VERSION_WITH_NULL_FOR_ALL:
         return not message.topics
     return message.topics is None
 
 
 def _to_create(services: Services, request: Request, message: MetadataRequest) -> list[str]:
-    """The missing topics that this request may cause to be made."""
+    """Return the missing topics that this request may create."""
     if not message.topics or not services.config.auto_create_topics_enable:
         return []
     if (
@@ -165,7 +165,7 @@ async def _create_and_answer(
 
 
 def _tell_failure(services: Services, topic: str, error: BrokerError | CoordError) -> None:
-    """Clients ask again and again, so not every time."""
+    """Log a failed creation. The lines are limited, since clients retry."""
     left_out = services.log_limit.allow("topic not created")
     if left_out is not None:
         log.warning("topic not created topic=%s error=%r left_out=%d", topic, error, left_out)
@@ -212,8 +212,7 @@ def _answer(services: Services, request: Request, message: MetadataRequest) -> M
 
 
 def _each_once(wanted: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    """As in Kafka, a topic that is named again is described once: a name takes a few bytes, its
-    description thousands."""
+    """Remove repeated topics, as Kafka does: a name takes a few bytes, a description thousands."""
     return list({(item.name, item.topic_id): item for item in wanted}.values())
 
 
@@ -223,7 +222,7 @@ def _look_up(
     view = services.metadata
     if item.topic_id != NO_TOPIC_ID or item.name is None:
         if request.version < _FIRST_VERSION_WITH_LOOK_UP_BY_ID:
-            # Versions before 12 cannot say "no name" in the answer.
+            # Before version 12 an answer must have a topic name.
             return _unknown(item.name or "", item.topic_id, ErrorCode.INVALID_REQUEST)
         name = view.name_of(item.topic_id)
         if name is None:
@@ -278,7 +277,7 @@ def _partition(
     replicas, isr = list(facts.replicas), list(state.isr)
     offline = [id for id in replicas if id not in brokers or id in facts.offline_replicas]
     if request.version < _FIRST_VERSION_WITH_DEAD_REPLICAS and offline:
-        # Its clients expect to find every replica that they are told of among the brokers.
+        # Clients of version 0 expect every replica to be among the brokers of the answer.
         replicas = [id for id in replicas if id in brokers]
         isr = [id for id in isr if id in brokers]
         if error is ErrorCode.NONE:

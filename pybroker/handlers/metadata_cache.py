@@ -1,8 +1,8 @@
-"""Encoded answers to Metadata requests, by what was asked: many clients ask the same, and to
-describe thousands of partitions takes longer than anything else on the event loop.
+"""A cache of encoded Metadata answers by request. Many clients send equal requests, and describing
+thousands of partitions takes longer than anything else on the event loop.
 
-An answer holds for one state of the cluster's picture; requests that may make topics never come
-here.
+An answer is valid for one version of the MetadataView and one controller. The answer to a request
+that creates topics is not cached.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 QUESTION_BYTES_MAX: Final = 16 * 1024
-"""A longer request is not remembered."""
+"""The answer to a longer request is not cached."""
 CACHED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of questions and answers together; the oldest go first."""
+"""The limit of all requests and answers together. The oldest are evicted first."""
 
 
 class Question(NamedTuple):
-    """All that an answer depends on, besides the state of the cluster."""
+    """Everything in a request that its answer depends on."""
 
     version: int
     listener: str
@@ -24,7 +24,7 @@ class Question(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the answers are about: the version of the MetadataView, and who is the controller."""
+    """The state that the answers describe: the version of the MetadataView, and the controller."""
 
     view_version: int
     controller_id: int
@@ -42,7 +42,7 @@ class MetadataCache:
         return len(self._answers)
 
     def get(self, state: State, question: Question) -> bytes | None:
-        """The body that was answered in this state, or None."""
+        """Return the cached answer of this state, or None. Another state empties the cache."""
         if state != self._state:
             self._state = state
             self._answers.clear()
@@ -51,7 +51,7 @@ class MetadataCache:
         return self._answers.get(question)
 
     def put(self, state: State, question: Question, answer: bytes) -> None:
-        """Remember an answer of the state that the last `get` was about."""
+        """Cache an answer, if `state` is that of the last `get`."""
         size = len(question.body) + len(answer)
         if (
             state != self._state

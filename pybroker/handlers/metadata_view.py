@@ -1,6 +1,7 @@
-"""What this broker knows of the cluster: live brokers, topics and who leads them, as the controller
-last said. Requests read it; UpdateMetadata changes it, and what other brokers say while the
-controller cannot be heard.
+"""This broker's metadata of the cluster: live brokers, topics, and the leaders of partitions.
+
+Requests read it. The controller's UpdateMetadata changes it. While this broker does not hear
+from ZooKeeper, the answers of other brokers (leader discovery) change it, too.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ class TopicView:
 
 
 class MetadataView:
-    """Owned by the event loop. `version` grows with every change, for those who cache answers."""
+    """The metadata, owned by the event loop. `version` grows with every change, for caches."""
 
     def __init__(self) -> None:
         self.version = 0
         self._controller_epoch = -1
         self.heard_controller: int | None = None
-        """Who is the controller, as another broker says; None once the controller itself speaks."""
+        """The controller by the answer of another broker; None after an UpdateMetadata."""
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, TopicView] = {}
         self._names: dict[uuid.UUID, str] = {}
         self._all = Everything()
         self._changed: set[asyncio.Future[None]] = set()
         self.on_deleted: Callable[[Collection[str]], None] = lambda _: None
-        """Hears the names of topics that the controller has begun to delete."""
+        """Receives the names of topics that the controller has begun to delete."""
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
@@ -63,7 +64,7 @@ class MetadataView:
         return topic is not None and topic_partition.partition in topic.partitions
 
     def is_led_after(self, topic_partition: TopicPartition, leader_epoch: int) -> bool:
-        """Whether a broker is known that leads the partition in a later leader epoch."""
+        """Whether the metadata has a live leader of the partition in a later leader epoch."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         return (
@@ -77,7 +78,8 @@ class MetadataView:
         return self._names.get(topic_id)
 
     def apply(self, command: UpdateMetadata) -> None:
-        """Raises BrokerError STALE_CONTROLLER_EPOCH for a command of a deposed controller."""
+        """Apply an UpdateMetadata. Raise BrokerError STALE_CONTROLLER_EPOCH for one of an earlier
+        controller."""
         if command.controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
@@ -108,9 +110,9 @@ class MetadataView:
         leader_epoch: int,
         isr: tuple[int, ...],
     ) -> bool:
-        """Another broker says who leads. Taken down if it is news of a leader that clients can be
-        sent to: the one before knows the others. Whether it is about the topic that is known here.
-        """
+        """Take the leader from another broker's answer, if its epoch is later and its leader is a
+        known broker. Clients that ask for other leaders are sent to the leader before, which knows
+        them. Return whether the answer is about the topic known here, by its id."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or facts is None or topic.topic_id != topic_id:
@@ -122,13 +124,14 @@ class MetadataView:
         return True
 
     def hear_controller(self, broker_id: int) -> None:
-        """Another broker says who is the controller."""
+        """Take the controller from another broker's answer."""
         if broker_id in self._brokers and broker_id != self.heard_controller:
             self.heard_controller = broker_id
             self._has_changed()
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for changes until `condition` holds; False if it did not within `timeout_s`."""
+        """Wait for changes until `condition` holds. Return False if it does not within
+        `timeout_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not condition():

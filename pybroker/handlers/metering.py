@@ -1,8 +1,7 @@
 """Counts requests by API and takes their time, around the dispatcher.
 
-Reading the clock twice and finding a bucket costs more than some requests are worth, so of the
-answers that come at once to Produce and Fetch one in `_SAMPLE` is timed and stands for all of
-them; everything else is timed always. Bodies of requests are nobody's business here.
+Timing a request costs as much as some requests take. So of the immediate answers to Produce and
+Fetch only one in `_SAMPLE` is timed, and counts for all of them. All other requests are timed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _FREQUENT: Final = max(ApiKey.PRODUCE, ApiKey.FETCH)
 
 
 class Asking(Protocol):
-    """Who asks."""
+    """The peer of a connection."""
 
     @property
     def listener(self) -> str: ...
@@ -34,18 +33,18 @@ Answering = Callable[[memoryview, str, str], Answer | Awaitable[Answer]]
 
 
 class Metering:
-    """Answers as `answering` does. Requests that close the connection are not counted: they may
-    say anything."""
+    """Passes requests on to `answering`. A request that closes the connection is not counted, since
+    its API key may be garbage."""
 
     def __init__(self, answering: Answering, meters: Sequence[RequestMeter], clock: Clock) -> None:
-        """`meters` has one for each value of a byte, the low one of the API key."""
+        """`meters` has one for each value of the low byte of the API key."""
         self.answering = answering
         """May be replaced at any time."""
         self._meters = meters
         self._clock = clock
 
     def answer(self, frame: memoryview, peer: Asking) -> Answer | Awaitable[Answer]:
-        """Raises what the dispatcher raises; so does the awaitable."""
+        """Raise what the dispatcher raises. The awaitable raises the same."""
         try:
             key = frame[1]
         except IndexError:
@@ -66,7 +65,7 @@ class Metering:
         return self._later(meter, answer, began)
 
     async def _later(self, meter: RequestMeter, answer: Awaitable[Answer], began: float) -> Answer:
-        """Requests that wait cost so much more that each of them may be timed."""
+        """Time a request that waits. Its cost is so much higher that each of them is timed."""
         try:
             return await answer
         finally:

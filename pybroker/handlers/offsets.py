@@ -1,7 +1,7 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: how far groups have read.
+"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups.
 
-Version 0 of the first two means the classic nodes in ZooKeeper, whichever broker is asked. All else
-is asked of the group's coordinator. As in Kafka a fetch does not ask whether a partition exists.
+Version 0 of the first two uses the classic nodes in ZooKeeper, at any broker. All other requests go
+to the group's coordinator. As in Kafka, OffsetFetch does not check whether a partition exists.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CONSUMER = "consumer"
 _TIME_MAX_MS = 2**63 - 1
 
 Found = Mapping[TopicPartition, CommittedOffset | ErrorCode]
-"""What is committed, or why that is not told; missing where there is nothing."""
+"""The committed offset, or the error, of each partition. Without a commit there is no entry."""
 
 
 # ---- OffsetCommit
@@ -162,8 +162,8 @@ async def handle_offset_fetch(
 def _by_group(
     groups: Iterable[OffsetFetchRequestGroup],
 ) -> dict[str, list[OffsetFetchRequestTopics] | None]:
-    """What is asked of each group, which is told once, however often it is named: a name takes a
-    few bytes, the offsets may be megabytes."""
+    """Return group -> requested topics (None: all). A repeated group gets one answer: its name
+    takes a few bytes, its offsets may take megabytes."""
     wanted: dict[str, list[OffsetFetchRequestTopics] | None] = {}
     for group in groups:
         if group.topics is None:
@@ -176,7 +176,7 @@ def _by_group(
 async def _failed_fetch(
     version: int, message: OffsetFetchRequest, code: ErrorCode
 ) -> OffsetFetchResponse:
-    """As Kafka: an error for all, or, where the answer has no room for one, at each partition."""
+    """Return the error for the group, or, in versions without that field, at each partition."""
     if version >= _FIRST_WITH_ERROR_FOR_ALL:
         return OffsetFetchResponse(error_code=code)
     return OffsetFetchResponse(
@@ -222,7 +222,7 @@ async def _fetch(
     wanted: Collection[TopicPartition] | None,
     require_stable: bool,
 ) -> Found:
-    """Raises BrokerError."""
+    """Return the committed offsets at the group's coordinator. Raise BrokerError."""
     shard = services.groups.shard_of(group_id)
     unstable = set(shard.offsets.undecided(group_id)) if require_stable else set()
     found: dict[TopicPartition, CommittedOffset | ErrorCode] = {
@@ -262,8 +262,8 @@ def _keys(
 async def _topics(
     wanted: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None, found: Found
 ) -> list[OffsetFetchResponseTopic]:
-    """An answer for every partition that was asked for, or (None) for all that were found. One, as
-    in Kafka: a number takes 4 bytes, its metadata may be thousands."""
+    """Return an answer for every requested partition, or (None) for all that were found. A repeated
+    partition gets one answer, as in Kafka: its number takes 4 bytes, its metadata thousands."""
     turns = Turns()
     asked: dict[str, dict[int, None]] = {}
     if wanted is None:
@@ -348,9 +348,8 @@ def _deletion_fault(
 
 
 async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[str], bool]:
-    """Tells the topics that members of the group read at present, whose offsets may not go.
-
-    Raises BrokerError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    """Return a function: whether a member of the group is subscribed to a topic, so that its
+    offsets must stay. Raise BrokerError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
     facts: GroupFacts | None = shard.facts(group_id)
     if facts is None:
         if not await shard.offsets.fetch(group_id, None):
@@ -361,6 +360,6 @@ async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[st
     if facts.state is GroupState.EMPTY:
         return lambda topic: False
     if facts.protocol_type != _CONSUMER:
-        raise BrokerError(ErrorCode.NON_EMPTY_GROUP, f"{group_id} has members")
+        raise BrokerError(ErrorCode.NON_EMPTY_GROUP, f"the group {group_id} has members")
     topics = facts.topics
     return lambda topic: topics is None or topic in topics

@@ -1,8 +1,7 @@
 """Produce: check each batch, append it, and answer when `acks` is satisfied.
 
-Every partition of the request gets its own result; one that fails does not hold up the others. With
-acks=0 there is no answer, and a failure closes the connection, as the client could not be told
-otherwise.
+Every partition of the request gets its own result. A batch that fails does not stop the others.
+With acks=0 there is no answer, so a failure closes the connection.
 """
 
 from __future__ import annotations
@@ -34,39 +33,39 @@ log = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_BATCHES = 3
 _ADMIN_CLIENT_ID = "__admin_client"
-"""Who calls itself so may write to internal topics, as in Kafka."""
+"""A client with this client id may write to internal topics, as in Kafka."""
 
 
 class _Waiting(NamedTuple):
-    """A batch that is written but may not be acknowledged yet."""
+    """An appended batch that cannot be acknowledged yet."""
 
     partition: Partition
     leading_since: int
-    """As of the partition when it was written: in another leadership it may have been given up."""
+    """The leadership in which it was appended. A later one may have truncated it."""
     end_offset: int
-    """What must be committed (acks=all), or as durable as the topic wants it (acks=1)."""
+    """The offset up to which the log must be committed (acks=all) or durable (acks=1)."""
     acks: int
     result: PartitionProduceResponse
 
 
 _UNCHECKED = tuple[TopicPartition, memoryview, PartitionProduceResponse]
-"""A batch that has to be decompressed to be checked, is stored in another codec, or holds records
-at fault, which are still to be named."""
+"""A batch that a thread has to handle: to decompress it for the check, to recompress it, or to find
+its invalid records."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """What of a request is not done yet."""
+    """The batches of a request that still wait for a check or an acknowledgement."""
 
     waiting: list[_Waiting] = field(default_factory=list)
     unchecked: list[_UNCHECKED] = field(default_factory=list)
     held_up: set[TopicPartition] = field(default_factory=set)
-    """The partitions of what is unchecked."""
+    """The partitions of the unchecked batches."""
 
     def leave(
         self, key: TopicPartition, data: memoryview, result: PartitionProduceResponse
     ) -> None:
-        """To be checked off the event loop."""
+        """Leave a batch to be checked in a thread."""
         self.unchecked.append((key, data, result))
         self.held_up.add(key)
 
@@ -74,8 +73,8 @@ class _Progress:
 def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Append everything now; wait only for batches that have to be decompressed to be checked, or
-    while the acks are not satisfied yet."""
+    """Append all batches at once. Wait only for batches that a thread has to check, or until the
+    acks are satisfied."""
     progress = _Progress()
     responses = []
     for topic in message.topic_data:
@@ -104,7 +103,7 @@ def _take(
     result: PartitionProduceResponse,
     progress: _Progress,
 ) -> None:
-    """Append one partition's batch, or leave it to be checked elsewhere."""
+    """Append one partition's batch, or leave it to be checked in a thread."""
     if acks not in (-1, 0, 1):
         raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, not -1, 0 or 1")
     if request.version < _FIRST_VERSION_WITH_BATCHES:
@@ -127,7 +126,7 @@ def _take(
     now_ms = services.clock.wall_ms()
     try:
         header = validate_produced(data, rules, now_ms)
-    except RecordsRefused:  # which ones are named off the event loop
+    except RecordsRefused:  # a thread finds the invalid records
         progress.leave(key, data, result)
         return
     _append(services, acks, partition, data, header, now_ms, result, progress)
@@ -143,12 +142,12 @@ def _append(
     result: PartitionProduceResponse,
     progress: _Progress,
 ) -> None:
-    """Append a checked batch. What still has to be committed is added to `progress.waiting`."""
+    """Append a checked batch. If it cannot be acknowledged yet, add it to `progress.waiting`."""
     if header.is_transactional:
-        # It would hold back every reader of committed records for ever: nobody could end it.
+        # No request could end the transaction, so read_committed consumers would stop here forever.
         raise BrokerError(
             ErrorCode.INVALID_TXN_STATE,
-            f"producer {header.producer_id} has no transaction under way",
+            f"producer {header.producer_id} has no open transaction",
         )
     appended = partition.append(data, header, acks=acks, now_ms=now_ms)
     _tell(result, appended)
@@ -163,8 +162,9 @@ def _append(
 
 
 def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
-    """What leads here and may append. With acks=all the in-sync replicas vouch for it together.
-    Raises BrokerError as `ReplicaManager.leader`."""
+    """Return the local leader of the partition with the authority to append. acks=all needs less
+    authority, since all in-sync replicas confirm the batch. Raise the errors of
+    `ReplicaManager.leader`."""
     asked = "Produce with acks=all" if acks == -1 else "Produce with acks 0 or 1"
     return services.replicas.leader(key, needed=NEEDED[asked])
 
@@ -172,7 +172,7 @@ def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
 def answer_append(
     services: Services, partition: Partition, appended: AppendResult, acks: int, timeout_ms: int
 ) -> Awaitable[ProduceResponse]:
-    """The response to a batch that was appended and may not be acknowledged yet."""
+    """Return the response to an appended batch that cannot be acknowledged yet."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition)
     _tell(result, appended)
@@ -184,7 +184,7 @@ def answer_append(
 def answer_failure(
     services: Services, partition: Partition, error: BrokerError | StorageError
 ) -> ProduceResponse:
-    """The response to the only batch of a request, which could not be appended."""
+    """Return the response to the only batch of a request, which could not be appended."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition, base_offset=-1)
     _refuse(services, key, result, error)
@@ -210,15 +210,15 @@ async def _check_and_finish(
     response: ProduceResponse,
     progress: _Progress,
 ) -> ProduceResponse | None:
-    """Check off the event loop, then append. The connection keeps the request's frame meanwhile,
-    and handles no other."""
+    """Check the batches in a thread, then append them. Meanwhile the connection keeps the request's
+    frame and handles no other request."""
     for key, data, result in progress.unchecked:
         try:
             partition = services.replicas.leader(key)
             rules = partition.batch_rules(request.version)
             now_ms = services.clock.wall_ms()
             stored, header = await services.blocking.run(stored_form, data, rules, now_ms)
-            # Looked up again: it may have gone, or have another leader, in the meantime.
+            # Looked up again: the partition may be deleted or have another leader by now.
             services.standing.check()
             partition = _leader(services, key, message.acks)
             _append(services, message.acks, partition, stored, header, now_ms, result, progress)
@@ -234,7 +234,7 @@ async def _check_and_finish(
 def _finish(
     services: Services, message: ProduceRequest, response: ProduceResponse, progress: _Progress
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    """Answer as `acks` says, when every batch is appended or has failed."""
+    """Answer according to `acks`, after every batch is appended or has failed."""
     if message.acks == 0:
         if any(
             part.error_code for topic in response.responses for part in topic.partition_responses
@@ -252,7 +252,7 @@ def _refuse(
     result: PartitionProduceResponse,
     error: BrokerError | StorageError,
 ) -> None:
-    """Tell the client that its batch was not appended."""
+    """Count a rejected batch and set its error in the result."""
     counters = services.metrics.counters(key.topic)
     counters.produce_requests += 1
     counters.failed_produce_requests += 1
@@ -262,7 +262,7 @@ def _refuse(
 def _fail(
     key: TopicPartition, result: PartitionProduceResponse, error: BrokerError | StorageError
 ) -> None:
-    """Tell the client what went wrong with its batch."""
+    """Set the error of a batch in its result."""
     if isinstance(error, StorageError):
         log.error("append failed partition=%s error=%s", key, error)
         error = BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -279,7 +279,7 @@ def _fail(
 async def _when_acknowledged(
     services: Services, waiting: list[_Waiting], timeout_ms: int, response: ProduceResponse
 ) -> ProduceResponse:
-    """Answer when every batch is as its acks say, or fails to be within `timeout_ms`."""
+    """Answer when every batch satisfies its acks. After `timeout_ms` the rest has timed out."""
     clock = services.clock
     deadline = clock.monotonic() + max(timeout_ms, 0) / 1000
     pending = waiting
@@ -303,9 +303,8 @@ async def _when_acknowledged(
 
 
 def _is_decided(services: Services, item: _Waiting) -> bool:
-    """Whether the batch may be acknowledged, or never will; the result says which. As long as too
-    few replicas are in sync nothing is committed, so a producer that asked for it had better try
-    again."""
+    """Whether the batch is acknowledged or has failed; a failure is set in the result. With fewer
+    than min.insync.replicas nothing is committed, so the producer gets an error and retries."""
     partition = item.partition
     key = partition.topic_partition
     try:
@@ -313,7 +312,7 @@ def _is_decided(services: Services, item: _Waiting) -> bool:
             services.replicas.leader(key) is not partition
             or partition.leading_since != item.leading_since
         ):
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is not led here as it was")
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader of {key} has changed")
         if item.acks == 1:
             return partition.log.durable_end >= item.end_offset
         if not partition.may_have_enough_replicas():

@@ -1,10 +1,10 @@
-"""The lane for the Produce request that nearly every producer sends: one plain batch for one
-partition, with acks 1 or all.
+"""The fast lane of Produce: one plain batch for one partition, with acks 1 or all. Nearly every
+producer sends such requests.
 
-It reads the frame and writes the answer without the message objects that all others go through,
-and appends by the same `Partition.append`. Whatever it does not know at a glance (another shape, a
-batch with a fault, a partition that is not led here) it leaves untouched for `produce.py`, which
-knows every answer; so the lane decides nothing, and its answers are byte for byte those of there.
+The lane reads the frame and writes the answer without message objects. It appends by the same
+`Partition.append` as `produce.py`. It leaves every other request to `produce.py`: another shape, an
+invalid batch, a partition that this broker does not lead. So its answers equal those of
+`produce.py` byte for byte.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _FIRST_WITH_MESSAGE: Final = 8
 
 
 class Parsed(NamedTuple):
-    """What a frame of the known shape says. `name` is how the answer names the topic: its length
-    and its bytes, as they came."""
+    """The fields of a frame of that shape. `name` is the topic name with its length prefix, as in
+    the frame, for the answer."""
 
     version: int
     correlation_id: int
@@ -71,7 +71,8 @@ class Parsed(NamedTuple):
 
 
 def parse(frame: memoryview) -> Parsed | None:
-    """The request of a frame (without its size) if it has the shape of the lane."""
+    """Return the fields of a frame (without its size) if it has the shape of the lane, else
+    None."""
     try:
         key, version, correlation_id, client_length = _HEADER.unpack_from(frame)
         at = 10 + client_length
@@ -111,7 +112,7 @@ def parse(frame: memoryview) -> Parsed | None:
         start,
         end,
     )
-    return tuple.__new__(Parsed, fields)  # without a step in Python
+    return tuple.__new__(Parsed, fields)  # without a Python-level __new__
 
 
 def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int) -> Parsed | None:
@@ -161,7 +162,7 @@ def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int
 
 
 class ProduceLane:
-    """Answers the frames that it knows."""
+    """Answers the frames that have the shape of the lane."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -170,13 +171,13 @@ class ProduceLane:
         self._wall_ms = services.clock.wall_ms
         self._needed = NEEDED["Produce with acks 0 or 1"]
         self._client_ids: set[bytes] = set()
-        """Those that are UTF-8; others cost the connection, elsewhere."""
+        """Client ids that are valid UTF-8. The dispatcher closes the connection of any other."""
 
     def answer(
         self, frame: memoryview
     ) -> list[Buffer] | tuple[Request, Awaitable[ProduceResponse] | ProduceResponse] | None:
-        """The response frame; or the request and its response, where that needs waiting or failed;
-        or None: nothing has been done about it."""
+        """Return the response frame, or the request with its response if that has to wait or is an
+        error, or None if the lane has not handled the frame."""
         parsed = parse(frame)
         if parsed is None:
             return None

@@ -1,6 +1,6 @@
-"""InitProducerId without a transactional id: a number that no other producer has or had.
+"""InitProducerId without a transactional id: return a producer id that was never used before.
 
-The transaction timeout has no meaning without a transactional id and is not looked at.
+The transaction timeout has no meaning without a transactional id and is ignored.
 """
 
 from __future__ import annotations

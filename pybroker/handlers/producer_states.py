@@ -1,4 +1,4 @@
-"""DescribeProducers: which producers a replica remembers (KIP-664). Any replica may be asked."""
+"""DescribeProducers (KIP-664): the producer state of a partition, at any of its replicas."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pybroker.wire.messages.transaction_admin import (
 )
 
 _PRODUCERS_MAX: Final = 100_000
-"""Partitions behind so many are refused: a request may name one as often as it likes, and the
-answer must not take the memory."""
+"""The most producers in an answer. Further partitions get an error: a request may name a partition
+any number of times, and the answer must not fill the memory."""
 _PRODUCERS_A_TURN: Final = 5000
-"""After so many, everybody else has a turn."""
+"""After this many producers a request yields to the event loop."""
 
 
 async def handle_describe_producers(
@@ -50,7 +50,7 @@ def _too_many(number: int) -> DescribeProducersPartitionResponse:
     return DescribeProducersPartitionResponse(
         partition_index=number,
         error_code=ErrorCode.INVALID_REQUEST,
-        error_message=f"the answer has {_PRODUCERS_MAX} producers already; ask for fewer at a time",
+        error_message=f"the answer has {_PRODUCERS_MAX} producers already; name fewer partitions",
     )
 
 

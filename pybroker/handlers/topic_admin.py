@@ -1,5 +1,5 @@
-"""Topics are made, grown and deleted here on behalf of requests: defaults filled in, options
-checked, replicas placed, and the wish written to ZooKeeper. The controller does the rest.
+"""Creates, expands and deletes topics for requests. It fills in defaults, checks options, places
+the replicas, and writes the change to ZooKeeper. The controller carries it out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pybroker.ports import Coord, Rng, WatchEvent
 
 
 class _Changed:
-    """A one-shot watch that can be waited for."""
+    """A one-shot watch of ZooKeeper with an event to wait for."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -41,7 +41,7 @@ class _Changed:
 
 
 class ZooKeeperTopicAdmin:
-    """The `TopicAdmin` of a broker. Two creations of one name at a time share one write."""
+    """The `TopicAdmin` of a broker. It creates one topic at a time."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ZooKeeperTopicAdmin:
         metadata: MetadataView,
         rng: Rng,
     ) -> None:
-        """`layers` gives the broker's options that hold at the moment."""
+        """`layers` returns the broker's options in force."""
         self._coord = coord
         self._layers = layers
         self._metadata = metadata
@@ -68,8 +68,8 @@ class ZooKeeperTopicAdmin:
         configs: Mapping[str, str],
         validate_only: bool,
     ) -> CreatedTopic:
-        """Write a new topic. Raises BrokerError with what is wrong with it, CoordError if
-        ZooKeeper does not answer."""
+        """Write a new topic. Raise BrokerError if the topic is invalid, CoordError if ZooKeeper
+        does not answer."""
         layers = self._layers()
         try:
             TopicConfig.parse(layers.current, configs)
@@ -87,8 +87,8 @@ class ZooKeeperTopicAdmin:
         )
 
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
-        """Write a request for deletion. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, or
-        UNKNOWN_TOPIC_ID; CoordError if ZooKeeper does not answer."""
+        """Write a deletion request. Raise BrokerError UNKNOWN_TOPIC_OR_PARTITION or
+        UNKNOWN_TOPIC_ID, CoordError if ZooKeeper does not answer."""
         if topic_id is None:
             await request_deletion(self._coord, name)
         else:
@@ -102,8 +102,8 @@ class ZooKeeperTopicAdmin:
         *,
         validate_only: bool,
     ) -> None:
-        """Write more partitions. Raises BrokerError with what is wrong, CoordError if ZooKeeper
-        does not answer."""
+        """Add partitions. Raise BrokerError if the request is invalid, CoordError if ZooKeeper does
+        not answer."""
         await expand_topic(
             self._coord,
             name,
@@ -115,8 +115,8 @@ class ZooKeeperTopicAdmin:
         )
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
-        """Wait until the topic's node is removed, so that its name is free again; False if it was
-        not within `timeout_s`. Raises CoordError if ZooKeeper does not answer."""
+        """Wait until the topic's node is removed, so that its name is free again. Return False if
+        it is not within `timeout_s`. Raise CoordError if ZooKeeper does not answer."""
         path = paths.topic(name)
         try:
             async with asyncio.timeout(timeout_s):
@@ -129,8 +129,8 @@ class ZooKeeperTopicAdmin:
             return False
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
-        """As the topic's node says. Raises CoordError if ZooKeeper does not answer,
-        MalformedNode."""
+        """Return the id and the number of partitions in the topic's node, or None if there is none.
+        Raise CoordError if ZooKeeper does not answer, MalformedNode."""
         path = paths.topic(name)
         try:
             data, _ = await self._coord.get(path)

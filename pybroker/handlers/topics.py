@@ -1,7 +1,7 @@
-"""CreateTopics and DeleteTopics: the controller's broker writes what is wanted to ZooKeeper, the
-controller makes it so, and the answer waits for that, up to the client's time limit.
+"""CreateTopics and DeleteTopics: the controller's broker writes the request to ZooKeeper, the
+controller carries it out, and the answer waits for that, up to the client's time limit.
 
-One result for each topic of the request, in its order; one topic that fails does not stop others.
+One result for each topic of the request, in its order. A topic that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ async def _create(
     services: Services, topic: CreatableTopic, result: CreatableTopicResult, *, validate_only: bool
 ) -> None:
     if services.metadata.topic(topic.name) is not None:
-        # Before all that may be wrong, as in Kafka: who makes sure that his topic is there goes on
-        # after this error, also while there are too few brokers to make it.
+        # The first check, as in Kafka: a client that ensures its topic exists goes on after this
+        # error, also while there are too few brokers to create the topic.
         raise already_exists(topic.name)
     assignment: dict[int, list[int]] | None = None
     if topic.assignments:
@@ -107,7 +107,7 @@ async def _create(
 async def _wait_for_leaders(
     services: Services, results: list[CreatableTopicResult], deadline: float
 ) -> None:
-    """Wait until every topic that was made can be used; REQUEST_TIMED_OUT for those that cannot."""
+    """Wait until every new topic has leaders. A topic that is too late gets REQUEST_TIMED_OUT."""
     made = [result for result in results if result.error_code == ErrorCode.NONE]
     view = services.metadata
     await view.wait_until(
@@ -117,7 +117,7 @@ async def _wait_for_leaders(
     for result in made:
         if not has_leaders(view.topic(result.name)):
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            result.error_message = "the topic is being made, but has no leaders yet"
+            result.error_message = "the topic is being created, but has no leaders yet"
 
 
 async def handle_delete_topics(
@@ -148,8 +148,8 @@ async def handle_delete_topics(
         deadline - services.clock.monotonic(),
     )
     for result in accepted:
-        # The brokers forget a topic a moment before its node goes; answered earlier, a client that
-        # makes the topic again at once would be told that it exists.
+        # The brokers forget a topic a moment before its node is removed. After an earlier answer a
+        # client that recreates the topic at once would get TOPIC_ALREADY_EXISTS.
         if not await _is_gone(services, str(result.name), deadline):
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
             result.error_message = "the deletion is under way, but not finished yet"
@@ -179,7 +179,7 @@ async def _delete(
     if topic.topic_id != NO_TOPIC_ID:
         if name is not None:
             raise BrokerError(
-                ErrorCode.INVALID_REQUEST, "a topic is named by its name or its id, not by both"
+                ErrorCode.INVALID_REQUEST, "the request gives both the name and the id of a topic"
             )
         topic_id = topic.topic_id
         name = services.metadata.name_of(topic_id)
@@ -195,7 +195,7 @@ async def _delete(
 
 
 def require_controller(services: Services) -> None:
-    """Raises BrokerError NOT_CONTROLLER."""
+    """Raise BrokerError NOT_CONTROLLER unless this broker is the controller."""
     if not services.standing.is_heard:
         raise BrokerError(
             ErrorCode.NOT_CONTROLLER,
@@ -206,7 +206,7 @@ def require_controller(services: Services) -> None:
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """What a client is told when ZooKeeper did not answer: try again."""
+    """Return the error that a client gets: a retriable one if ZooKeeper did not answer."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, MalformedNode):

@@ -1,4 +1,4 @@
-"""Large requests give way: after so many items the other connections have their turn."""
+"""Large requests yield to the event loop after a number of items."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from typing import Final
 
 ITEMS_PER_TURN_MAX: Final = 1000
-"""Looking up that many partitions takes some 5 ms."""
+"""Looking up this many partitions takes some 5 ms."""
 
 
 class Turns:
-    """One a request: `await turns.item()` after each item."""
+    """Counts the items of a request, which calls `await turns.item()` after each one."""
 
     __slots__ = ("_items",)
 

@@ -1,8 +1,8 @@
-"""Answers of APIs that are part of the advertised profile but that this broker has nothing behind.
+"""Answers of APIs that the broker advertises but does not implement.
 
-Each answers with the error that Kafka itself gives for it, in the shape of the request, so that
-clients draw the right conclusion: no coordinator yet, no authorizer, no SASL on this listener, no
-SCRAM credentials, or not supported here.
+Each answer is the error that Kafka gives in that case, in the shape of the request, so that clients
+handle it correctly: no coordinator yet, no authorizer, no SASL on this listener, no SCRAM
+credentials, or not supported here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_COORDINATOR: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
 NO_AUTHORIZER: Final = ErrorCode.SECURITY_DISABLED
 NO_SASL: Final = ErrorCode.ILLEGAL_SASL_STATE
 NOT_HERE: Final = ErrorCode.UNSUPPORTED_VERSION
-_NOT_HERE_TEXT: Final = "this broker does not offer that"
+_NOT_HERE_TEXT: Final = "this broker does not support the request"
 
 
 def _add_partitions_to_txn(request: transactions.AddPartitionsToTxnRequest) -> Message:
@@ -129,7 +129,7 @@ def _alter_client_quotas(request: quotas.AlterClientQuotasRequest) -> Message:
 
 
 def _describe_scram(request: scram.DescribeUserScramCredentialsRequest) -> Message:
-    """No user has credentials. librdkafka 2.15 aborts on an error that is not a user's."""
+    """Answer for each user: none has credentials. librdkafka 2.15 aborts on a top-level error."""
     asked = Counter(user.name for user in request.users or [])
     return scram.DescribeUserScramCredentialsResponse(
         results=[_no_credentials(user, times) for user, times in asked.items()]
@@ -165,7 +165,7 @@ def _alter_scram(request: scram.AlterUserScramCredentialsRequest) -> Message:
 
 
 def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any], Message]:
-    """For answers that have one error code and repeat nothing of the request."""
+    """Return a function that answers with one error code and nothing else."""
 
     def answer(request: Any) -> Message:
         return response(error_code=code)
@@ -209,4 +209,4 @@ def _handler(
 
 
 UNAVAILABLE: Final = {key: _handler(answer) for key, answer in _ANSWERS.items()}
-"""API -> handler; dispatch takes those that are not built from here."""
+"""API -> handler, for the APIs that are not implemented."""

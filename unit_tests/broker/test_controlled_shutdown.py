@@ -1,4 +1,5 @@
-"""When a broker that stops asks to hand over, whom, how often, and when it does not wait."""
+"""Controlled shutdown: the requests of a stopping broker, its retries, and when it does not
+wait."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ NEVER_S = 3600.0
 
 
 class Cluster:
-    """What the broker believes of its cluster, and what the controller answers: `answers` are used
-    up one an attempt, an exception or what is still led; after the last nobody answers."""
+    """The broker's view of its cluster, and a scripted controller. Each attempt uses up one of
+    `answers`: an exception, or the partitions still led. After the last one no answer comes."""
 
     def __init__(self) -> None:
         self.metadata = MetadataView()
@@ -158,13 +159,13 @@ async def test_it_may_be_switched_off(cluster: Cluster) -> None:
     assert cluster.asked == []
 
 
-async def test_a_broker_alone_asks_nobody(cluster: Cluster) -> None:
+async def test_a_broker_alone_does_not_ask(cluster: Cluster) -> None:
     cluster.leads(ME, brokers=(ME,))
     await cluster.shutdown().run()
     assert cluster.asked == []
 
 
-async def test_who_shares_nothing_or_has_not_heard_of_it_asks_once(cluster: Cluster) -> None:
+async def test_a_broker_with_nothing_to_hand_over_asks_once(cluster: Cluster) -> None:
     for leader, replicas in ((ME, (ME,)), (OTHER, (OTHER, THIRD))):
         cluster.leads(leader, replicas=replicas)
         cluster.asked, cluster.answers = [], [OSError()] * 3
@@ -172,7 +173,7 @@ async def test_who_shares_nothing_or_has_not_heard_of_it_asks_once(cluster: Clus
         assert len(cluster.asked) == 1
 
 
-async def test_nobody_waits_for_those_who_leave_too(
+async def test_a_stopping_broker_does_not_wait_for_other_stopping_brokers(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.answers = [[ORDERS]]
@@ -186,7 +187,7 @@ async def test_nobody_waits_for_those_who_leave_too(
     assert "not complete leads=1 zookeeper=connected" in caplog.text
 
 
-async def test_without_zookeeper_nobody_can_help(
+async def test_a_broker_cut_off_from_zookeeper_does_not_wait(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutdown = cluster.shutdown(backoff_s=NEVER_S)

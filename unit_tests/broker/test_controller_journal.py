@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class Threads:
-    """The Blocking port: in a thread."""
+    """A Blocking port that uses a thread."""
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         return await asyncio.to_thread(function, *args)
 
 
 class Immediate:
-    """The Blocking port: at once."""
+    """A Blocking port that works at once."""
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         return function(*args)
@@ -79,7 +79,7 @@ async def test_entries_survive_the_process_and_a_torn_line(tmp_path: Path) -> No
 async def test_a_process_killed_at_any_operation_costs_only_what_was_being_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also while the files take turns, and in the middle of a line."""
+    """Also a kill during the rotation, and in the middle of a line."""
     monkeypatch.setattr(controller_journal, "FILE_BYTES_MAX", 300)
     was_killed, point = True, 0
     while was_killed:

@@ -1,5 +1,5 @@
-"""The lag of groups for the metrics: commits before ends, all groups in one question, and none more
-often than need be."""
+"""The lag of groups for the metrics: commits are read before log ends, one question covers all
+groups, and a fresh report is reused."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_commits_are_read_before_the_ends_of_all() -> None:
     assert known(report) == {"g": {A0: Lag(6)}, "h": {A0: Lag(0)}, "i": {}}
 
 
-async def test_nobody_is_asked_where_nothing_is_committed() -> None:
+async def test_groups_without_commits_cause_no_question() -> None:
     groups = Coordinated({"g": {}})
     assert known(await watch(groups).report()) == {"g": {}}
     assert "ends" not in groups.asked
@@ -116,7 +116,7 @@ async def test_a_young_report_is_good_enough() -> None:
     assert known(await watching.report()) == {"g": {A0: Lag(3)}}
 
 
-async def test_a_group_that_has_moved_is_told_no_more() -> None:
+async def test_a_moved_group_leaves_the_report() -> None:
     groups = Coordinated({"g": {A0: 4}, "h": {A0: 5}, "i": {A0: 6}})
     groups.moved.add("i")
     watching = watch(groups)
@@ -125,7 +125,7 @@ async def test_a_group_that_has_moved_is_told_no_more() -> None:
     assert list(known(await watching.report())) == ["h"]
 
 
-async def test_who_asks_does_not_wait_for_slow_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_does_not_wait_for_slow_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag_watch, "PATIENCE_S", 0.01)
     groups, clock = Coordinated({"g": {A0: 4}}), ManualClock()
     watching = watch(groups, clock)

@@ -1,4 +1,4 @@
-"""What a broker that does not hear from ZooKeeper learns from the others, and what it does then."""
+"""A broker that does not hear from ZooKeeper learns the leaders from other brokers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class Neighbours:
-    """Two other brokers that `bench` knows, and what they say of topic t."""
+    """Two other brokers that `bench` knows, and their answers about topic t."""
 
     def __init__(self, bench: Bench, clock: ManualClock) -> None:
         self.bench = bench
@@ -54,7 +54,7 @@ class Neighbours:
         self.asked: list[tuple[int, Sequence[str]]] = []
         self.silent: set[int] = set()
         self.patience_s = 0.0
-        """So long a silent one is waited for."""
+        """How long a request to a silent neighbour takes."""
         view = bench.app.metadata
         brokers = [view.brokers[BROKER_ID]]
         brokers += [Broker(each, (Endpoint("PLAINTEXT", "h", each),)) for each in (OTHER, THIRD)]
@@ -71,7 +71,7 @@ class Neighbours:
 
     @property
     def epoch(self) -> int:
-        """That in which the broker was told to lead."""
+        """The leader epoch of t-0 on the broker."""
         return self.bench.app.replicas.partition(T0).leader_epoch
 
     async def ask(self, neighbour: Broker, names: Sequence[str]) -> MetadataResponse:
@@ -89,7 +89,8 @@ class Neighbours:
         return MetadataResponse(controller_id=self.controller, topics=[topic])
 
     async def lead(self, leader_epoch: int) -> None:
-        """The broker leads in that epoch, with another one in sync; clients were not told."""
+        """Make the broker the leader in that epoch, with another broker in sync, without
+        UpdateMetadata."""
         replicas, epoch = self.bench.app.replicas, self.bench.app.controller.epoch
         state = PartitionState(BROKER_ID, leader_epoch, (BROKER_ID, OTHER), epoch)
         facts = PartitionFacts(T0, self.topic_id, state, 1, (BROKER_ID, OTHER))
@@ -97,7 +98,7 @@ class Neighbours:
         self.leader_epoch = leader_epoch + 1
 
     async def rounds(self, count: int = 2, level: Authority = Authority.COMMITTED) -> None:
-        """So many, while the broker is cut off."""
+        """Run discovery with that authority until `count` more questions are asked."""
         self.discovery.start()
         self.discovery.changed(level)
         before = len(self.asked)
@@ -105,7 +106,7 @@ class Neighbours:
         await self.discovery.stop()
 
     def told(self) -> int:
-        """Whom clients are told to be the leader."""
+        """The leader of t-0 in the metadata for clients."""
         return self.bench.app.metadata.topics["t"].partitions[0].state.leader
 
 
@@ -133,13 +134,17 @@ async def test_a_later_leader_is_where_clients_are_sent(
     assert len(said) == 1 and "t-0" in said[0] and f"broker-{OTHER}" in said[0]
 
 
-async def test_who_may_answer_nothing_sends_clients_on_too(neighbours: Neighbours) -> None:
+async def test_a_broker_without_authority_sends_clients_to_the_new_leader(
+    neighbours: Neighbours,
+) -> None:
     await neighbours.rounds(level=Authority.NOTHING)
     assert neighbours.told() == OTHER
 
 
 @pytest.mark.parametrize("what", ["same epoch", "earlier epoch", "nobody", "me", "another topic"])
-async def test_what_is_no_news_changes_nothing(neighbours: Neighbours, what: str) -> None:
+async def test_an_answer_without_a_later_leader_changes_nothing(
+    neighbours: Neighbours, what: str
+) -> None:
     epochs = {"same epoch": neighbours.epoch, "earlier epoch": neighbours.epoch - 1}
     neighbours.leader_epoch = epochs.get(what, neighbours.leader_epoch)
     neighbours.leader = {"nobody": -1, "me": BROKER_ID}.get(what, OTHER)
@@ -151,8 +156,8 @@ async def test_what_is_no_news_changes_nothing(neighbours: Neighbours, what: str
     assert (await neighbours.bench.produce("t", batch(b"b"), acks=-1)).base_offset == 1
 
 
-async def test_a_leader_that_was_told_to_lead_since_takes_no_notice(neighbours: Neighbours) -> None:
-    """The answer was given before."""
+async def test_a_leader_of_a_later_epoch_ignores_the_answer(neighbours: Neighbours) -> None:
+    """The neighbour's answer is older than the command."""
     later = neighbours.epoch + 2
     await neighbours.lead(later)
     neighbours.leader_epoch = later - 1
@@ -161,11 +166,10 @@ async def test_a_leader_that_was_told_to_lead_since_takes_no_notice(neighbours: 
     assert values_of(await neighbours.bench.fetch("t", 0)) == [b"a"]
 
 
-async def test_what_is_said_of_a_topic_says_nothing_of_the_next_of_its_name(
+async def test_an_answer_about_a_topic_does_not_apply_to_its_recreation(
     neighbours: Neighbours,
 ) -> None:
-    """The controller says first who leads, and then where clients are sent to; the answer was
-    given before."""
+    """LeaderAndIsr comes before UpdateMetadata, and the neighbour's answer is older than both."""
     bench = neighbours.bench
     view, controller_epoch = bench.app.metadata, bench.app.controller.epoch
     state = PartitionState(OTHER, neighbours.epoch, (OTHER,), controller_epoch)
@@ -191,19 +195,19 @@ async def test_neighbours_are_asked_in_turn_and_the_next_where_one_is_silent(
     assert {who for who, _ in neighbours.asked} == {OTHER, THIRD}
 
 
-async def test_who_does_not_answer_keeps_nobody_from_being_asked_soon(
+async def test_a_silent_neighbour_does_not_lengthen_the_pause(
     neighbours: Neighbours,
 ) -> None:
-    """The pause grows with what there is to ask, not with how long a silent neighbour takes."""
+    """The pause grows with the time of the answers, not with the wait for a silent neighbour."""
     neighbours.silent, neighbours.patience_s = {OTHER}, 60.0
     await neighbours.rounds(5)
     assert [who for who, _ in neighbours.asked[:5]] == [OTHER, THIRD, THIRD, OTHER, THIRD]
 
 
-async def test_a_leader_of_whom_nothing_is_known_hides_none_that_is_known(
+async def test_an_unknown_broker_does_not_replace_the_leader_in_the_metadata(
     neighbours: Neighbours,
 ) -> None:
-    """A broker that came when this one was cut off already: the leader before knows it."""
+    """The new leader registered after this broker was cut off. The leader before knows it."""
     await neighbours.rounds()
     neighbours.leader, neighbours.leader_epoch = NEWCOMER, neighbours.leader_epoch + 1
     await neighbours.rounds()
@@ -211,7 +215,7 @@ async def test_a_leader_of_whom_nothing_is_known_hides_none_that_is_known(
     assert code(await neighbours.bench.fetch("t", 0)) is NOT_LEADER
 
 
-async def test_a_leader_of_whom_nothing_is_known_has_taken_the_place_too(
+async def test_an_unknown_leader_of_a_later_epoch_replaces_this_one(
     neighbours: Neighbours,
 ) -> None:
     neighbours.leader = NEWCOMER
@@ -220,10 +224,10 @@ async def test_a_leader_of_whom_nothing_is_known_has_taken_the_place_too(
     assert values_of(await neighbours.bench.fetch("t", 0)) == [b"a"]
 
 
-async def test_who_is_told_late_to_lead_in_an_earlier_epoch_is_replaced_still(
+async def test_a_late_command_of_an_earlier_epoch_does_not_restore_the_leader(
     neighbours: Neighbours,
 ) -> None:
-    """The command was on its way when the session ended."""
+    """The command was under way when the session ended."""
     epoch = neighbours.epoch
     neighbours.leader_epoch = epoch + 2
     await neighbours.rounds()
@@ -232,7 +236,7 @@ async def test_who_is_told_late_to_lead_in_an_earlier_epoch_is_replaced_still(
     assert code(await neighbours.bench.fetch("t", 0)) is NOT_LEADER
 
 
-async def test_nobody_is_asked_but_by_who_is_cut_off(neighbours: Neighbours) -> None:
+async def test_a_broker_with_full_authority_asks_no_neighbour(neighbours: Neighbours) -> None:
     neighbours.discovery.start()
     for level in (Authority.NOTHING, Authority.COMMITTED, Authority.ALL):
         neighbours.discovery.changed(level)
@@ -263,7 +267,7 @@ async def test_a_question_names_a_limited_number_of_partitions(
     ]
 
 
-async def test_who_waits_for_its_records_to_be_replicated_is_told_at_once(
+async def test_a_waiting_producer_hears_of_the_new_leader_at_once(
     neighbours: Neighbours,
 ) -> None:
     bench = neighbours.bench
@@ -274,8 +278,8 @@ async def test_who_waits_for_its_records_to_be_replicated_is_told_at_once(
     assert code(await waiting) is NOT_LEADER
 
 
-async def test_what_was_committed_meanwhile_is_acknowledged(neighbours: Neighbours) -> None:
-    """A record that everybody in sync has stays, whoever leads."""
+async def test_a_replaced_leader_acknowledges_a_committed_batch(neighbours: Neighbours) -> None:
+    """Every later leader keeps a record that all in-sync replicas have."""
     bench = neighbours.bench
     await neighbours.lead(neighbours.epoch + 1)
     waiting = asyncio.ensure_future(bench.produce("t", batch(b"b"), acks=-1))
@@ -295,7 +299,7 @@ async def controller_of(bench: Bench) -> int:
 async def test_a_controller_that_is_cut_off_names_its_successor(
     neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who wants to create a topic, and knows this broker only, would be sent to it for ever."""
+    """Otherwise a client that knows only this broker would send CreateTopics to it forever."""
     bench = neighbours.bench
     assert bench.app.controller.controller_id == BROKER_ID
     await neighbours.rounds()

@@ -1,4 +1,4 @@
-"""Components start in one order and stop in the reverse one, whatever fails among them."""
+"""Components stop in the reverse order of their start, also if some of them fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("a", "b", "c")
 
 
 class Components:
-    """A lifecycle with three components that write down what they do; `a` without waiting."""
+    """A lifecycle with three components that record their steps; `a` does not wait."""
 
     def __init__(self) -> None:
         self.lifecycle = Lifecycle()

@@ -1,4 +1,4 @@
-"""What a change of the broker's options is handed to, and that none of it is forgotten."""
+"""A change of the broker's options reaches every log and listener, also after a failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unit_tests.coordinator.memory_coord import MemoryCoord
 
 
 class Logs:
-    """The logs of a broker, as far as their configuration goes."""
+    """A stand-in for the replicas that records each reconfiguration."""
 
     def __init__(self) -> None:
         self.told: list[Collection[str] | None] = []
@@ -33,7 +33,7 @@ class Logs:
 
 
 class Broker:
-    """A configuration that is followed."""
+    """A LiveConfig that follows changes, with its listeners."""
 
     def __init__(self) -> None:
         clock = ManualClock()
@@ -73,7 +73,7 @@ async def test_all_logs_hear_of_a_change_of_the_broker(broker: Broker) -> None:
     assert broker.logs.told == [None]
 
 
-async def test_logs_that_did_not_hear_of_a_change_hear_of_it_the_next_time(broker: Broker) -> None:
+async def test_logs_that_missed_a_change_get_it_with_the_next_one(broker: Broker) -> None:
     broker.logs.fail_next = 1
     await broker.change("1000")
     await broker.change("1000")
@@ -82,7 +82,7 @@ async def test_logs_that_did_not_hear_of_a_change_hear_of_it_the_next_time(broke
     assert broker.logs.told == [None, None]
 
 
-async def test_who_decides_by_topics_options_hears_which_have_changed(broker: Broker) -> None:
+async def test_the_listener_hears_which_topics_options_changed(broker: Broker) -> None:
     await broker.coord.create(paths.topic("orders"))
     await broker.live.change_topic("orders", lambda _: {"retention.ms": "5"}, replaces=True)
     assert broker.topics_changed == [{"orders"}]

@@ -1,4 +1,4 @@
-"""When the controller is told of log directories that are not there."""
+"""The notifications of the controller about failed and lost log directories."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T0, ALONE = TopicPartition("t", 0), TopicPartition("alone", 0)
 
 
 class Disks:
-    """The log directories, as a manager of logs and one of replicas know them."""
+    """A stand-in for both LogManager and ReplicaManager, with their log directories."""
 
     def __init__(self) -> None:
         self.failed_directories: dict[str, StorageError] = {}
@@ -58,7 +58,7 @@ class Broker:
         )
 
     async def told(self) -> int:
-        """How often the controller was told until now."""
+        """Return the number of notifications of the controller so far."""
         await idle()
         return len(await self.coord.children(paths.LOG_DIR_EVENTS))
 
@@ -86,10 +86,10 @@ async def test_a_directory_that_is_lost_at_the_start_is_told(broker: Broker) -> 
 
 
 @pytest.mark.parametrize(("usable", "ends"), [([], True), (["/a"], False)])
-async def test_who_has_no_directory_left_before_anybody_listens_ends(
+async def test_a_broker_whose_directories_all_failed_before_the_start_ends(
     broker: Broker, usable: list[str], ends: bool
 ) -> None:
-    """The last one failed while the broker registered, and it went on without any, for ever."""
+    """The last directory failed during the registration. The broker must not serve without any."""
     broker.disks.failed_directories = {"/b": BROKEN}
     broker.disks.usable_directories = usable
     broker.failures.start()
@@ -128,7 +128,7 @@ async def test_a_replica_that_should_not_lead_is_told_now_and_after_each_registr
 
 
 async def stored(coord: MemoryCoord, state: PartitionState) -> None:
-    """T0 has three replicas and this state."""
+    """Store topic t with three replicas, and this state of T0."""
     topic = schemas.encode_topic(TopicAssignment({0: (1, 2, 3)}))
     await coord.create(paths.topic(T0.topic), topic)
     await ensure(coord, paths.partition_state(T0))
@@ -143,7 +143,7 @@ async def stored(coord: MemoryCoord, state: PartitionState) -> None:
         (PartitionState(2, 5, (2,), 1), False),
     ],
 )
-async def test_who_may_be_elected_is_expected_to_have_data(
+async def test_a_broker_in_the_isr_or_eligible_is_expected_to_have_data(
     broker: Broker, state: PartitionState, expected: bool
 ) -> None:
     await stored(broker.coord, state)
@@ -152,7 +152,7 @@ async def test_who_may_be_elected_is_expected_to_have_data(
 
 @dataclass
 class LostLogs:
-    """What is left after a loss."""
+    """The logs of a broker after a loss; stands in for the LogManager."""
 
     gave_up: bool = True
     accepted_losses: frozenset[TopicPartition] = frozenset()
@@ -174,7 +174,7 @@ class LostLogs:
         (LostLogs(failed_directories={"/b": BROKEN}), {T0}),
     ],
 )
-async def test_what_was_given_up_is_what_has_no_log_here(
+async def test_an_accepted_loss_covers_the_partitions_without_a_log(
     broker: Broker, logs: LostLogs, expected: set[TopicPartition]
 ) -> None:
     await stored(broker.coord, PartitionState(1, 5, (1,), 1, eligible=(2,)))

@@ -1,4 +1,4 @@
-"""A broker and its session with ZooKeeper: it expires, comes back, or another has our place."""
+"""A broker and its ZooKeeper session: expiry, a new session, and an id that another broker took."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ async def test_a_registration_that_fails_is_tried_again(
 
 
 @pytest.mark.parametrize("data", [None, b"{}", b"garbage"])
-async def test_who_finds_its_id_taken_is_lost(bench: Bench, data: bytes | None) -> None:
+async def test_a_broker_whose_id_is_taken_is_lost(bench: Bench, data: bytes | None) -> None:
     stranger = MemoryCoord(bench.tree, name="stranger")
     await stranger.start()
     registration = bench.tree.node(paths.broker(BROKER_ID))
     assert registration is not None
-    # The stranger is quicker than we are.
+    # The stranger registers before the broker does.
     bench.coord.suspend()
     bench.tree.end_session(bench.coord.session_id)
     await stranger.create(paths.broker(BROKER_ID), data or registration[0], ephemeral=True)
@@ -146,7 +146,8 @@ async def test_an_expiry_after_the_stop_does_not_register_again(bench: Bench) ->
 async def test_a_session_that_ends_while_the_broker_joins_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody listened yet: it went on as if it were registered, and was not, for ever."""
+    """The expiry comes before the membership listens to the session. The broker must not go on
+    unregistered."""
     bench, register = Bench(tmp_path), BrokerApp._register
     ended: list[int] = []
 
@@ -206,8 +207,8 @@ async def test_a_start_waits_for_zookeeper_as_long_as_it_was_told(
     await bench.app.stop()
 
 
-async def test_a_registration_whose_session_has_ended_meanwhile_is_none(bench: Bench) -> None:
-    """The disk was slow to note it."""
+async def test_a_registration_whose_session_has_expired_does_not_count(bench: Bench) -> None:
+    """A slow disk delays the record of the registration until its session has expired."""
     membership, stored, noted = bench.app._membership, asyncio.Event(), asyncio.Event()
     register = membership._register
 
@@ -234,8 +235,8 @@ async def test_a_registration_whose_session_has_ended_meanwhile_is_none(bench: B
 
 
 async def test_a_follower_counts_for_nothing_until_it_knows_its_roles_again(bench: Bench) -> None:
-    """A topic may have been made anew while the broker was away: what it fetches until it hears of
-    that says nothing of the new one."""
+    """A topic may be recreated while the broker is away. Until the broker has its roles, its
+    fetches are of the deleted topic and must not count for the new one."""
     follower = bench.app._incarnation
     before = follower()
     assert before >= 0

@@ -1,4 +1,4 @@
-"""What a broker answers while it is cut off from ZooKeeper, and after a pause."""
+"""The answers of a broker that is cut off from ZooKeeper, and after a pause of its process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class Setting:
-    """A standing, and the world that it looks at."""
+    """A Standing, with a clock and a session that the test controls."""
 
     def __init__(self, *, fences: bool = False) -> None:
         self.clock = ManualClock(0)
@@ -73,12 +73,12 @@ class Setting:
         self.standing.look()
 
     def ask(self) -> Authority:
-        """As a request does, no timer has run before."""
+        """Ask for the authority as a request does, before any timer runs."""
         self.standing.check()
         return self.standing.level
 
     def run(self, seconds: float, *, hears: bool) -> None:
-        """The loop lives, and its timer runs."""
+        """Let time pass while the timer of the standing runs."""
         for _ in range(round(seconds * 2)):
             self.clock.advance(0.5)
             if hears:
@@ -86,11 +86,11 @@ class Setting:
             self.standing.look()
 
     def pause(self, seconds: float) -> None:
-        """Nothing of the process runs."""
+        """Let time pass while the process is stopped."""
         self.clock.advance(seconds)
 
 
-def test_who_hears_from_zookeeper_answers_all() -> None:
+def test_a_broker_that_hears_from_zookeeper_answers_everything() -> None:
     setting = Setting()
     setting.run(100, hears=True)
     assert setting.ask() is Authority.ALL
@@ -204,8 +204,8 @@ def advance(bench: Bench, seconds: float) -> None:
 
 
 def cut(bench: Bench) -> None:
-    """No answer from ZooKeeper for more than two thirds of a session, and the loop ran. The topic
-    could be led by others."""
+    """Cut the broker off for more than two thirds of a session, while the loop runs. Another broker
+    may lead the topic."""
     bench.app.replicas.partition(TopicPartition("t", 0)).is_replicated = True
     bench.coord.suspend()
     for _ in range(13):
@@ -249,10 +249,10 @@ async def test_cut_off_nothing_is_promised_alone(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-async def test_who_is_cut_off_while_a_batch_is_unpacked_does_not_take_it(
+async def test_a_leader_cut_off_while_a_batch_is_unpacked_rejects_it(
     bench: Bench, acks: int
 ) -> None:
-    """No timer has run since."""
+    """No timer has run since the cut."""
     await bench.create("compacted", configs={"cleanup.policy": "compact"})
     partition = bench.app.replicas.partition(TopicPartition("compacted", 0))
     partition.is_replicated = True
@@ -272,7 +272,7 @@ async def test_who_is_cut_off_while_a_batch_is_unpacked_does_not_take_it(
     assert partition.log.log_end_offset == 0
 
 
-async def test_cut_off_nobody_says_that_there_is_no_later_record(bench: Bench) -> None:
+async def test_cut_off_a_leader_does_not_deny_a_later_record(bench: Bench) -> None:
     cut(bench)
     assert await latest(bench, NOW_MS - 1) == (ErrorCode.NONE, 0)
     assert await latest(bench, NOW_MS + 1_000_000) == (NOT_LEADER, -1)
@@ -280,8 +280,8 @@ async def test_cut_off_nobody_says_that_there_is_no_later_record(bench: Bench) -
     assert await latest(bench, NOW_MS + 1_000_000) == (ErrorCode.NONE, -1)
 
 
-async def test_cut_off_what_lies_beyond_the_end_may_be_with_another_leader(bench: Bench) -> None:
-    """Told that it is out of range, a consumer would begin anew, and its group with it."""
+async def test_cut_off_a_fetch_beyond_the_end_is_not_out_of_range(bench: Bench) -> None:
+    """After OFFSET_OUT_OF_RANGE a consumer would reset its offset, and commit that."""
     cut(bench)
     assert code(await bench.fetch("t", 1)) is ErrorCode.NONE
     assert code(await bench.fetch("t", 2)) is NOT_LEADER
@@ -313,8 +313,10 @@ async def test_an_expired_session_is_noticed_when_it_is_heard_of(bench: Bench) -
     assert not seen[SessionEvent.EXPIRED]
 
 
-async def test_who_reads_that_another_leads_promises_nothing_alone(bench: Bench) -> None:
-    """Before the controller has said so, which may not reach it for long."""
+async def test_a_leader_that_reads_of_its_successor_acknowledges_nothing_alone(
+    bench: Bench,
+) -> None:
+    """The controller may not reach the leader for a long time."""
     partition = bench.app.replicas.partition(TopicPartition("t", 0))
     partition.superseded(is_replaced=False)
     assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
@@ -326,7 +328,7 @@ async def test_who_reads_that_another_leads_promises_nothing_alone(bench: Bench)
 
 
 async def test_where_a_follower_in_sync_may_lead_no_end_is_named(bench: Bench) -> None:
-    """It asks no more, and ZooKeeper has not said that it does not lead."""
+    """The follower no longer fetches, and ZooKeeper does not confirm the leader."""
     replicas, key = bench.app.replicas, TopicPartition("t", 0)
     replicas.lag_max_s = 5
     partition = replicas.partition(key)
@@ -354,11 +356,12 @@ async def test_where_a_follower_in_sync_may_lead_no_end_is_named(bench: Bench) -
     assert code(await bench.fetch("t", 2)) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_who_has_asked_for_another_leader_asks_zookeeper_before_it_names_an_end(
+async def test_a_leader_that_asked_to_be_replaced_asks_zookeeper_before_it_returns_an_end(
     bench: Bench,
 ) -> None:
-    """Its successor waits for nothing: for the controller it is lost, though it goes on until it is
-    told. Where there is nobody else, or ZooKeeper says that it leads, its word counts."""
+    """The controller counts this leader as lost, so its successor waits for nothing, while the
+    leader itself goes on until the command arrives. A sole replica, or a leader that ZooKeeper
+    confirms, returns its end."""
     replicas, key = bench.app.replicas, TopicPartition("t", 0)
     replicas.lag_max_s = 5
     partition = replicas.partition(key)
@@ -386,19 +389,19 @@ async def test_who_has_asked_for_another_leader_asks_zookeeper_before_it_names_a
     replicas.leadership_yield.remove(key)
     assert await latest(bench) == (NOT_LEADER, -1)
     advance(bench, 2 * replicas.lag_max_s + 1)
-    for _ in range(2):  # whom it would not ask if it had been replaced before that
+    for _ in range(2):  # the follower would not fetch here after a replacement
         replicas.follower_fetched(partition, FollowerFetch(2, 1, 0), bench.clock.monotonic())
     assert await latest(bench) == (ErrorCode.NONE, 1)
 
 
 async def nothing_is_on_its_way(keys: Collection[TopicPartition]) -> None:
-    """No ISR is being changed."""
+    """Stands in for `IsrChanges.settled`: no ISR change is under way."""
 
 
-async def test_who_is_told_that_another_leads_promises_nothing_alone(
+async def test_a_leader_told_of_its_successor_returns_no_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it has obeyed, for which it may have to wait for a slow disk."""
+    """The leader may still wait for a slow disk before it becomes a follower."""
     replicas, key = bench.app.replicas, TopicPartition("t", 0)
     partition, turn = replicas.partition(key), asyncio.Event()
     obey = replicas.leader_and_isr

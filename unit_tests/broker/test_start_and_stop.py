@@ -1,4 +1,4 @@
-"""A whole broker starts and stops in order, also where one of its components fails."""
+"""A whole broker starts and stops in order, also if one of its components fails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMPONENTS = (
     *("housekeeping", "scrubber", "log-end-reports", "isr-changes", "mover", "fetchers"),
     *("requests", "groups", "controlled-shutdown"),
 )
-"""In the order of their start."""
+"""The components in the order of their start."""
 ALREADY_THERE = COMPONENTS[:2]
 THE_MARK = COMPONENTS[0]
 BEGUN_LATER = ("offsets-session", "producer-ids", "registration", "fetchers", "controlled-shutdown")
@@ -40,7 +40,7 @@ STARTED = [name for name in COMPONENTS if name not in (*ALREADY_THERE, *BEGUN_LA
 
 
 class Stage:
-    """Writes down what the broker starts and stops; one component may fail at it."""
+    """Records the starts and stops of components; one component may fail."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -62,12 +62,12 @@ class Stage:
         return Watched()
 
     def stop(self, name: str, stop: Step) -> Awaitable[object] | None:
-        """A component that fails has done nothing of its stop."""
+        """Stop a component, unless it is the one that fails."""
         self.stopped.append(name)
         return fail(name) if name == self.failing_stop else stop()
 
     def forget(self) -> None:
-        """What comes next is another life."""
+        """Clear the record before the broker starts again."""
         self.started.clear()
         self.stopped.clear()
         self.failing_start = self.failing_stop = ""
@@ -83,11 +83,11 @@ async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     monkeypatch.setattr(app, "Lifecycle", watched.lifecycle)
     before = asyncio.all_tasks()
     yield watched
-    await cancel_and_wait(*asyncio.all_tasks() - before)  # of what was kept from stopping
+    await cancel_and_wait(*asyncio.all_tasks() - before)  # tasks of components whose stop failed
 
 
 async def filled(home: Path) -> Bench:
-    """A broker that has records which no clean mark covers yet."""
+    """Return a running broker with records that no clean shutdown covers."""
     bench = Bench(home)
     await bench.start()
     await bench.create("t")

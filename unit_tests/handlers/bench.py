@@ -67,7 +67,7 @@ _BYTES_MAX = 64 * 1024 * 1024
 
 
 class Gate:
-    """Holds up one piece of blocking work until `open` is set."""
+    """Delays one piece of blocking work until `open` is set."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -75,7 +75,7 @@ class Gate:
 
 
 class ImmediateBlocking:
-    """A `Blocking` that does the work at once and remembers what it was."""
+    """A `Blocking` that does the work at once and records its name."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -83,20 +83,20 @@ class ImmediateBlocking:
         self._held: list[Gate] = []
 
     def hold(self) -> Gate:
-        """A gate before the next piece of work."""
+        """Return a gate before the next piece of work."""
         gate = Gate()
         self._gates.append(gate)
         self._held.append(gate)
         return gate
 
     def open_all(self) -> None:
-        """Hold nothing up any more: a test that fails must still come to its end."""
+        """Open all gates, so that a failed test still ends."""
         self._gates.clear()
         for gate in self._held:
             gate.open.set()
 
     async def hold_and_pass(self) -> None:
-        """Until the next piece of work begins."""
+        """Wait until the next piece of work begins."""
         gate = self.hold()
         gate.open.set()
         await gate.reached.wait()
@@ -129,8 +129,8 @@ class FixedProc:
 
 
 class Bench:
-    """A broker between `start` and `stop`; a second one on the same `home` and `tree` finds what
-    the first has left."""
+    """A broker between `start` and `stop`. A second one on the same `home` and `tree` finds the
+    data of the first."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Bench:
         self.coord = MemoryCoord(self.tree, name="bench")
         self.blocking = ImmediateBlocking()
         self.lost: list[str] = []
-        """Why the broker may not go on; `has_lost` is set with it."""
+        """The reasons why the broker must end; `has_lost` is set with the first."""
         self.has_lost = asyncio.Event()
         self.endpoints = endpoints
         self.cluster_id = ""
@@ -208,7 +208,7 @@ class Bench:
         return endpoints(config.advertised, {}, "broker.example")
 
     async def stop(self) -> None:
-        """In good order. Idempotent."""
+        """Shut the broker down cleanly. Idempotent."""
         if self._running:
             self._running = False
             self.blocking.open_all()
@@ -225,7 +225,7 @@ class Bench:
         self.has_lost.set()
 
     async def crash(self) -> None:
-        """As kill -9 does it: nothing is written any more, the session just ends."""
+        """End the broker as kill -9 does: nothing more is written, and the session ends."""
         self._running = False
         self.coord.suspend()
         tasks = asyncio.all_tasks() - self._others - {asyncio.current_task()}
@@ -236,7 +236,7 @@ class Bench:
         self.logs.unlock()
 
     def again(self) -> Bench:
-        """The next broker on this data and this cluster; still to be started."""
+        """Return the next broker on this data and cluster, not yet started."""
         return Bench(
             self.home,
             properties=self.properties,
@@ -263,7 +263,7 @@ class Bench:
     def dispatch(
         self, key: ApiKey, version: int, request: Message, *, listener: str = LISTENER
     ) -> Answer | Awaitable[Answer]:
-        """What the dispatcher gives at once."""
+        """Return the dispatcher's result without awaiting it."""
         api = APIS[key]
         body = encode_request(api, version, request)
         header = RequestHeader(key, version, CORRELATION_ID, "bench")
@@ -273,7 +273,7 @@ class Bench:
         )
 
     def decode(self, key: ApiKey, version: int, answer: Answer) -> Any:
-        """The message in the buffers of an answer; None if there is none."""
+        """Return the message in the buffers of an answer, or None."""
         data = _joined(answer)
         if data is None:
             return None
@@ -287,7 +287,7 @@ class Bench:
     async def ask(
         self, key: ApiKey, version: int, request: Message, *, listener: str = LISTENER
     ) -> Any:
-        """The decoded answer; None if there is none."""
+        """Send a request and return the decoded answer, or None."""
         answer = self.dispatch(key, version, request, listener=listener)
         return self.decode(key, version, await answer if isinstance(answer, Awaitable) else answer)
 
@@ -296,7 +296,7 @@ class Bench:
     async def create(
         self, name: str, partitions: int = 1, configs: dict[str, str] | None = None
     ) -> None:
-        """Make a topic and wait until it can be used."""
+        """Create a topic and wait for its leaders."""
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
@@ -316,7 +316,7 @@ class Bench:
 
     @staticmethod
     def delete_request(*names: str) -> DeleteTopicsRequest:
-        """For the versions up to 5."""
+        """Return a DeleteTopics request for versions up to 5."""
         return DeleteTopicsRequest(topic_names=list(names), timeout_ms=10_000)
 
     async def produce(
@@ -328,7 +328,7 @@ class Bench:
         acks: int = -1,
         version: int = LATEST_PRODUCE,
     ) -> PartitionProduceResponse:
-        """Append one batch; the result of its partition."""
+        """Append one batch; return the result of its partition."""
         request = produce_request(topic, {partition: records}, acks=acks)
         answer: ProduceResponse = await self.ask(ApiKey.PRODUCE, version, request)
         return the_only(the_only(answer.responses).partition_responses)
@@ -336,14 +336,14 @@ class Bench:
     async def fetch(
         self, topic: str, offset: int, *, version: int = LATEST_FETCH, **options: Any
     ) -> PartitionData:
-        """Read partition 0 without waiting; the result of the partition."""
+        """Read partition 0 without waiting; return its result."""
         request = fetch_request((topic, 0, offset), **options)
         answer: FetchResponse = await self.ask(ApiKey.FETCH, version, request)
         assert answer.error_code == 0
         return the_only(the_only(answer.responses).partitions)
 
     async def tell(self, *facts: Any) -> None:
-        """Make the broker believe these PartitionFacts, as a controller's UpdateMetadata would."""
+        """Apply these PartitionFacts as a controller's UpdateMetadata."""
         view = self.app.metadata
         view.apply(
             UpdateMetadata(
@@ -357,7 +357,7 @@ class Bench:
 
     @staticmethod
     async def waits(purgatory: Purgatory, *requests: asyncio.Future[Any]) -> None:
-        """Until each of these requests waits there (one partition each) or is answered."""
+        """Wait until each of these requests waits there (one partition each) or is answered."""
         for _ in range(10_000):
             if len(purgatory) + sum(each.done() for each in requests) >= len(requests):
                 return
@@ -366,7 +366,7 @@ class Bench:
 
 
 def _joined(answer: Answer) -> bytes | None:
-    """The frame without its size, which must be right."""
+    """Return the frame without its size, after a check of the size."""
     if answer is None:
         return None
     data = b"".join(bytes(part) for part in answer)
@@ -387,7 +387,7 @@ def batch(
     producer: tuple[int, int, int] = (-1, -1, -1),
     transactional: bool = False,
 ) -> bytes:
-    """A batch as a client sends it; `producer` is id, epoch and first sequence."""
+    """Return a batch as a client sends it. `producer` is id, epoch and first sequence."""
     builder = BatchBuilder(codec)
     for number, value in enumerate(values or (b"value",)):
         builder.append(timestamp + number, key, value, ())
@@ -456,7 +456,7 @@ def fetch_request(
 
 
 def records_of(answer: PartitionData) -> list[Record]:
-    """The records of all batches in the answer, in order."""
+    """Return the values of all records in the answer, in order."""
     assert answer.records is not None
     found: list[Record] = []
     position, data = 0, bytes(answer.records)
@@ -472,7 +472,7 @@ def values_of(answer: PartitionData) -> list[bytes | None]:
 
 
 def code(answer: Any) -> ErrorCode:
-    """The error of an item, by name, so that a failing test reads well."""
+    """Return the error of an item by name, so that a failure is readable."""
     return _CODES[answer.error_code]
 
 

@@ -1,4 +1,4 @@
-"""The words of the tests about configurations."""
+"""Helpers of the tests about configurations."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def notes(bench: Bench) -> int:
 
 
 def write_as_a_tool(bench: Bench, entity: str, data: bytes) -> None:
-    """What Apache's kafka-configs does through ZooKeeper: the node, then the notification."""
+    """Write as Apache's kafka-configs does through ZooKeeper: the node, then the notification."""
     path = f"/config/{entity}"
     exists = bench.tree.node(path) is not None
     note = json.dumps({"version": 2, "entity_path": entity}).encode()
@@ -136,7 +136,7 @@ def config(**values: str) -> bytes:
 
 
 async def until_largest_is(bench: Bench, size: int) -> None:
-    """Until batches of topic t may be so large."""
+    """Wait until `max.message.bytes` of topic t is `size`."""
     log = bench.logs.log(TopicPartition("t", 0))
     assert log is not None
     await until(lambda: log.config.max_message_bytes == size)

@@ -1,4 +1,4 @@
-"""A client that keeps a fetch session, and words for what answers say."""
+"""A client that keeps a fetch session, and helpers to read its answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def lead(
 
 
 def shown(answer: FetchResponse) -> dict[tuple[str, int], tuple[object, ...]]:
-    """What an answer says of each partition."""
+    """Return the values of each partition in a fetch answer."""
     return {
         key: (
             part.error_code,
@@ -58,7 +58,7 @@ def shown(answer: FetchResponse) -> dict[tuple[str, int], tuple[object, ...]]:
 
 
 class Reader:
-    """A client that keeps a session, and knows of each partition what it was last told."""
+    """A client that keeps a session, and the last values that it received of each partition."""
 
     def __init__(self, bench: Bench, replica_id: int) -> None:
         self._bench = bench

@@ -22,7 +22,7 @@ TO_NEW = (SET, NAME, "PLAINTEXT://other.example:19092")
 
 
 def registered(bench: Bench) -> tuple[str, int] | None:
-    """Host and port in the registration."""
+    """The host and port in the registration."""
     found = bench.tree.node(paths.broker(BROKER_ID))
     if found is None:
         return None
@@ -31,14 +31,14 @@ def registered(bench: Bench) -> tuple[str, int] | None:
 
 
 async def advertised(bench: Bench) -> tuple[str, int]:
-    """Host and port that clients are told."""
+    """The host and port in the answer to Metadata."""
     answer = await bench.ask(ApiKey.METADATA, 9, MetadataRequest(topics=[]))
     broker = the_only(answer.brokers)
     return broker.host, broker.port
 
 
 def known(bench: Bench) -> list[tuple[str, int]]:
-    """What the controller has told the broker of itself."""
+    """Return the broker's own addresses in its metadata, as UpdateMetadata set them."""
     me = bench.app.metadata.brokers.get(BROKER_ID)
     return [] if me is None else [(each.host, each.port) for each in me.endpoints]
 
@@ -92,7 +92,8 @@ async def test_a_session_that_expires_keeps_the_change(tmp_path: Path) -> None:
 async def test_a_change_without_a_session_is_told_by_the_next_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The configuration was changed by a tool, and the session ends before it is told."""
+    """A tool changes the configuration, and the session ends before the broker updates its
+    registration."""
     monkeypatch.setattr("pybroker.broker.membership._RETRY_S", 0)
     async with Bench(tmp_path, properties={"zookeeper.session.timeout.ms": "1000"}) as bench:
         bench.coord.expire()
@@ -125,7 +126,9 @@ async def test_a_write_that_is_lost_is_repeated(
         ("", "expected at least one NAME://HOST:PORT"),
     ],
 )
-async def test_what_no_start_would_accept_is_refused(bench: Bench, text: str, words: str) -> None:
+async def test_listeners_that_a_start_would_reject_are_rejected(
+    bench: Bench, text: str, words: str
+) -> None:
     code, message = await change(bench, (BROKER, ME), (SET, NAME, text))
     assert code is ErrorCode.INVALID_REQUEST
     assert message is not None

@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: what lies in ZooKeeper afterwards, what is refused."""
+"""AlterConfigs and IncrementalAlterConfigs: the values in ZooKeeper afterwards, and the errors."""
 
 from __future__ import annotations
 
@@ -200,8 +200,8 @@ async def test_thousands_of_unknown_options_are_answered_quickly(
     assert len(looked_up) <= 2 * SUGGESTIONS_MAX
 
 
-async def test_what_cannot_be_said_in_a_message_is_refused_and_not_stored(bench: Bench) -> None:
-    """A stored value of more than 32,767 bytes would end the connection of whoever describes it."""
+async def test_a_value_too_long_for_a_message_is_rejected_and_not_stored(bench: Bench) -> None:
+    """A stored value of more than 32,767 bytes would close the connection of DescribeConfigs."""
     await bench.create("t")
     topic, option_name = (TOPIC, "t"), "leader.replication.throttled.replicas"
     for start in range(4):

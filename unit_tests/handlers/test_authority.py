@@ -1,5 +1,5 @@
-"""Each row of the table of authorities: the request is answered with that authority and with every
-larger one, and refused with every smaller one."""
+"""Each row of the table of authorities: the broker answers the request with that authority or a
+larger one, and rejects it with a smaller one."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ END = "ListOffsets of the end"
 END_CONFIRMED = "ListOffsets of the end, when ZooKeeper has confirmed the leader"
 LED_ELSEWHERE = "Fetch by a consumer, when a later leader is known"
 OF_THE_LEASE = "OffsetCommit"
-"""`test_cut_off_from_zookeeper_nothing_is_promised` has it."""
+"""`test_cut_off_from_zookeeper_nothing_is_promised` tests it."""
 OF_A_COORDINATOR = {"requests of group members", "OffsetFetch"}
 
 ASKS: dict[str, list[Ask]] = {

@@ -1,4 +1,4 @@
-"""DescribeConfigs, and what holds after a change."""
+"""DescribeConfigs, and the options in force after a change."""
 
 from __future__ import annotations
 
@@ -129,13 +129,13 @@ async def test_an_answer_has_an_end_but_an_item_for_each_resource(
     assert codes == [ErrorCode.NONE] * 100 + [ErrorCode.INVALID_REQUEST] * 150
 
 
-async def test_what_nobody_knows_is_shown_without_its_value(bench: Bench) -> None:
+async def test_an_unknown_option_is_described_without_its_value(bench: Bench) -> None:
     assert (await change(bench, (BROKER, ME), (SET, "my.plugin.password", "p")))[0] == 0
     found = await option(bench, (BROKER, ME), "my.plugin.password")
     assert (found.value, found.is_sensitive, found.config_type) == (None, True, 0)
 
 
-# what holds
+# the options in force
 
 
 async def test_a_change_holds_when_it_is_answered(bench: Bench) -> None:
@@ -172,7 +172,7 @@ async def test_a_change_outlives_the_broker(bench: Bench) -> None:
         )
 
 
-async def test_what_a_tool_writes_to_zookeeper_holds_soon(bench: Bench) -> None:
+async def test_a_config_written_to_zookeeper_by_a_tool_takes_effect(bench: Bench) -> None:
     await bench.create("t")
     write_as_a_tool(bench, "topics/t", config(max_message_bytes="100"))
     await until_largest_is(bench, 100)
@@ -221,7 +221,7 @@ async def test_values_that_are_none_in_zookeeper_are_ignored(
 async def test_a_name_among_the_addresses_takes_no_other_option_with_it(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Kafka takes names there: a retention that was set beside one must not be lost."""
+    """Kafka accepts host names there. The retention set beside one must not be lost."""
     await bench.create("t")
     wrong = {"max_connections_per_ip_overrides": "127.0.0.1:5,localhost:5"}
     write_as_a_tool(bench, "brokers/<default>", config(log_retention_ms="-1", **wrong))
@@ -234,7 +234,7 @@ async def test_a_name_among_the_addresses_takes_no_other_option_with_it(
 async def test_options_that_cannot_be_read_delete_nothing_that_they_kept(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the defaults records of a week ago would go, also those of a compacted topic."""
+    """The defaults would delete records older than a week, also of a compacted topic."""
     kept = {"retention.ms": "-1", "min.insync.replicas": "2"}
     await bench.create("kept", configs=kept)
     await bench.create("compacted", configs={"cleanup.policy": "compact"})
@@ -243,7 +243,7 @@ async def test_options_that_cannot_be_read_delete_nothing_that_they_kept(
         write_as_a_tool(bench, f"topics/{name}", b'{"version":1,"config":{"retention.ms":"-1"')
     await bench.create("t")
     write_as_a_tool(bench, "topics/t", config(max_message_bytes="100"))
-    await until_largest_is(bench, 100)  # so it has heard of the others
+    await until_largest_is(bench, 100)  # so it has read the other topics
     assert all(f"topic options ignored topic={name}" in caplog.text for name in before)
     assert {name: log_config(bench, name) for name in before} == before
     await bench.stop()

@@ -1,4 +1,4 @@
-"""FindCoordinator: the topic is made when somebody asks first, and its leaders coordinate."""
+"""FindCoordinator: the first request creates the topic, whose leaders are the coordinators."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def find(
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_the_first_who_asks_causes_the_topic_to_be_made(tmp_path: Path, version: int) -> None:
+async def test_the_first_request_creates_the_topic(tmp_path: Path, version: int) -> None:
     async with Bench(tmp_path, properties=SMALL) as bench:
         request = FindCoordinatorRequest(key="g")
         if version == 4:
@@ -61,7 +61,7 @@ async def test_the_first_who_asks_causes_the_topic_to_be_made(tmp_path: Path, ve
         }
 
 
-async def test_many_who_ask_at_once_get_one_topic(tmp_path: Path) -> None:
+async def test_concurrent_requests_create_one_topic(tmp_path: Path) -> None:
     async with Bench(tmp_path, properties=SMALL) as bench:
         answers = await asyncio.gather(*(find(bench, f"g{number}") for number in range(20)))
         assert {answer.error_code for answer in answers} == {ErrorCode.NONE}
@@ -100,10 +100,10 @@ async def test_the_leader_loads_its_shards_and_fences_them(tmp_path: Path) -> No
             assert shards.shard_for(partition).context.fence_version == node[1].version
 
 
-async def test_who_may_have_been_replaced_sends_nobody_to_itself(
+async def test_a_coordinator_that_may_have_been_replaced_does_not_name_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New members would wait at a coordinator that can store nothing, as long as it is cut off."""
+    """New members would wait at a coordinator that can store nothing while it is cut off."""
     async with Bench(tmp_path, properties=SMALL) as bench:
         assert (await find(bench)).error_code == ErrorCode.NONE
         await bench.app.groups.shards.settled()
@@ -135,10 +135,10 @@ async def test_the_topic_deleted_and_made_again_with_other_partitions(tmp_path: 
         assert after == [partition_of(name, 7) for name in names]
 
 
-async def test_the_number_of_partitions_is_not_taken_from_what_is_told_so_far(
+async def test_the_number_of_partitions_is_not_taken_from_partial_metadata(
     tmp_path: Path,
 ) -> None:
-    """A controller may tell of a topic in several commands."""
+    """A controller may send a topic in several UpdateMetadata commands."""
     async with Bench(tmp_path, properties=SMALL) as bench:
         await find(bench)
         stored = InternalTopic(
@@ -182,7 +182,7 @@ async def test_after_a_failure_it_is_not_tried_with_every_request(tmp_path: Path
 
 
 class ThreePartitions(ZooKeeperTopicAdmin):
-    """Knows of a topic with three partitions, and makes none."""
+    """A TopicAdmin with one topic of three partitions; it creates none."""
 
     def __init__(self) -> None:
         self.creations = 0

@@ -1,4 +1,4 @@
-"""default.replication.factor: topics whose creator does not say how many replicas they have."""
+"""default.replication.factor: topics that are created without a replication factor."""
 
 from __future__ import annotations
 

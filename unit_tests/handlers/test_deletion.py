@@ -1,4 +1,4 @@
-"""DeleteRecords: what is not served any more, what is refused with which code, what survives."""
+"""DeleteRecords: the new log start, the error codes, and restarts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def earliest(bench: Bench, topic: str = "t") -> int:
 
 
 async def fill(bench: Bench, count: int = 10, topic: str = "t", **configs: str) -> None:
-    """A topic with so many records, each in a batch of its own."""
+    """Create t with `count` records, each in a batch of its own."""
     options = {name.replace("_", "."): value for name, value in configs.items()}
     await bench.create(topic, configs=options)
     for number in range(count):
@@ -85,12 +85,12 @@ def partition(bench: Bench, topic: str = "t") -> Partition:
 
 
 def append(bench: Bench, data: bytes) -> None:
-    """As a transaction's producer that the coordinator has let in."""
+    """Append as a transactional producer does after AddPartitionsToTxn."""
     view = memoryview(bytearray(data))
     partition(bench).append(view, read_header(view), acks=1, now_ms=NOW_MS)
 
 
-async def test_who_does_not_lead_says_6(bench: Bench) -> None:
+async def test_delete_records_at_a_follower_is_rejected(bench: Bench) -> None:
     await fill(bench)
     target = partition(bench)
     target.granted = Authority.NOTHING
@@ -160,8 +160,7 @@ def follower_begins_at(bench: Bench, log_start: int) -> None:
 
 
 async def test_the_answer_waits_for_what_followers_have(bench: Bench) -> None:
-    """A follower that begins earlier, or has not said where, holds the answer up, until its time is
-    over."""
+    """The answer waits for a follower whose log start is lower or unknown, up to the time limit."""
     await fill(bench)
     await share(bench)
     late = the_only(await delete(bench, ("t", 0, 5), timeout_ms=0))
@@ -181,7 +180,7 @@ async def test_a_broker_that_is_down_holds_no_answer_up(bench: Bench) -> None:
     assert the_only(await delete(bench, ("t", 0, 5))).low_watermark == 5
 
 
-async def test_who_waits_hears_of_a_new_leader(bench: Bench) -> None:
+async def test_a_waiting_deletion_hears_of_a_new_leader(bench: Bench) -> None:
     await fill(bench)
     await share(bench)
     waiting = asyncio.ensure_future(delete(bench, ("t", 0, 5)))
@@ -190,8 +189,8 @@ async def test_who_waits_hears_of_a_new_leader(bench: Bench) -> None:
     assert code(the_only(await waiting)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_has_another_leader_meanwhile_removes_no_segments(bench: Bench) -> None:
-    """Its log may be about to be cut, in a thread."""
+async def test_a_leader_replaced_during_a_deletion_removes_no_segments(bench: Bench) -> None:
+    """A thread may be about to truncate the log of the new follower."""
     await fill(bench, segment_bytes="200")
     await share(bench)
     log = partition(bench).log

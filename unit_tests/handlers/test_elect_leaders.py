@@ -1,4 +1,4 @@
-"""ElectLeaders and ControlledShutdown: which code for what, and when the answer comes."""
+"""ElectLeaders and ControlledShutdown: the error codes, and when the answer comes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_each_partition_has_its_code(bench: Bench, version: int) -> None:
 
 @pytest.fixture
 async def other(bench: Bench) -> AsyncIterator[MemoryCoord]:
-    """The session of broker 2, of which nothing exists but its registration."""
+    """The session of broker 2, which exists only as a registration."""
     coord = MemoryCoord(bench.tree, name="other")
     await coord.start()
     yield coord
@@ -94,7 +94,7 @@ async def register(coord: MemoryCoord) -> None:
 
 
 async def displaced(bench: Bench, other: MemoryCoord) -> None:
-    """t-0 is led by broker 1, and 2, where it is preferred, is back and in sync."""
+    """Let broker 1 lead t-0 while broker 2, the preferred leader, is back and in sync."""
     topic = TopicAssignment({0: (2, BROKER_ID)})
     await bench.coord.create(paths.topic("t"), schemas.encode_topic(topic))
     await led_by(bench, BROKER_ID)
@@ -128,7 +128,7 @@ async def test_the_answer_comes_when_the_new_leader_is_known(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_of_all_partitions_only_those_with_something_to_do_are_told(
+async def test_an_election_for_all_partitions_returns_only_those_that_needed_one(
     bench: Bench, other: MemoryCoord, version: int
 ) -> None:
     await bench.create("u", partitions=2)
@@ -145,7 +145,7 @@ async def test_an_election_goes_on_when_the_time_is_over(bench: Bench, other: Me
     await led_by(bench, 2)
 
 
-async def test_a_leader_that_is_not_told_of_in_time(
+async def test_a_leader_missing_from_the_metadata_in_time_is_a_timeout(
     bench: Bench, other: MemoryCoord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await displaced(bench, other)
@@ -159,7 +159,9 @@ async def test_a_leader_that_is_not_told_of_in_time(
     await led_by(bench, 2)
 
 
-async def test_only_an_unclean_election_takes_who_lags(bench: Bench, other: MemoryCoord) -> None:
+async def test_only_an_unclean_election_elects_a_replica_out_of_sync(
+    bench: Bench, other: MemoryCoord
+) -> None:
     await displaced(bench, other)
     assert results(await elect(bench, ("t", [0]))) == [("t", 0, ErrorCode.NONE)]
     data, _ = await bench.coord.get(STATE)
@@ -177,7 +179,9 @@ async def test_only_an_unclean_election_takes_who_lags(bench: Bench, other: Memo
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_who_is_not_the_controller_says_41(bench: Bench, version: int) -> None:
+async def test_elect_leaders_at_another_broker_is_not_controller(
+    bench: Bench, version: int
+) -> None:
     await bench.create("t")
     await bench.app.controller.stop()
     answer = await elect(bench, ("t", [0]), ("u", [3]), version=version)
@@ -207,7 +211,7 @@ async def shutdown(
     return code(answer), remaining
 
 
-async def test_a_broker_that_stops_is_told_what_it_leads_still(
+async def test_controlled_shutdown_returns_the_remaining_partitions(
     bench: Bench, other: MemoryCoord
 ) -> None:
     assert await shutdown(bench, 2) == (ErrorCode.BROKER_NOT_AVAILABLE, [])

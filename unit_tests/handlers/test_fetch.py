@@ -1,4 +1,4 @@
-"""Fetch behind the wire: who waits and is woken, transactions, replicas, and damaged records."""
+"""Fetch behind the wire: waiting fetches, transactions, replicas, and damaged records."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def asking(bench: Bench, request: FetchRequest, version: int = 12) -> asyncio.Fu
 
 
 async def waiting(bench: Bench, **options: Any) -> asyncio.Future[FetchResponse]:
-    """A fetch of t-0 from its end that waits for records."""
+    """Return a fetch of t-0 from its end that waits for records."""
     end = partition(bench).log.log_end_offset
     options.setdefault("max_wait_ms", FOREVER_MS)
     task = asking(bench, fetch_request(("t", 0, end), **options))
@@ -83,7 +83,7 @@ async def test_older_leader_epochs_are_74_and_newer_ones_75(
 async def lead(
     bench: Bench, epoch: int, isr: tuple[int, ...] = (BROKER_ID,), leader: int = BROKER_ID
 ) -> None:
-    """The controller says that t-0 is led by `leader` from now on."""
+    """Apply a LeaderAndIsr that makes `leader` the leader of t-0."""
     facts = PartitionFacts(
         T0,
         bench.app.metadata.topics["t"].topic_id,
@@ -97,7 +97,7 @@ async def lead(
     assert answers == {T0: ErrorCode.NONE}
 
 
-# how much
+# sizes
 
 
 async def test_the_broker_has_a_limit_of_its_own(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_the_broker_has_a_limit_of_its_own(tmp_path: Path) -> None:
         assert len(values_of(await bench.fetch("t", 0))) == 1
 
 
-# when
+# waiting
 
 
 async def test_while_peers_leave_too_much_unread_a_fetch_gets_one_batch(
@@ -121,7 +121,7 @@ async def test_while_peers_leave_too_much_unread_a_fetch_gets_one_batch(
     assert values(await asking(bench, request)) == [[b"a", b"b"], [b"a", b"b"]]
     monkeypatch.setattr(Server, "unsent_bytes", property(lambda server: 2**40))
     assert values(await asking(bench, request)) == [[b"a"], []]
-    task = await waiting(bench)  # still waits for what is not there
+    task = await waiting(bench)  # still waits for more records
     await bench.produce("t", batch(b"c"))
     assert values(await in_time(task)) == [[b"c"]]
 
@@ -137,7 +137,7 @@ async def test_a_batch_produced_just_before_the_waiting_begins_is_not_missed(
 
 
 async def test_a_batch_produced_between_reading_and_waiting_is_not_missed(bench: Bench) -> None:
-    """The first look finds nothing; the coroutine that waits is started a moment later."""
+    """The first read finds nothing, and the coroutine that waits starts only later."""
     frame_answer = bench.dispatch(
         ApiKey.FETCH, 12, fetch_request(("t", 0, 0), max_wait_ms=FOREVER_MS)
     )
@@ -147,7 +147,7 @@ async def test_a_batch_produced_between_reading_and_waiting_is_not_missed(bench:
     assert values(answer) == [[b"a"]]
 
 
-async def test_a_duplicate_wakes_nobody_for_nothing(bench: Bench) -> None:
+async def test_a_duplicate_batch_wakes_no_fetch(bench: Bench) -> None:
     data = batch(b"a", producer=(7, 0, 0))
     await bench.produce("t", data)
     task = await waiting(bench)
@@ -157,7 +157,7 @@ async def test_a_duplicate_wakes_nobody_for_nothing(bench: Bench) -> None:
     task.cancel()
 
 
-async def test_a_partition_that_goes_away_wakes_who_waits(bench: Bench) -> None:
+async def test_a_deleted_partition_wakes_the_waiting_fetch(bench: Bench) -> None:
     task = await waiting(bench)
     await bench.ask(ApiKey.DELETE_TOPICS, 5, bench.delete_request("t"))
     answer = await in_time(task)
@@ -165,14 +165,14 @@ async def test_a_partition_that_goes_away_wakes_who_waits(bench: Bench) -> None:
     assert code(part) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_leader_that_is_deposed_wakes_who_waits(bench: Bench) -> None:
+async def test_a_deposed_leader_wakes_the_waiting_fetch(bench: Bench) -> None:
     task = await waiting(bench)
     await lead(bench, 1, isr=(2,), leader=2)
     part = the_only(the_only((await in_time(task)).responses).partitions)
     assert code(part) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_leaves_is_forgotten(bench: Bench) -> None:
+async def test_a_cancelled_fetch_leaves_the_purgatory(bench: Bench) -> None:
     task = await waiting(bench)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -187,7 +187,7 @@ async def transact(bench: Bench, value: bytes, sequence: int, producer: int = 7)
 
 
 def end_transaction(bench: Bench, kind: ControlType, producer: int = 7) -> None:
-    """As a transaction coordinator writes it."""
+    """Append a transaction marker as a coordinator does."""
     data = bytearray(
         build_end_transaction(
             EndTransaction(kind, 0), producer_id=producer, producer_epoch=0, timestamp_ms=NOW_MS
@@ -197,7 +197,7 @@ def end_transaction(bench: Bench, kind: ControlType, producer: int = 7) -> None:
 
 
 def append(bench: Bench, data: bytes) -> None:
-    """Past the handlers, which take nothing that belongs to a transaction."""
+    """Append to the partition itself, since Produce rejects transactional batches."""
     writable = memoryview(bytearray(data))
     partition(bench).append(writable, read_header(writable), acks=1, now_ms=NOW_MS)
 
@@ -233,11 +233,11 @@ async def test_aborted_transactions_are_listed_for_read_committed_and_null_other
     assert committed.aborted_transactions is not None
     aborted = the_only(committed.aborted_transactions)
     assert (aborted.producer_id, aborted.first_offset) == (7, 1)
-    assert len(values_of(committed)) == 5  # markers and aborted records are the client's to skip
+    assert len(values_of(committed)) == 5  # the client skips markers and aborted records
     assert (await bench.fetch("t", 0, version=version)).aborted_transactions is None
 
 
-async def test_who_reads_committed_waits_while_nothing_is_decided(bench: Bench) -> None:
+async def test_read_committed_waits_for_the_open_transaction(bench: Bench) -> None:
     task = await waiting(bench, read_committed=True)
     await transact(bench, b"open", 0)
     await bench.produce("t", batch(b"after"))
@@ -262,7 +262,7 @@ async def test_consumers_read_up_to_the_high_watermark(bench: Bench) -> None:
     assert (code(beyond), values_of(beyond)) == (ErrorCode.NONE, [])
 
 
-async def test_a_reader_of_an_epoch_that_ended_earlier_is_told_where(bench: Bench) -> None:
+async def test_a_fetch_beyond_the_end_of_its_epoch_gets_the_diverging_epoch(bench: Bench) -> None:
     await bench.produce("t", batch(b"a"))
     await lead(bench, 4)
     await bench.produce("t", batch(b"b"))
@@ -277,14 +277,14 @@ async def test_a_reader_of_an_epoch_that_ended_earlier_is_told_where(bench: Benc
     assert (other.diverging_epoch.epoch, other.diverging_epoch.end_offset) == (0, 1)
 
 
-# what is damaged
+# damaged records
 
 
 @pytest.mark.parametrize("place", [0, 4, 11, 16, 17, 40, 70])
-async def test_a_damaged_batch_is_2_and_what_lies_around_it_is_given(
+async def test_a_damaged_batch_is_corrupt_message_and_the_batches_around_it_are_served(
     bench: Bench, place: int
 ) -> None:
-    """Base offset, length, magic, checksum, timestamps, records: whatever has flipped."""
+    """A flipped bit in the base offset, length, magic, checksum, timestamps or records."""
     for value in (b"a", b"b", b"c"):
         await bench.produce("t", batch(value))
     suspicions = []

@@ -1,4 +1,4 @@
-"""The sessions that are remembered: their numbers, who has to make room, and how large they get."""
+"""The cache of fetch sessions: ids, evictions, and limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TWO_MINUTES_S = 120.0
 
 
 class Rng(random.Random):
-    """Gives the numbers that it is told to, then random ones."""
+    """Returns the given numbers first, then random ones."""
 
     def __init__(self, *first: int) -> None:
         super().__init__(7)
@@ -44,7 +44,7 @@ class Rng(random.Random):
 
 
 class Cache(FetchSessionCache):
-    """With a clock that the test sets, and words for what it does."""
+    """A cache with a clock that the test sets, and helpers."""
 
     def __init__(self, slots: int = 3, rng: Rng | None = None) -> None:
         self.counters = FetchSessionCounters()
@@ -85,7 +85,7 @@ def asking(
 def updated(
     session: FetchSession, topics: list[FetchTopic], forgotten: Sequence[int] = ()
 ) -> list[tuple[int, int]]:
-    """The partitions and their offsets after a request."""
+    """Apply a request; return the partitions and their offsets."""
     for _ in session.update(topics, [ForgottenTopic(topic="t", partitions=list(forgotten))]):
         pass
     return [(key.partition, item.wanted.fetch_offset) for key, item in session.partitions.items()]
@@ -127,7 +127,7 @@ def test_another_epoch_than_expected_is_71_and_changes_nothing(epoch: int) -> No
     assert session.epoch == 1 and cache.holds(session)
 
 
-def test_an_unknown_session_is_70_and_so_is_one_of_somebody_else() -> None:
+def test_a_session_that_is_unknown_or_of_another_replica_is_not_found() -> None:
     cache = Cache()
     mine, followers = cache.begin(), cache.begin(replica_id=FOLLOWER)
     assert mine is not None and followers is not None
@@ -145,14 +145,14 @@ def test_an_unknown_session_is_70_and_so_is_one_of_somebody_else() -> None:
     assert cache.take(mine.id, 1, -2, cache.now) is mine, "every negative id is a consumer's"
 
 
-# who makes room
+# evictions
 
 
 def test_without_slots_there_are_no_sessions() -> None:
     assert Cache(slots=0).begin() is None
 
 
-def test_a_full_cache_refuses_while_everybody_is_young() -> None:
+def test_a_full_cache_of_young_sessions_evicts_none() -> None:
     cache = Cache(slots=2)
     old = [cache.begin(), cache.begin()]
     cache.now += TWO_MINUTES_S
@@ -161,7 +161,7 @@ def test_a_full_cache_refuses_while_everybody_is_young() -> None:
     assert cache.counters.evictions == 0
 
 
-def test_who_was_not_used_for_two_minutes_goes_first_whoever_it_is() -> None:
+def test_a_session_unused_for_two_minutes_is_evicted_first() -> None:
     cache = Cache(slots=2)
     follower = cache.begin(size=50, replica_id=FOLLOWER)
     used = cache.begin()
@@ -245,7 +245,7 @@ def test_the_counters_follow() -> None:
     assert not cache.holds(first), "a session of nothing ends"
 
 
-# what is in a session
+# the partitions of a session
 
 
 def test_changes_keep_the_order_and_new_partitions_come_last() -> None:
@@ -255,7 +255,7 @@ def test_changes_keep_the_order_and_new_partitions_come_last() -> None:
     assert updated(session, asking([2, 4]), forgotten=[0, 4, 9]) == [(2, 0), (1, 0), (3, 5)]
 
 
-def test_who_gave_records_is_read_last() -> None:
+def test_a_partition_that_gave_records_is_read_last() -> None:
     session = FetchSession(1, CONSUMER, 0, 0.0)
     updated(session, asking([0, 1, 2]))
     first = session.partitions[TopicPartition("t", 0)]
@@ -326,8 +326,8 @@ def test_the_first_answer_and_the_one_after_an_error_are_news() -> None:
     assert not told(answer(error=6), answer()).is_news(answer())
 
 
-def test_who_had_to_cut_its_log_or_follows_in_another_epoch_is_told_anew() -> None:
-    """It may not have read what else was said."""
+def test_a_follower_that_truncates_or_changes_epoch_is_told_everything_again() -> None:
+    """The follower may not have read the rest of the answer."""
     parted = answer(diverging_epoch=DivergingEpoch(epoch=1, end_offset=2))
     assert told(answer(), parted, follows=True).is_news(answer())
     assert not told(answer(), parted).is_news(answer()), "consumers read all answers"
@@ -360,7 +360,7 @@ def test_a_session_that_becomes_too_large_is_70(monkeypatch: pytest.MonkeyPatch)
     assert len(session.partitions) == 10
 
 
-def test_consumers_have_so_many_partitions_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_partitions_of_all_consumers_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_sessions, "CONSUMER_PARTITIONS_MAX", 10)
     cache = Cache()
     first, second = cache.begin(size=6), cache.begin(size=4)

@@ -1,4 +1,4 @@
-"""A fetch reads on the event loop as long as it need not wait, and never for long at a time."""
+"""A fetch reads on the event loop only from the page cache, and yields regularly."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""flush.messages: nothing is acknowledged, and nothing can be read, before its sync; and many wait
-for one sync."""
+"""flush.messages: a batch is neither acknowledged nor readable before its sync, and many batches
+share one sync."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_acks_0_does_not_wait(bench: Bench, faults: Faults) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_all_that_came_during_a_sync_share_the_next(
+async def test_batches_appended_during_a_sync_share_the_next(
     bench: Bench, faults: Faults, acks: int
 ) -> None:
     others: list[asyncio.Task[PartitionProduceResponse]] = []
@@ -122,7 +122,7 @@ async def test_all_that_came_during_a_sync_share_the_next(
     assert ends == [1]
 
 
-async def test_what_came_before_the_sync_began_shares_it(bench: Bench, faults: Faults) -> None:
+async def test_batches_appended_before_the_sync_share_it(bench: Bench, faults: Faults) -> None:
     results = await asyncio.gather(*(bench.produce(T, batch(b"x")) for _ in range(20)))
     assert sorted(result.base_offset for result in results) == list(range(20))
     assert log_syncs(faults) == 1
@@ -138,7 +138,7 @@ async def test_a_failed_sync_is_never_acknowledged(bench: Bench, faults: Faults,
     for result in await asyncio.gather(*producing):
         assert code(result) is ErrorCode.KAFKA_STORAGE_ERROR
         assert result.base_offset == -1
-    faults.sync_fails = False  # as the system does: it reports a failed write once
+    faults.sync_fails = False  # as the operating system does: it reports a failed write once
     assert code(await bench.produce(T, batch(b"b"), acks=acks)) is ErrorCode.KAFKA_STORAGE_ERROR
     assert bench.lost
 
@@ -201,7 +201,9 @@ async def test_a_topic_that_is_told_to_sync_catches_up_at_once(
     assert log.recovery_point == log.durable_end == 1
 
 
-async def test_a_deleted_partition_answers_who_waits_for_its_sync(bench: Bench) -> None:
+async def test_a_deleted_partition_answers_the_producer_that_waits_for_its_sync(
+    bench: Bench,
+) -> None:
     gate = bench.blocking.hold()
     producing = asyncio.create_task(bench.produce(T, batch(b"a"), acks=1))
     await gate.reached.wait()
@@ -220,7 +222,7 @@ async def test_the_answer_comes_in_time_when_the_disk_does_not(bench: Bench) -> 
     gate.open.set()
 
 
-async def test_what_the_last_broker_appended_is_durable_before_it_counts(
+async def test_a_killed_brokers_batches_are_durable_before_the_restart_counts_them(
     tmp_path: Path, bench: Bench, faults: Faults
 ) -> None:
     gate = bench.blocking.hold()

@@ -1,4 +1,4 @@
-"""Groups on a broker: what they leave in ZooKeeper, and what their members hear of its stops."""
+"""Groups on a broker: their nodes in ZooKeeper, and the answers to members when it stops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROPERTIES = {
     "group.initial.rebalance.delay.ms": "0",
 }
 SESSION_MS = 1_800_000
-"""No session ends while the machine stands still."""
+"""The session timeout is long, so that no session expires on a slow machine."""
 
 
 @pytest_asyncio.fixture
@@ -46,14 +46,14 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def find(bench: Bench) -> None:
-    """Every client begins with this; it makes the topic."""
+    """Find the coordinator, as every client does first. It creates the topic."""
     answer = await bench.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="g"))
     assert answer.error_code == 0
     await bench.app.groups.shards.settled()
 
 
 async def join(bench: Bench) -> JoinGroupResponse:
-    """Without an id, as clients before KIP-394 do."""
+    """Join without a member id, as clients before KIP-394 do."""
     request = JoinGroupRequest(
         group_id="g",
         session_timeout_ms=SESSION_MS,
@@ -65,7 +65,7 @@ async def join(bench: Bench) -> JoinGroupResponse:
 
 
 async def stable(bench: Bench) -> JoinGroupResponse:
-    """The only member of a new generation, with its assignment."""
+    """Let one member join and sync; it is the only member of a new generation."""
     member = await join(bench)
     assert member.error_code == 0
     request = SyncGroupRequest(
@@ -112,7 +112,7 @@ async def test_a_member_without_a_rebalance_timeout_has_its_session_timeout(benc
     assert (await second).generation_id == 2
 
 
-async def test_everybody_is_sent_elsewhere_without_a_coordinator(tmp_path: Path) -> None:
+async def test_requests_without_a_coordinator_get_coordinator_not_available(tmp_path: Path) -> None:
     async with Bench(tmp_path, properties=PROPERTIES) as bench:
         nobody = ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert (await join(bench)).error_code == nobody
@@ -136,7 +136,7 @@ async def test_members_go_on_after_the_broker_was_killed(tmp_path: Path) -> None
             assert [bytes(each.member_assignment) for each in found.members] == [b"gets"]
 
 
-async def test_who_waits_is_told_when_the_broker_stops(bench: Bench) -> None:
+async def test_a_waiting_join_is_answered_when_the_broker_stops(bench: Bench) -> None:
     await stable(bench)
     waiting = asyncio.ensure_future(join(bench))
     await idle()

@@ -1,4 +1,4 @@
-"""CreatePartitions: what is refused with which code, and when the answer comes."""
+"""CreatePartitions: the error codes, and when the answer comes."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_an_assignment_is_kept(bench: Bench) -> None:
         ),
     ],
 )
-async def test_what_is_refused(
+async def test_an_invalid_request_is_rejected(
     bench: Bench, topic: CreatePartitionsTopic, expected: ErrorCode, words: str
 ) -> None:
     await bench.create("t", 2)
@@ -142,7 +142,7 @@ async def test_what_is_refused(
 
 
 async def test_internal_topics_keep_their_partitions(bench: Bench) -> None:
-    """Groups would be looked for in other partitions than those they lie in."""
+    """Otherwise a group would map to a partition that does not have its records."""
     await bench.create("__consumer_offsets", 2)
     result = the_only(await grow(bench, larger("__consumer_offsets", 3)))
     assert code(result) is ErrorCode.INVALID_PARTITIONS
@@ -175,7 +175,7 @@ async def test_a_topic_that_is_being_deleted_does_not_grow(bench: Bench) -> None
     assert code(the_only((await deletion).responses)) is ErrorCode.NONE
 
 
-async def test_who_is_not_the_controller_says_41(bench: Bench) -> None:
+async def test_create_partitions_at_another_broker_is_not_controller(bench: Bench) -> None:
     await bench.create("t")
     await bench.app.controller.stop()
     results = await grow(bench, larger("t"), larger("nosuch"))
@@ -183,7 +183,7 @@ async def test_who_is_not_the_controller_says_41(bench: Bench) -> None:
     assert partitions(bench) == 1
 
 
-async def test_two_who_grow_one_topic_build_on_each_other(bench: Bench) -> None:
+async def test_concurrent_expansions_of_a_topic_build_on_each_other(bench: Bench) -> None:
     await bench.create("t")
     first, second = await asyncio.gather(grow(bench, larger(count=2)), grow(bench, larger(count=3)))
     assert code(second[0]) is ErrorCode.NONE

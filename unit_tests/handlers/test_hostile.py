@@ -1,4 +1,4 @@
-"""Any bytes give an answer or the end of the connection, never another exception, and the broker
+"""Any bytes result in an answer or a closed connection, never in another exception, and the broker
 goes on."""
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ async def survive(bench: Bench, frame: bytes) -> None:
 
 
 def aim(message: Message, version: int, source: random.Random) -> None:
-    """Let most of the names mean the topic and the partition that exist, and most of the offsets
-    and times something near."""
+    """Change most names to the existing topic and partition, and most offsets and times to near
+    values."""
     for field in wire_fields(type(message)):
         value = getattr(message, field.name)
         if not field.wire.exists_in(version):
@@ -88,7 +88,7 @@ async def test_mutated_requests_are_answered_or_refused(bench: Bench, key: ApiKe
         head = encode_request_header(header, api.request_header_version(case.version))
         await survive(bench, mutated(head + case.encode(request), source))
     start = 0
-    if key is ApiKey.DELETE_RECORDS:  # which may have done what it is for
+    if key is ApiKey.DELETE_RECORDS:  # the changed request may have succeeded
         start = (await bench.produce("t", batch(b"kept"))).base_offset
     answer = await bench.fetch("t", start)
     assert (code(answer), values_of(answer)[:1]) == (ErrorCode.NONE, [b"kept"])

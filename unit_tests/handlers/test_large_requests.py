@@ -1,4 +1,4 @@
-"""Requests that are legal but ask for a lot: they are bounded, and others get their turn."""
+"""Legal but large requests: their answers are bounded, and they yield to the event loop."""
 
 from __future__ import annotations
 

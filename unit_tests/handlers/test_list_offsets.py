@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch where leaders change and transactions are open."""
+"""ListOffsets and OffsetForLeaderEpoch with leader changes and open transactions."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def told(bench: Bench, epoch: int, *replicas: int) -> None:
 
 @pytest.fixture
 async def lagging(bench: Bench) -> None:
-    """Leader epoch 2 begins at offset 5; only what is below 4 is known to be committed."""
+    """Leader epoch 2 begins at offset 5; the high watermark is 4."""
     await told(bench, 1, BROKER_ID, 2)
     await bench.produce("t", batch(b"e", timestamp=NOW_MS + 2000), acks=1)
     await told(bench, 2, BROKER_ID, 2)

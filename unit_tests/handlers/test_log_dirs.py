@@ -1,5 +1,5 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: an answer for each partition, and a broker that goes on
-with the directories that it has left."""
+"""DescribeLogDirs and AlterReplicaLogDirs: a result for each partition, and a broker that goes on
+with its remaining directories."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def path_of(bench: Bench, name: str) -> str:
 
 
 async def alter(bench: Bench, *wishes: tuple[str, str, list[int]], version: int = 2) -> list[int]:
-    """(directory, topic, partitions) each; the codes in the order of the answer."""
+    """Request (directory, topic, partitions) moves. Return the codes in the order of the answer."""
     request = AlterReplicaLogDirsRequest(
         dirs=[
             AlterReplicaLogDir(
@@ -74,7 +74,7 @@ async def describe(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_where(disks: Bench, version: int) -> None:
+async def test_each_directory_lists_its_partitions(disks: Bench, version: int) -> None:
     everything = {"a": (0, ["t-0"]), "b": (0, ["t-1"]), "c": (0, ["t-2"])}
     assert await describe(disks, None, version) == everything
     some = [
@@ -100,7 +100,7 @@ async def test_a_replica_moves_and_is_served(disks: Bench, version: int) -> None
 async def test_a_replica_moves_on_while_its_move_is_being_finished(
     disks: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its old directory is still there then, in the way of the new one."""
+    """The old directory still exists then, at the path of the new one."""
     run, gate = disks.blocking.run, Gate()
 
     def held(function: Callable[..., Any], *args: object) -> Awaitable[Any]:
@@ -131,7 +131,7 @@ async def test_a_replica_moves_though_the_client_goes_away_while_its_move_begins
     run, gate = disks.blocking.run, Gate()
 
     def held(function: Callable[..., Any], *args: object) -> Awaitable[Any]:
-        if function == disks.logs.moves.begin:  # a thread goes on when nobody waits any more
+        if function == disks.logs.moves.begin:  # a thread goes on after a cancellation
             return asyncio.shield(disks.blocking.run_behind(gate, function, *args))
         return run(function, *args)
 
@@ -157,7 +157,7 @@ async def test_a_replica_moves_though_the_client_goes_away_while_its_move_begins
         ("", "t", 0, ErrorCode.LOG_DIR_NOT_FOUND),
     ],
 )
-async def test_what_is_answered(
+async def test_each_replica_of_a_move_gets_its_code(
     disks: Bench, directory: str, topic: str, partition: int, expected: ErrorCode
 ) -> None:
     path = path_of(disks, directory) if directory in ("a", "b") else directory

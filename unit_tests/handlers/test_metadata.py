@@ -1,4 +1,4 @@
-"""Metadata of clusters that are unusual: by options, listeners, lost replicas or odd nodes."""
+"""Metadata with unusual options, listeners, lost replicas and malformed nodes."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ UNTELLABLE = [
 
 
 @pytest.mark.parametrize(("path", "data"), UNTELLABLE)
-async def test_a_node_that_nobody_can_be_told_of_does_not_hold_up_others(
+async def test_a_node_that_no_message_can_describe_does_not_block_others(
     bench: Bench, path: str, data: str
 ) -> None:
     await bench.coord.create(path, data.encode(errors="surrogatepass"))

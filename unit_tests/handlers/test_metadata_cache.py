@@ -1,4 +1,4 @@
-"""Answers to Metadata are remembered, but never beyond the state of the cluster that they tell."""
+"""Answers to Metadata are cached, but only for the state of the cluster that they describe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker knows of the cluster after the controller has told it more."""
+"""A broker's view of the cluster after each UpdateMetadata of the controller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def known(view: MetadataView) -> list[str]:
     )
 
 
-def test_what_is_told_adds_to_what_is_known() -> None:
+def test_an_update_adds_to_the_known_topics() -> None:
     view = MetadataView()
     view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("b", 0)), BROKERS))
     view.apply(UpdateMetadata(1, 5, 7, (facts("a", 1),), BROKERS[:1]))
@@ -42,7 +42,7 @@ def test_what_is_told_adds_to_what_is_known() -> None:
     assert view.name_of(IDS["b"]) is None
 
 
-def test_what_all_there_is_does_not_name_is_forgotten() -> None:
+def test_a_full_update_forgets_partitions_it_does_not_name() -> None:
     view = MetadataView()
     view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("a", 1), facts("b", 0)), BROKERS))
     view.apply(UpdateMetadata(1, 6, 7, (facts("a", 1),), BROKERS, Extent.ALL))
@@ -62,7 +62,7 @@ def test_all_there_is_may_come_in_several_commands() -> None:
     assert known(view) == ["a-1", "b-0"]
 
 
-def test_the_end_of_a_series_whose_beginning_was_missed_makes_nobody_forget() -> None:
+def test_the_end_of_a_series_without_its_beginning_forgets_nothing() -> None:
     view = MetadataView()
     view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("b", 0)), BROKERS))
     view.apply(UpdateMetadata(1, 6, 7, (facts("b", 0),), BROKERS, Extent.ENDS))

@@ -1,4 +1,4 @@
-"""Requests are counted and timed around the dispatcher, without being changed."""
+"""The metering counts and times requests around the dispatcher, and does not change them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def frame(key: int) -> memoryview:
 
 
 class Clients:
-    """Requests that take `seconds` each."""
+    """Return a handler whose requests take `seconds` each."""
 
     def __init__(self, seconds: float = 0.0, answer: Answer = ANSWER) -> None:
         self.clock = ManualClock()
@@ -86,7 +86,7 @@ async def test_a_request_that_waits_is_timed_to_its_answer() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0", b"\xff\xff"])
-def test_what_is_no_request_is_refused_and_not_counted(sent: bytes) -> None:
+def test_a_malformed_frame_is_rejected_and_not_counted(sent: bytes) -> None:
     metrics = Metrics()
 
     def refuse(*_: object) -> Answer:

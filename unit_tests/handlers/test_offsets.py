@@ -38,7 +38,7 @@ Answer = tuple[int, str | None, int, int]
 
 
 class Asker:
-    """Speaks for one group."""
+    """A client of one group."""
 
     def __init__(self, bench: Bench, group: str = "g") -> None:
         self.bench = bench
@@ -86,7 +86,8 @@ class Asker:
     async def fetch(
         self, *keys: str, version: int = 5, stable: bool = False
     ) -> dict[str, Answer] | int:
-        """A code where there is one for all; without keys everything."""
+        """Fetch offsets (without keys: all). Return the code if the answer has one for the
+        group."""
         topics = _topics(OffsetFetchRequestTopic, keys)
         request: Message = OffsetFetchRequest(
             group_id=self.group, topics=topics if keys else None, require_stable=stable
@@ -161,7 +162,7 @@ async def asker(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
         yield Asker(bench)
 
 
-async def test_every_version_gives_back_what_it_can_say(asker: Asker) -> None:
+async def test_every_version_returns_the_fields_that_it_has(asker: Asker) -> None:
     for version in range(1, 9):
         asker.group = f"g{version}"
         epoch = 4 if version >= 6 else -1
@@ -247,7 +248,7 @@ async def test_ids_that_are_no_path_by_themselves(asker: Asker) -> None:
     assert await asker.fetch() == {}
 
 
-async def test_who_is_no_member_commits_nothing(asker: Asker) -> None:
+async def test_an_unknown_member_commits_nothing(asker: Asker) -> None:
     codes = await asker.commit({"a-0": 1}, member="somebody", generation=3)
     assert codes == {"a-0": ErrorCode.ILLEGAL_GENERATION}
     assert await asker.fetch() == {}
@@ -284,7 +285,7 @@ async def test_several_groups_in_one_request(asker: Asker) -> None:
 async def test_all_offsets_of_a_group_that_is_named_many_times_are_told_once(
     asker: Asker,
 ) -> None:
-    """A name takes a few bytes, all that is committed may be megabytes."""
+    """A group name takes a few bytes, its committed offsets may take megabytes."""
     await asker.commit({"a-0": 5})
     some = [OffsetFetchRequestTopics(name="a", partition_indexes=[0])]
     groups = [
@@ -301,7 +302,7 @@ async def test_all_offsets_of_a_group_that_is_named_many_times_are_told_once(
 async def test_a_partition_that_is_named_many_times_is_told_once(
     asker: Asker, version: int
 ) -> None:
-    """A number has 4 bytes, the metadata that was committed for it may have thousands."""
+    """A partition number takes 4 bytes, its committed metadata may take thousands."""
     await asker.commit({"a-0": 5}, metadata="m" * 4000)
     numbers = [0, 1] * 1000
     topics = [OffsetFetchRequestTopic(name="a", partition_indexes=numbers)] * 2

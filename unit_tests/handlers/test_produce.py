@@ -1,4 +1,4 @@
-"""Produce behind the wire: replicas that are waited for, batches that are checked in threads."""
+"""Produce behind the wire: the wait for replicas, and checks of batches in threads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def end_offset(bench: Bench, partition: int = 0, topic: str = "t") -> int:
 def shared(
     bench: Bench, isr: tuple[int, ...], epoch: int, leader: int = BROKER_ID, version: int = 1
 ) -> LeaderAndIsr:
-    """A command that gives partition t-0 a second replica on a broker that does not exist."""
+    """Return a LeaderAndIsr that gives t-0 a second replica, on a broker that does not exist."""
     key = TopicPartition("t", 0)
     facts = PartitionFacts(
         key,
@@ -57,7 +57,7 @@ async def configure(bench: Bench, **configs: str) -> None:
     """Give t-0 these options."""
     options = {name.replace("_", "."): value for name, value in configs.items()}
     await bench.create("other", configs=options)
-    assert code(await bench.produce("other", batch())) is ErrorCode.NONE  # of one replica
+    assert code(await bench.produce("other", batch())) is ErrorCode.NONE  # with one replica
     config = bench.app.replicas.partition(TopicPartition("other", 0)).log.config
     bench.app.replicas.partition(TopicPartition("t", 0)).log.set_config(config)
 
@@ -73,7 +73,7 @@ async def test_too_few_in_sync_is_19_and_nothing_is_written(bench: Bench) -> Non
 async def produce_waiting(
     bench: Bench, timeout_ms: int = FOREVER_MS, **configs: str
 ) -> tuple[asyncio.Task[Any], int]:
-    """A produce with acks=all that waits for a second replica."""
+    """Return a produce request with acks=all that waits for a second replica."""
     await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID, 2), 1))
     if configs:
         await configure(bench, **configs)
@@ -143,14 +143,14 @@ async def test_acks_all_times_out_with_7(bench: Bench) -> None:
     assert (code(result), result.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
 
 
-async def test_a_leader_that_is_deposed_answers_6_to_who_waits(bench: Bench) -> None:
+async def test_a_deposed_leader_answers_the_waiting_producer(bench: Bench) -> None:
     task, _ = await produce_waiting(bench)
     await bench.app.replicas.leader_and_isr(shared(bench, (2,), 2, leader=2))
     result = the_only(the_only((await task).responses).partition_responses)
     assert code(result) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_partition_that_goes_away_answers_who_waits(bench: Bench) -> None:
+async def test_a_deleted_partition_answers_the_waiting_producer(bench: Bench) -> None:
     task, _ = await produce_waiting(bench)
     request = bench.delete_request("t")
     await bench.ask(ApiKey.DELETE_TOPICS, 5, request)
@@ -158,7 +158,7 @@ async def test_a_partition_that_goes_away_answers_who_waits(bench: Bench) -> Non
     assert code(result) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-# batches that have to be looked into
+# batches that a thread checks
 
 
 LIMITED = {
@@ -184,7 +184,7 @@ async def test_only_compressed_batches_of_such_topics_are_checked_off_the_event_
 
 
 async def test_records_at_fault_are_named_off_the_event_loop(bench: Bench) -> None:
-    """Version 7 has no room for their names."""
+    """Produce version 7 has no field for the invalid records."""
     await bench.create("compacted", configs=LIMITED["compacted"])
     for version, named in ((9, [0, 1]), (7, [])):
         bench.blocking.done.clear()
@@ -194,7 +194,7 @@ async def test_records_at_fault_are_named_off_the_event_loop(bench: Bench) -> No
         assert bench.blocking.done == ["stored_form"]
 
 
-async def test_a_batch_stays_behind_one_whose_records_are_named(bench: Bench) -> None:
+async def test_a_batch_stays_behind_one_with_invalid_records(bench: Bench) -> None:
     await bench.create("compacted", configs=LIMITED["compacted"])
     gate = bench.blocking.hold()
     request = produce_request("compacted", {0: batch(b"a", key=None)})

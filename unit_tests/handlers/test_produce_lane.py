@@ -1,4 +1,4 @@
-"""The lane answers byte for byte what the general way answers, and appends the same.
+"""The answers and appends of the lane equal those of the general path, byte for byte.
 
 Two brokers get the same frames; one of them has its lane closed.
 """
@@ -51,7 +51,7 @@ def frame(
 
 
 class Twins:
-    """Two brokers alike, but that one has no lane."""
+    """Two equal brokers, of which one has no lane."""
 
     def __init__(self, home: Path) -> None:
         clock = ManualClock(NOW_MS)
@@ -80,7 +80,7 @@ class Twins:
         await self.general.stop()
 
     async def agree(self, data: bytes) -> Outcome:
-        """Give both the frame, and what both say to it."""
+        """Send the frame to both brokers; return both answers."""
         outcomes = [await outcome(bench, data) for bench in (self.laned, self.general)]
         assert outcomes[0] == outcomes[1]
         assert contents(self.laned) == contents(self.general)
@@ -88,7 +88,7 @@ class Twins:
 
 
 async def outcome(bench: Bench, data: bytes) -> Outcome:
-    """The bytes of the answer, None if there is none, or how the connection ends."""
+    """Return the bytes of the answer, None, or the reason for the end of the connection."""
     try:
         answer = bench.app.dispatcher.answer(memoryview(bytearray(data)), "PLAINTEXT", "127.0.0.1")
         if isinstance(answer, Awaitable):
@@ -99,7 +99,7 @@ async def outcome(bench: Bench, data: bytes) -> Outcome:
 
 
 def contents(bench: Bench) -> list[object]:
-    """All that the logs hold, where they end, and their producers."""
+    """Return the content of the logs, their ends, and their producers."""
     found: list[object] = []
     for name in TOPICS:
         for number in range(2):
@@ -236,7 +236,7 @@ async def test_a_stopped_partition_is_not_found_in_the_lane(twins: Twins) -> Non
     assert await outcome(twins.laned, data) == await outcome(twins.general, data)
 
 
-async def test_who_reads_that_another_leads_acknowledges_nothing_alone(twins: Twins) -> None:
+async def test_a_replaced_leader_acknowledges_nothing_alone(twins: Twins) -> None:
     data = frame(7, records=batch(), acks=1)
     for _ in range(2):
         await twins.agree(data)

@@ -1,4 +1,4 @@
-"""DescribeProducers: what a partition remembers of those who wrote to it."""
+"""DescribeProducers: the producer state of a partition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unit_tests.handlers.bench import NOW_MS, Bench, batch, code, the_only
 
 
 async def describe(bench: Bench, **topics: list[int]) -> list[Any]:
-    """The results of all partitions, in the order of asking."""
+    """Return the results of all partitions, in the order of the request."""
     request = DescribeProducersRequest(
         topics=[
             DescribeProducersTopic(name=name, partition_indexes=numbers)
@@ -34,7 +34,7 @@ async def describe(bench: Bench, **topics: list[int]) -> list[Any]:
     return found
 
 
-async def test_each_producer_with_what_it_wrote_last(bench: Bench) -> None:
+async def test_each_producer_is_described_with_its_last_batch(bench: Bench) -> None:
     await bench.create("t")
     await bench.produce("t", batch(b"plain"))
     await bench.produce("t", batch(b"1", b"2", producer=(7, 3, 0)))
@@ -72,7 +72,7 @@ async def test_a_partition_without_producers(bench: Bench) -> None:
         ("", 0, ErrorCode.INVALID_TOPIC_EXCEPTION),
     ],
 )
-async def test_what_cannot_be_described(
+async def test_a_partition_that_cannot_be_described_gets_its_error(
     bench: Bench, topic: str, number: int, expected: ErrorCode
 ) -> None:
     await bench.create("t")

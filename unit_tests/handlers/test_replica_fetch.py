@@ -1,4 +1,4 @@
-"""Fetches of followers: what they may read, what is noted of them, and what they wait for."""
+"""Fetches of followers: the readable range, the noted offsets, and the waits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T0 = TopicPartition("t", 0)
 
 @pytest.fixture(autouse=True)
 async def leader(bench: Bench) -> None:
-    """Leads t-0 with a follower in the ISR, and t-1 alone."""
+    """A broker that leads t-0 with a follower in the ISR, and t-1 alone."""
     await bench.create("t", 2)
     await lead(bench)
 
@@ -68,7 +68,7 @@ def following(offset: int, **options: Any) -> FetchRequest:
 
 
 async def follow(bench: Bench, offset: int, *, version: int = 12, **options: Any) -> PartitionData:
-    """What the follower is answered about t-0."""
+    """Fetch t-0 as the follower; return the answer of the partition."""
     answer: FetchResponse = await bench.ask(ApiKey.FETCH, version, following(offset, **options))
     assert code(answer) is ErrorCode.NONE
     return the_only(the_only(answer.responses).partitions)
@@ -80,7 +80,7 @@ def partition(bench: Bench) -> Partition:
 
 @pytest.fixture
 def noted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[FollowerFetch]:
-    """What was taken down of followers."""
+    """The fetches of followers that the leader has noted."""
     found: list[FollowerFetch] = []
     note = bench.app.replicas.follower_fetched
 
@@ -109,7 +109,7 @@ async def test_every_negative_replica_id_reads_as_a_consumer(bench: Bench, repli
     assert values_of(await follow(bench, 0, replica_id=replica_id)) == []
 
 
-async def test_what_a_follower_has_moves_the_high_watermark_that_it_is_told(bench: Bench) -> None:
+async def test_a_follower_fetch_moves_the_high_watermark_in_its_answer(bench: Bench) -> None:
     await bench.produce("t", batch(b"a"), acks=1)
     await bench.produce("t", batch(b"b"), acks=1)
     answer = await follow(bench, 1)
@@ -142,7 +142,7 @@ async def test_a_follower_is_noted_before_its_fetch_waits_and_only_then(
     assert len(bench.app.replicas.replica_fetches) == 0
 
 
-async def test_a_follower_is_woken_by_what_consumers_may_not_see(bench: Bench) -> None:
+async def test_an_uncommitted_batch_wakes_a_follower_and_no_consumer(bench: Bench) -> None:
     follower = asyncio.ensure_future(
         bench.ask(ApiKey.FETCH, 12, following(0, max_wait_ms=A_MINUTE_MS))
     )
@@ -196,7 +196,7 @@ async def test_versions_without_epochs_are_no_use_to_followers(
     assert noted == []
 
 
-async def test_who_follows_a_follower_is_told_so(bench: Bench) -> None:
+async def test_a_follower_fetch_at_a_follower_is_rejected(bench: Bench) -> None:
     await lead(bench, EPOCH + 1, leader=FOLLOWER)
     answer = await follow(bench, 0, current_leader_epoch=EPOCH + 1)
     assert code(answer) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -217,13 +217,13 @@ async def test_out_of_range_does_not_count(
     assert noted == [] and partition(bench).high_watermark == 0
 
 
-async def test_a_follower_with_another_history_is_told_where_and_does_not_count(
+async def test_a_diverging_follower_gets_the_diverging_epoch_and_is_not_noted(
     bench: Bench, noted: list[FollowerFetch]
 ) -> None:
     await bench.produce("t", batch(b"a"), acks=1)
     await lead(bench, 4)
     await bench.produce("t", batch(b"b"), acks=1)
-    for epoch in (1, 3):  # 3 is one that this leader never had
+    for epoch in (1, 3):  # this leader's log has no epoch 3
         answer = await follow(bench, 2, current_leader_epoch=4, last_fetched_epoch=epoch)
         assert answer.diverging_epoch is not None
         assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (1, 1)
@@ -234,7 +234,7 @@ async def test_a_follower_with_another_history_is_told_where_and_does_not_count(
     assert [fetch.fetch_offset for fetch in noted] == [1]
 
 
-async def test_below_the_log_start_is_out_of_range_whatever_the_epochs_say(bench: Bench) -> None:
+async def test_a_fetch_below_the_log_start_is_out_of_range_in_every_epoch(bench: Bench) -> None:
     await bench.produce("t", batch(b"a"), acks=1)
     await bench.produce("t", batch(b"b"), acks=1)
     await follow(bench, 2)
@@ -244,7 +244,7 @@ async def test_below_the_log_start_is_out_of_range_whatever_the_epochs_say(bench
     assert code(answer) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_what_is_not_in_the_page_cache_is_read_elsewhere_but_noted_here(
+async def test_an_uncached_read_leaves_the_loop_but_the_follower_is_noted_on_it(
     bench: Bench, noted: list[FollowerFetch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.produce("t", batch(b"a"), acks=1)
@@ -293,7 +293,7 @@ async def test_followers_are_believed_on_the_listener_between_brokers_only(
 
 
 class MovableClock(SystemClock):
-    """The machine's, some time later."""
+    """The system clock, `later_s` ahead."""
 
     later_s = 0.0
 
@@ -301,7 +301,7 @@ class MovableClock(SystemClock):
         return super().monotonic() + self.later_s
 
 
-async def test_who_has_everything_is_taken_down_now_and_then_in_a_session(
+async def test_a_caught_up_follower_is_noted_now_and_then_in_a_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = MovableClock()
@@ -340,15 +340,15 @@ async def test_who_has_everything_is_taken_down_now_and_then_in_a_session(
         assert await again() == [0], "a short lag time needs it more often"
         assert await again(("t", 0, 0)) == [0], "so does a new question"
         await bench.produce("t", batch(b"a"), acks=1)
-        assert await again() == [0] and await again() == [0], "who lacks records counts every time"
+        assert await again() == [0] and await again() == [0], "lacks records: noted always"
         assert await again(("t", 0, 1)) == [1]
         assert await again() == []
         monkeypatch.setattr(partition(bench), "is_in_isr", lambda replica_id: False)
-        assert await again() == [1] and await again() == [1], "who is not in sync, too"
+        assert await again() == [1] and await again() == [1], "out of sync: noted always"
 
 
-async def test_who_has_everything_is_taken_down_though_every_fetch_waits(tmp_path: Path) -> None:
-    """What a fetch finds after its wait takes nothing down, and does not count as if it did."""
+async def test_a_caught_up_follower_is_noted_though_every_fetch_waits(tmp_path: Path) -> None:
+    """A fetch is noted before its wait only. The read after the wait must not count as a note."""
     clock = MovableClock()
     async with Bench(tmp_path / "own", clock=clock) as bench:
         await bench.create("t", 2)
@@ -372,8 +372,8 @@ async def test_who_has_everything_is_taken_down_though_every_fetch_waits(tmp_pat
             await waiting
 
 
-async def test_a_follower_that_does_not_get_on_is_told_whose_fault_it_is(bench: Bench) -> None:
-    """Once it gets what there is, and looks at it itself."""
+async def test_a_stuck_follower_gets_corrupt_message_for_the_leaders_damage(bench: Bench) -> None:
+    """The first answer holds the damaged batch, which the follower checks itself."""
     await bench.produce("t", batch(b"a"), acks=1)
     suspicions = []
     bench.app.replicas.on_suspicion = lambda key, offset: suspicions.append((key, offset))

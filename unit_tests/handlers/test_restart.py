@@ -1,4 +1,4 @@
-"""A broker that ends, in good order or not, and begins again on the same data."""
+"""A broker that restarts on the same data, after a clean shutdown or a kill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDS = ["stop", "crash"]
 
 
 async def ended(bench: Bench, how: str) -> Bench:
-    """The next broker, started."""
+    """Start the next broker and return it."""
     await (bench.stop() if how == "stop" else bench.crash())
     following = bench.again()
     await following.start()
@@ -49,16 +49,16 @@ async def test_everything_is_back(tmp_path: Path, how: str) -> None:
         assert values_of(answer) == [b"a", b"b", b"c"]
         assert answer.records == before
         assert answer.high_watermark == answer.last_stable_offset == 3
-        # the producer goes on where it was
+        # the producer state is restored
         again = await bench.produce("t", batch(b"c", producer=(7, 0, 2)))
         assert (code(again), again.base_offset) == (ErrorCode.NONE, 2)
         gap = await bench.produce("t", batch(b"e", producer=(7, 0, 4)))
         assert code(gap) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert (await bench.produce("t", batch(b"d", producer=(7, 0, 3)))).base_offset == 3
-        # the topic's options hold
+        # the topic's options are restored
         large = await bench.produce("t", batch(b"x" * 6000))
         assert code(large) is ErrorCode.MESSAGE_TOO_LARGE
-        # a new leader epoch, and the old one ends where it ended
+        # a new leader epoch; the end of the old one is unchanged
         log = bench.app.replicas.partition(T0).log
         assert bench.app.replicas.partition(T0).leader_epoch > epoch
         assert log.epoch_end_offset(epoch) == (epoch, 3)

@@ -1,4 +1,4 @@
-"""What a client knows from all the answers of a session is what full fetches say."""
+"""All answers of a session together give a client the same values as full fetches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def topic(bench: Bench) -> None:
 
 @pytest.mark.parametrize("replica_id", [-1, FOLLOWER])
 @pytest.mark.parametrize("seed", range(8))
-async def test_the_answers_of_a_session_together_are_what_full_fetches_say(
+async def test_the_answers_of_a_session_together_equal_full_fetches(
     bench: Bench, replica_id: int, seed: int
 ) -> None:
     rng = random.Random(seed)

@@ -52,7 +52,7 @@ def parts(answer: FetchResponse) -> list[int]:
 
 
 async def begun(bench: Bench, *offsets: int, version: int = 12, **options: Any) -> int:
-    """A session that asks for t-0, t-1, ... at these offsets and has been answered."""
+    """Create a session for t-0, t-1, ... at these offsets; return its id."""
     wanted = [("t", partition, offset) for partition, offset in enumerate(offsets)]
     answer = await send(bench, *wanted, version=version, **options)
     assert parts(answer) == list(range(len(offsets)))
@@ -60,7 +60,7 @@ async def begun(bench: Bench, *offsets: int, version: int = 12, **options: Any) 
     return answer.session_id
 
 
-# what is answered
+# answers
 
 
 async def test_a_moved_high_watermark_or_log_start_is_told_once(bench: Bench) -> None:
@@ -95,7 +95,7 @@ async def test_an_error_is_told_every_time_and_its_end_too(bench: Bench) -> None
     assert parts(await send(bench, session=(session, 4))) == []
 
 
-async def test_where_the_logs_part_is_told_every_time(bench: Bench) -> None:
+async def test_a_diverging_epoch_is_sent_every_time(bench: Bench) -> None:
     await bench.produce("t", batch(b"a"))
     await lead(bench, 4, replicas=(BROKER_ID,))
     await bench.produce("t", batch(b"b"))
@@ -145,7 +145,9 @@ async def test_followers_and_consumers_do_not_share_a_session(bench: Bench) -> N
     assert parts(await send(bench, session=(session, 1))) == []
 
 
-async def test_who_is_overtaken_in_its_own_session_is_71(bench: Bench) -> None:
+async def test_a_fetch_overtaken_in_its_session_gets_invalid_fetch_session_epoch(
+    bench: Bench,
+) -> None:
     session = await begun(bench, 0)
     waiting = asyncio.ensure_future(send(bench, session=(session, 1), max_wait_ms=FOREVER_MS))
     await bench.waits(bench.app.replicas.fetches, waiting)

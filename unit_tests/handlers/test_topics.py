@@ -1,4 +1,5 @@
-"""CreateTopics, DeleteTopics and InitProducerId where ZooKeeper, options or nodes are unusual."""
+"""CreateTopics, DeleteTopics and InitProducerId with unusual options, nodes and ZooKeeper
+failures."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ async def test_two_clients_make_one_topic(bench: Bench) -> None:
     assert codes == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
 
 
-async def test_who_is_not_the_controller_says_41(bench: Bench) -> None:
+async def test_topic_changes_at_another_broker_are_not_controller(bench: Bench) -> None:
     await bench.create("t")
     await bench.app.controller.stop()
     assert code(the_only(await create(bench, new("other")))) is ErrorCode.NOT_CONTROLLER
@@ -209,7 +210,7 @@ async def test_while_zookeeper_gives_no_ids_it_is_15(
     assert code(await init(bench)) is ErrorCode.NONE
 
 
-async def test_a_damaged_node_of_blocks_is_15_until_somebody_repairs_it(
+async def test_a_damaged_node_of_producer_ids_is_an_error_until_it_is_repaired(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.coord.set(paths.PRODUCER_ID_BLOCK, b"{}")

@@ -1,5 +1,5 @@
-"""APIs of the profile that have nothing behind them: every version answers, with the right code,
-for every item of the request."""
+"""APIs that the broker does not implement: every version answers with the right code, for every
+item of the request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXPECTED = {
     ApiKey.SASL_AUTHENTICATE: NO_SASL,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ErrorCode.RESOURCE_NOT_FOUND,
 }
-"""The others are NOT_HERE."""
+"""The expected codes; all other APIs answer NOT_HERE."""
 
 PARTITIONS = "topics.partitions.partition_index"
 SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
@@ -53,11 +53,11 @@ SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: [("users.name", "results.user")],
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: [("deletions.name|upsertions.name", "results.user")],
 }
-"""What is asked for one by one, and where its result stands."""
+"""The path of the items in a request, and the path of their results in the answer."""
 
 
 def items(message: Message) -> Iterator[Message]:
-    """The message and all that it holds."""
+    """Yield the message and all messages nested in it."""
     yield message
     for field in wire_fields(type(message)):
         value = getattr(message, field.name)
