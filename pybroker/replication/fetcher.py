@@ -160,7 +160,8 @@ class Fetcher:
                 await self._leader_failed(error)
 
     def _positions(self, now: float) -> tuple[dict[TopicPartition, FetchPosition], float]:
-        """What to ask for now, and when to look at the first of the others."""
+        """Return the positions to fetch from now, and the time (loop seconds) at which the next
+        other partition is due; infinity if there is none."""
         positions = {}
         due = math.inf
         for key, copy in self.copies.items():

@@ -1,7 +1,7 @@
-"""Who copies what from whom: one fetcher a source broker, made and ended as leaders change.
+"""The replica fetchers of a broker: one per source broker, started and ended as leaders change.
 
-A partition that is added while the leader still holds back its answer (up to
-replica.fetch.wait.max.ms) does not wait for that: the fetch is given up and asked again with all.
+A fetch may wait at the leader for up to replica.fetch.wait.max.ms. If a partition is added
+meanwhile, the fetcher cancels that fetch and sends one with all partitions.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ReplicaFetchers:
 
     @property
     def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
-        """What is being copied, with how far it is behind."""
+        """The followed partitions, each with its lag."""
         return {key: fetcher.copies[key] for key, fetcher in self._sources.items()}
 
     def is_busy(self, key: TopicPartition) -> bool:

@@ -1,13 +1,13 @@
-"""What a follower of one partition does next: a leader's answer in, one step out. Plain code.
+"""The decisions of a follower of one partition: a leader's answer in, one step out. Plain code.
 
-The log is where the state is: its end and its last leader epoch say what to ask for. Logs that have
-parted are cut to where they were one, epoch by epoch (KIP-101, KIP-279, KIP-595): the leader names
-the largest epoch that is not above the follower's last one, and where it ends; the follower cuts
-its log to the end of that epoch in both logs, and asks again until the leader agrees.
+The log holds all state: its end and its last leader epoch determine the next fetch. A diverging log
+is truncated epoch by epoch (KIP-101, KIP-279, KIP-595). The leader names the largest epoch that is
+not above the follower's last one, and its end offset. The follower truncates to the end of that
+epoch in both logs, and fetches again until the leader reports no divergence.
 
-The high watermark decides nothing here but this: what lies below it is committed, and is never cut
-away (`cuts_committed`), unless a loss receipt says that the controller elected a leader that had
-less. What lies above it may be committed as well (`may_cut_committed`): then the receipt names it.
+The high watermark decides one thing only. Records below it are committed and are not truncated
+(`cuts_committed`), unless a loss receipt says that the controller elected a leader without them.
+Records above it may be committed as well (`may_cut_committed`): then the receipt names them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BASE_OFFSET_LENGTH: Final = 8
 
 
 class ReplicaLog(Protocol):
-    """What a decision has to know of the log."""
+    """The part of a log that the decisions read."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -77,7 +77,7 @@ Truncation = TruncateTo | StartOver
 
 
 def position(log: ReplicaLog, leader_epoch: int) -> FetchPosition:
-    """What to ask the leader of that epoch for next."""
+    """Return the position of the next fetch from the leader of that epoch."""
     return FetchPosition(
         log.log_end_offset, log.log_start_offset, leader_epoch, last_epoch=log.latest_epoch
     )

@@ -19,7 +19,7 @@ from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.log_parts import Flushable
 from pybroker.storage.manager import LogManager
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _LANES_MAX: Final = 4
 """Syncs at a time in one log directory, each of another log: the file system's journal makes one
@@ -89,7 +89,9 @@ class GroupCommit:
         lane = asyncio.current_task()
         assert lane is not None
         try:
-            while due := next((log for log in directory.wanted if log not in directory.busy), None):
+            while due := next(
+                (each for each in directory.wanted if each not in directory.busy), None
+            ):
                 del directory.wanted[due]
                 directory.busy.add(due)
                 try:
@@ -106,7 +108,7 @@ class GroupCommit:
         except BrokerError as error:
             # Its directory has failed, and who waits hears of that; or its disk is full.
             if due.failure is None:
-                logger.warning("sync refused partition=%s error=%s", due.topic_partition, error)
+                log.warning("sync refused partition=%s error=%s", due.topic_partition, error)
                 asyncio.get_running_loop().call_later(_RETRY_S, self.commit, due)
             return
         self._replicas.log_synced(due)

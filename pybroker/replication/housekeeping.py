@@ -1,7 +1,7 @@
-"""What has to be done for the logs from time to time: checkpoints, retention, background flushes.
+"""The periodic duties for the logs: checkpoints, retention, background flushes, removal.
 
-One task a duty, all owned by `Housekeeping`. A duty that fails is logged and done again at its next
-turn; it never ends the others.
+`Housekeeping` owns one task per duty. If a duty fails, the task logs it and tries again after the
+interval; the other duties go on.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class ChangedPartitions:
         )
 
     def take(self, now: float) -> list[TopicPartition]:
-        """What to tell in one batch; it counts as told until `put_back`."""
+        """Return the partitions of the next batch. They count as sent until `put_back`."""
         batch = list(self._changed)[:PARTITIONS_MAX]
         for key in batch:
             del self._changed[key]
@@ -52,7 +52,7 @@ class ChangedPartitions:
         return batch
 
     def put_back(self, batch: Iterable[TopicPartition]) -> None:
-        """Nobody was told, as far as is known."""
+        """Add the batch again: the controller may not have received it."""
         self._changed = {**dict.fromkeys(batch), **self._changed}
         self._last_sent_s = -math.inf
 

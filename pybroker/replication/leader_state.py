@@ -1,9 +1,9 @@
-"""What a leader knows of its followers in one leader epoch, and what follows for the ISR.
+"""The leader's view of its followers in one leader epoch, and the ISR changes that follow from it.
 
-Plain code. A change of the ISR goes through three steps: it is proposed (and counts as if it were
-stored, wherever that is the safe reading), somebody writes it to the state node on the condition of
-its version, and the outcome comes back. At most one change is under way. Only a write that was
-applied, or one that can no longer be, ends it: a lost reply proves nothing.
+Plain code. An ISR change takes three steps. It is proposed, and counts as stored wherever that is
+the safe reading. `IsrChanges` writes it to the state node on the condition of the node's version.
+The outcome comes back. At most one change is under way. It ends only when the write was applied or
+can no longer be applied: a lost reply proves nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ the lag time, and the answer has to be there before the whole is over."""
 
 @dataclass(frozen=True, slots=True)
 class FollowerFetch:
-    """What a follower's fetch says about the follower; its leader epoch has been checked, and its
-    log does not diverge below `fetch_offset`."""
+    """The state of a follower as its fetch reports it. The caller has checked the leader epoch, and
+    that the follower's log does not diverge below `fetch_offset`."""
 
     replica_id: int
     fetch_offset: int
@@ -72,7 +72,8 @@ class Follower:
         self.leader_end_then = max(self.leader_end_then, leader_end)
 
     def is_in_sync(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Who has everything is, however long the last fetch is ago: nothing has come since."""
+        """Return whether the follower is in sync. A follower at the leader's log end is in sync
+        regardless of its last fetch time: no record has come since."""
         return self.log_end == leader_end or now - self.caught_up_s <= lag_max_s
 
 
@@ -135,8 +136,8 @@ class LeaderState:
         now: float,
         before: LeaderState | None = None,
     ) -> LeaderState:
-        """Who is in sync has the whole lag time from now to be heard of. `before` is the epoch
-        that this replica has led until now."""
+        """Return the state at the start of an epoch. Each in-sync replica has the whole lag time
+        from `now` to fetch. `before` is the epoch that this replica has led until now."""
         isr = facts.state.isr
         followers = {
             replica: Follower(now if replica in isr else -math.inf)
@@ -294,7 +295,7 @@ class LeaderState:
         self._recount()
 
     def unchanged(self) -> None:
-        """What is stored is what is known."""
+        """The pending look found the state node unchanged."""
         self.pending = None
         self._found_s = self._proposed_s
 

@@ -222,7 +222,7 @@ class ReplicaManager:
 
     @property
     def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
-        """What is being copied from other brokers, and how far that is."""
+        """The partitions that this broker copies from other brokers, each with its lag."""
         return {} if self._fetchers is None else self._fetchers.copies
 
     @property

@@ -27,8 +27,8 @@ _PAUSE_S: Final = 0.001
 
 
 class DirectoryUsage(NamedTuple):
-    """What one replica takes: the directory, its bytes, how many offsets it is behind (-1: nobody
-    knows), and whether it is a copy that shall take the log's place."""
+    """One replica's row in DescribeLogDirs: its directory, its bytes, its lag in offsets (-1:
+    unknown), and whether it is the future replica of a move."""
 
     directory: str
     topic_partition: TopicPartition

@@ -86,7 +86,7 @@ class Partition:
 
     @property
     def state(self) -> PartitionState | None:
-        """What the controller last said, or None before its first command."""
+        """The state of the controller's last command, or None before the first command."""
         return None if self._facts is None else self._facts.state
 
     @property
@@ -126,8 +126,8 @@ class Partition:
         return self.last_stable_offset() if read_committed else self._high_watermark
 
     def batch_rules(self, api_version: int) -> BatchRules:
-        """What a batch in a Produce request of that version must keep to; made once a version and
-        configuration, as every request asks for it."""
+        """Return the rules for a batch in a Produce request of that version. They are cached per
+        version until the configuration changes, as every request needs them."""
         config = self.log.config
         if config is not self._rules_config:
             self._rules_config = config
@@ -253,7 +253,8 @@ class Partition:
         return self._settled()
 
     def isr_adopted(self, state: PartitionState, version: int) -> int:
-        """Somebody else has changed the state node in this leader epoch; as `settle`."""
+        """Adopt a change of the state node by another process in this leader epoch. Return the
+        bytes that became readable, see `settle`."""
         assert self._leader is not None
         self._leader.adopt(state, version)
         return self._settled()

@@ -178,7 +178,7 @@ class Member:
                 self.logs.unlock()
 
     def lose(self, key: TopicPartition = T0) -> None:
-        """Somebody removes the partition's directory while the broker is down."""
+        """Remove the partition's directory while the broker is down."""
         assert not self.up
         shutil.rmtree(self.home / str(key))
 
@@ -186,7 +186,7 @@ class Member:
         return self.manager.partition(key)
 
     def refusal(self, key: TopicPartition = T0) -> ErrorCode:
-        """What a request for the replica is told."""
+        """Return the error code of a request for the replica."""
         try:
             self.partition(key)
         except BrokerError as error:

@@ -76,7 +76,7 @@ class Leading:
         await self.replicas.told(*facts)
 
     async def tell_again(self, broker_epoch: int = -1) -> None:
-        """What the node holds now, in the same leader epoch."""
+        """Send LeaderAndIsr with the state that the node holds now, in the same leader epoch."""
         path = paths.partition_state(T0)
         data, stat = await self.coord.get(path)
         state = decode_state(path, data)
@@ -84,7 +84,7 @@ class Leading:
         assert await self.replicas.told(facts, broker_epoch=broker_epoch) == [0]
 
     async def meddle(self, key: TopicPartition = T0, **changes: object) -> None:
-        """Somebody else changes the state node."""
+        """Change the state node as another process does."""
         path = paths.partition_state(key)
         data, _ = await self.coord.get(path)
         state = decode_state(path, data)

@@ -16,9 +16,9 @@ _BYTES_MAX: Final = 1 << 30
 
 
 class MemoryLeaderChannel:
-    """What `follower` asks of a leader, answered as the leader's handlers would.
+    """Answers the requests of `follower` as the leader's handlers would.
 
-    `leader` gives the replicas of the broker, None while it is down (ConnectionError).
+    `leader` returns the replicas of the leader's broker, None while it is down (ConnectionError).
     """
 
     def __init__(

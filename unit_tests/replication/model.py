@@ -1,6 +1,6 @@
-"""What may happen in a world of the model, and what of it breaks a promise.
+"""The steps of the replication model, and its checks.
 
-The decisions are the code's own; what is modelled is who does what when.
+The decisions are the code's own. The model adds the order of events: which broker acts, and when.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Model:
         return World(replicas, state, 0, frozenset({(state, 0)}), required=self.bounds.required)
 
     def check(self, world: World) -> None:
-        """Whoever may be elected has all that is committed. Raises Violation."""
+        """Raise Violation if an electable replica lacks a committed record."""
         committed = world.committed
         for broker in (*world.state.isr, *world.state.eligible):
             if world.replicas[broker].log[: len(committed)] != committed:

@@ -98,7 +98,7 @@ class Change(NamedTuple):
 
 
 class Leadership(NamedTuple):
-    """What a broker knows as a leader."""
+    """The state of a broker as the leader."""
 
     start: int
     state: PartitionState
@@ -143,7 +143,7 @@ class Violation(Exception):
 
 @dataclass(frozen=True)
 class ModelLog:
-    """What `common_end` asks of a log."""
+    """The part of a log that `common_end` reads."""
 
     log: Log
     history: History

@@ -73,7 +73,7 @@ class NextTopic:
         self._intercept(coord, kept)
 
     def arrives(self) -> None:
-        """What was kept, whether it is refused or not."""
+        """Apply the kept write; ZooKeeper may refuse it."""
         (ops,) = self.kept
         with suppress(MultiFailed):
             self._tree.apply(ops, session_id=0)

@@ -251,7 +251,7 @@ async def test_an_answer_is_taken_whatever_retention_has_done_meanwhile(pair: Gr
     await pair.until(lambda: (follower.log_start_offset, follower.log_end_offset) == (2, 4))
 
 
-async def test_who_is_behind_the_log_start_begins_there(pair: Group) -> None:
+async def test_a_follower_behind_the_log_start_begins_there(pair: Group) -> None:
     pair.cut.add((2, 1))
     await pair.lead(1, 0, isr=(1,))
     for value in (b"a", b"b", b"c"):

@@ -1,4 +1,5 @@
-"""What a replica may cut away, and which part of it a loss receipt names: docs/replication.rst."""
+"""Truncation of a replica's log, and the part of it that a loss receipt names, as
+docs/replication.rst says."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ async def killed_before_a_checkpoint(pair: Group, isr: tuple[int, ...] = (2,)) -
     assert pair[1].partition().high_watermark < 2
 
 
-async def test_what_was_acknowledged_after_the_last_checkpoint_is_given_up_by_the_receipt(
+async def test_the_receipt_names_records_acknowledged_after_the_last_checkpoint(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair.receipts[1].last_epoch = 2

@@ -82,7 +82,7 @@ async def lone(tmp_path: Path) -> AsyncIterator[Member]:
     await group.close()
 
 
-async def test_who_waits_for_a_sync_is_woken_although_an_append_has_seen_its_end(
+async def test_a_sync_wakes_its_waiters_although_an_append_has_seen_its_end(
     lone: Member,
 ) -> None:
     """The sync ends in a thread; the next append looks before the loop has heard of that."""

@@ -136,7 +136,7 @@ async def refusal(subject: Subject) -> ErrorCode:
     return ErrorCode.NONE
 
 
-async def test_what_is_appended_at_once_is_one_batch_and_is_read_back(subject: Subject) -> None:
+async def test_records_appended_together_are_one_batch_and_are_read_back(subject: Subject) -> None:
     log = subject.log
     assert (log.topic_partition, log.leader_epoch) == (P0, 0)
     assert (log.start_offset, log.end_offset, log.high_watermark) == (0, 0, 0)
@@ -249,7 +249,9 @@ async def test_a_broker_that_was_away_looks_before_it_writes(real: OnReplicas) -
     assert real.log.end_offset == 0
 
 
-async def test_who_is_cut_off_leads_surely_only_what_nobody_else_has(real: OnReplicas) -> None:
+async def test_without_zookeeper_only_an_unreplicated_partition_is_surely_led(
+    real: OnReplicas,
+) -> None:
     log = real.open()
     assert log.is_surely_led
     real.replicas.manager.lease = Authority.COMMITTED
@@ -263,7 +265,9 @@ async def test_who_is_cut_off_leads_surely_only_what_nobody_else_has(real: OnRep
     assert not log.is_surely_led
 
 
-async def test_who_has_not_heard_of_its_followers_asks_who_leads(real: OnReplicas) -> None:
+async def test_a_leader_without_fetches_of_its_followers_asks_zookeeper_who_leads(
+    real: OnReplicas,
+) -> None:
     """The controller may have elected one of them, and not have reached us."""
     log, clock = real.open(), real.replicas.clock
     await real.followers_catch_up()
@@ -319,7 +323,7 @@ async def test_a_new_leader_that_is_deposed_waits_no_more(real: OnReplicas) -> N
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_asked_for_another_leader_asks_who_leads(real: OnReplicas) -> None:
+async def test_a_yielding_leader_asks_zookeeper_who_leads(real: OnReplicas) -> None:
     log = real.open()
     await real.followers_catch_up()
     real.replicas.manager.leadership_yield.add(P0, "its disk is full")

@@ -41,7 +41,7 @@ async def test_hundreds_of_changes_share_a_few_multis(leading: Leading) -> None:
     assert multis() == 3
 
 
-async def test_who_leads_now_is_asked_of_all_together(leading: Leading) -> None:
+async def test_lead_now_checks_many_partitions_in_few_multis(leading: Leading) -> None:
     await leading.lead(*MANY)
     led = [leading.partition(key) for key in MANY]
     multis = count_multis(leading)

@@ -1,9 +1,9 @@
-"""What a leader makes of its followers: scripts of fetches, and what follows for the ISR.
+"""Scripts of follower fetches, and the ISR changes that the leader derives from them.
 
-A line is a time in seconds, a word and its numbers: `append N` up to so many records, `fetch B N`,
-`check` for laggards (where the leader looks, what is stored is what it knows), `store` what is
-pending. After `->` stands what is then true: `isr`, `pending` (the ISR of the change under way),
-`hw`; or only since when nobody else has led.
+A line is a time in seconds, a word and its numbers: `append N` (the log end becomes N), `fetch B N`
+(broker B fetches at offset N), `check` (the leader looks for lagging followers; if it looks at the
+state node, the node is unchanged), `store` (the pending change is stored). After `->` stands the
+expected state: `isr`, `pending` (the ISR of the change under way), `hw`; or only `led_s`.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def test_until_when_nobody_else_led(name: str) -> None:
         assert (line, stage.leader.led_s) == (line, float(expected))
 
 
-def test_who_is_eligible_may_lead_as_well() -> None:
+def test_an_eligible_replica_may_lead_too() -> None:
     assert Stage((ME,), required=1, end=0, hw=0).leader.led_s == math.inf
     facts = PartitionFacts(T0, TOPIC_ID, PartitionState(ME, 5, (ME,), 1, (2,)), 7, (ME, 2, 3))
     leader = LeaderState.begin(facts, broker_id=ME, epoch_start=0, now=3.0)

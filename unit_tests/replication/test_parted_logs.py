@@ -8,7 +8,7 @@ from unit_tests.handlers.bench import batch
 from unit_tests.replication.copying import Group
 
 
-async def test_what_parted_where_the_leader_has_deleted_goes_with_its_producers(
+async def test_a_log_that_diverges_below_the_leaders_log_start_is_replaced_with_its_producers(
     tmp_path: Path,
 ) -> None:
     """The leader cannot say where the logs parted, only that its own begins behind that. A producer

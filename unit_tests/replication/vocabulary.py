@@ -120,7 +120,7 @@ class Replicas:
         )
 
     def refusal(self, epoch: int = -1, key: TopicPartition = T0) -> ErrorCode:
-        """What a request for the leader is told."""
+        """Return the error code of a request for the leader."""
         try:
             self.manager.leader(key, epoch)
         except BrokerError as error:
