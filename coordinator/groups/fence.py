@@ -20,8 +20,8 @@ from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who takes a fence. `token` tells it from every other one, also from one of this broker in the
-    same leader epoch."""
+    """The claim of one broker to a fence. `token` makes each claim unique, also among those of one
+    broker in one leader epoch."""
 
     topic_partition: TopicPartition
     broker_id: int

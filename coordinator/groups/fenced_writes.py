@@ -41,7 +41,7 @@ from pybroker.errors import (
 )
 from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, DeleteOp, OpResult, SetOp
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 KNOWN_NODES_MAX: Final = 200_000
 ATTEMPTS_MAX: Final = 4
@@ -53,9 +53,9 @@ _OURS: Final = f"{paths.COMMITTED}/"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What some nodes shall hold; None: the node shall not exist. The changes of one `key` replace
-    each other and name the same nodes. `parents` are made, without data, in the same multi, and so
-    is what is missing above the nodes. `is_ephemeral`: the nodes go with the session."""
+    """The wanted content of some nodes; None: the node shall not exist. Changes with the same `key`
+    replace each other and name the same nodes. The same multi creates the `parents`, and each
+    missing ancestor of a node, without data. `is_ephemeral`: the nodes end with the session."""
 
     group_id: str
     key: object
@@ -165,7 +165,7 @@ class FencedWrites:
                 if await self._attempt(batch):
                     pause_s = RETRY_S
                     continue
-                logger.info(
+                log.info(
                     "offset_writes_unknown partition=%d changes=%d",
                     self._shard.partition,
                     len(batch),
@@ -175,11 +175,11 @@ class FencedWrites:
         except _Deposed as error:
             self._deposed(error)
         except Exception:
-            logger.exception("offset_writes_failed partition=%d", self._shard.partition)
+            log.exception("offset_writes_failed partition=%d", self._shard.partition)
             _decide(self._open, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _deposed(self, error: _Deposed) -> None:
-        logger.warning("coordinator_deposed partition=%d %s", self._shard.partition, error)
+        log.warning("coordinator_deposed partition=%d %s", self._shard.partition, error)
         self._shard.resign(str(error))
         self.end()
 
@@ -217,7 +217,7 @@ class FencedWrites:
         oldest.refusals += 1
         if oldest.refusals == ATTEMPTS_MAX:
             cause = answer.cause if isinstance(answer, MultiFailed) else answer
-            logger.warning("offset_write_refused group=%s reason=%r", change.group_id, cause)
+            log.warning("offset_write_refused group=%s reason=%r", change.group_id, cause)
             _decide(waiting, _code_of(cause))
         return True
 
@@ -232,7 +232,8 @@ class FencedWrites:
             await bounded_gather(self._look, [path for path in found if not self._is_known(path)])
 
     def _operations(self, change: Change) -> list[CoordOp]:
-        """What makes the change. From now on it counts as made: what is sent later follows it."""
+        """Return the operations of the change, and count it as made: later operations of this
+        round build on it."""
         known, ops = self._known, list[CoordOp]()
         for path in self._missing_above(change):
             ops.append(CreateOp(path))
@@ -247,7 +248,8 @@ class FencedWrites:
         return ops
 
     def _missing_above(self, change: Change) -> list[str]:
-        """What is not known to exist and has to be there first, the highest first."""
+        """Return the parents to create before the change, the highest first: those that are not
+        known to exist."""
         known = self._known
         creates = [path for path, data in change.nodes if data is not None and not known.get(path)]
         needed = (*change.parents, *map(paths.parent, creates))
@@ -274,7 +276,7 @@ class FencedWrites:
             raise _Deposed(f"{self._fence} has version {stat.version}, not {expected}")
 
     def _forget(self, change: Change) -> None:
-        """What others may have changed behind our back."""
+        """Forget whether the nodes of the change exist: another process may have changed them."""
         for path in (*change.parents, *_own(change)):
             for up in _lineage(path):
                 self._known.pop(up, None)

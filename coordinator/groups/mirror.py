@@ -48,7 +48,7 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Coord
 from pybroker.wire.consumer_protocol import decode_assignment, decode_subscription
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 CLAIM: Final = "pybroker-coordinator"
 """Stands in for members while the first ones are joining; gone with our session."""
@@ -62,8 +62,8 @@ _THREAD: Final = "-0"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What the nodes of a group shall say. `is_whole`: topics and owners are known, not only who
-    is in the group. `is_over`: no node shall be left of it but for offsets."""
+    """The wanted nodes of a group. `is_whole`: topics and owners are known, not only the member
+    ids. `is_over`: only the offset nodes of the group shall remain."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
@@ -172,7 +172,7 @@ class GroupMirror:
         if not members:
             self._shard.call_later(CLAIM_KEPT_S, lambda: self._drop_claim(group_id))
             return ErrorCode.NONE
-        logger.info("group_is_classic group=%s members=%d", group_id, len(members))
+        log.info("group_is_classic group=%s members=%d", group_id, len(members))
         self._drop_claim(group_id)
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
@@ -212,10 +212,10 @@ class GroupMirror:
                     del self._wanted[group_id]
             self._retry_s = RETRY_S
         except (CoordError, BrokerError) as error:
-            logger.info("group_not_shown partition=%d reason=%r", self._shard.partition, error)
+            log.info("group_not_shown partition=%d reason=%r", self._shard.partition, error)
             self._again_later()
         except Exception:
-            logger.exception("group_not_shown partition=%d", self._shard.partition)
+            log.exception("group_not_shown partition=%d", self._shard.partition)
             self._again_later()
 
     def _again_later(self) -> None:
