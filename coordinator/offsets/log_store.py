@@ -42,7 +42,7 @@ from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.model import TopicPartition
 from pybroker.ports import Coord, KeyValue
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 BYTES_PER_APPEND_MAX: Final = 512 * 1024
 """Half of what a batch may hold by default."""
@@ -50,7 +50,7 @@ _RECORD_OVERHEAD_BYTES: Final = 100
 
 
 class _Turn:
-    """Who carries a group over, and who waits for that, in the order in which they came."""
+    """The lock of one group's import from ZooKeeper, and how many callers hold or await it."""
 
     __slots__ = ("count", "lock")
 
@@ -196,7 +196,7 @@ class LoggedOffsets:
     # ---- private: the log
 
     def _keys(self, group_id: str) -> set[TopicPartition]:
-        """What has a record, committed or about to be."""
+        """Return the partitions that have a record, committed or appended."""
         appended = {key.topic_partition for _, key, _ in self._appended if key.group_id == group_id}
         return appended | self._recorded.of_group(group_id).keys()
 
@@ -216,7 +216,7 @@ class LoggedOffsets:
         self._settle_to(end)
 
     async def _watch(self) -> None:
-        """Nobody waits for these records any more; they are shown when they are committed."""
+        """Show records once they are committed, after the request that appended them has ended."""
         while self._appended:
             end = self._appended[-1][0] + 1
             try:
@@ -262,7 +262,7 @@ class LoggedOffsets:
         try:
             await self._import_group(group_id)
         except MalformedNode as error:
-            logger.error("offsets_not_moved_to_the_log group=%s reason=%s", group_id, error)
+            log.error("offsets_not_moved_to_the_log group=%s reason=%s", group_id, error)
 
     async def _import_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """Raises BrokerError, CoordError, MalformedNode."""
@@ -276,7 +276,7 @@ class LoggedOffsets:
         await self._append(
             [_imported(OffsetKey(group_id, key), found[key]) for key in sorted(found)]
         )
-        logger.info("offsets_moved_to_the_log group=%s offsets=%d", group_id, len(found))
+        log.info("offsets_moved_to_the_log group=%s offsets=%d", group_id, len(found))
         return {}
 
     async def _remove_nodes(
@@ -307,7 +307,7 @@ def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
     try:
         return _record(key, committed)
     except ValueError as error:
-        logger.error(
+        log.error(
             "offset_metadata_not_moved_to_the_log group=%s partition=%s offset=%d reason=%s",
             key.group_id,
             key.topic_partition,

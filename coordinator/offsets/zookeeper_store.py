@@ -37,7 +37,7 @@ from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.model import TopicPartition
 from pybroker.ports import Coord, KeyValue
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 RECORDS_PER_APPEND_MAX: Final = 500
 """Tombstones of names of 249 bytes each stay far below the largest batch."""
@@ -97,7 +97,7 @@ class ZookeeperOffsets:
         for start in range(0, len(recorded), RECORDS_PER_APPEND_MAX):
             await self._move(recorded[start : start + RECORDS_PER_APPEND_MAX])
         if recorded:
-            logger.info(
+            log.info(
                 "offsets_moved_to_zookeeper partition=%d offsets=%d",
                 self._shard.partition,
                 len(recorded),
@@ -116,7 +116,7 @@ class ZookeeperOffsets:
             if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
                 raise BrokerError(code, f"the offset of {key} cannot be written to zookeeper")
             if code is not ErrorCode.NONE:
-                logger.error(
+                log.error(
                     "offset_not_moved_to_zookeeper group=%s partition=%s offset=%d reason=%s",
                     key.group_id,
                     key.topic_partition,
@@ -153,7 +153,7 @@ class ZookeeperOffsets:
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """What the nodes say when all earlier commits of the group are decided."""
+        """Read the nodes once all earlier commits of the group are decided."""
         await self.writes.settled(group_id)
         try:
             count = OFFSETS_OF_GROUP_MAX if partitions is None else len(partitions)
@@ -166,7 +166,7 @@ class ZookeeperOffsets:
             left_out = self._log_limit.allow()
             if left_out is not None:
                 text = "offset cannot be read group=%s left_out=%d reason=%s"
-                logger.warning(text, group_id, left_out, error)
+                log.warning(text, group_id, left_out, error)
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     async def _catch_up(self) -> None:

@@ -195,7 +195,7 @@ async def test_partitions_that_are_made_up_cost_no_requests(
     assert len(asked) < 6
 
 
-async def test_what_was_given_up_is_not_written_later() -> None:
+async def test_a_commit_that_timed_out_is_not_written_later() -> None:
     stage = await begin(timeout_s=0.5)
     await stage.commit(GROUP, a=1)
     stage.coord.suspend()
