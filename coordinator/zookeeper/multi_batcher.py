@@ -22,7 +22,7 @@ from pybroker.coordinator.zookeeper.limits import operation_bytes
 from pybroker.errors import ConnectionLoss, MultiFailed
 from pybroker.ports import CoordOp, OpResult
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 OPERATIONS_PER_MULTI_MAX: Final = 1000
 BYTES_PER_MULTI_MAX: Final = 256 * 1024
@@ -110,7 +110,7 @@ class MultiBatcher:
             results = iter(await self._multis.multi([op for each in writes for op in each.ops]))
         except MultiFailed as error:
             if len(writes) > 1:
-                logger.info("multi_redone_singly writes=%d reason=%r", len(writes), error)
+                log.info("multi_redone_singly writes=%d reason=%r", len(writes), error)
                 await bounded_gather(self._send, [[each] for each in writes])
             else:
                 _fail(writes, error)
