@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 _FLUSH_CHECK_MS: Final = 1_000
-"""How often to look for what flush.ms, flush.messages or quiet have made due."""
+"""How often to look for logs that are due for a flush by flush.ms, flush.messages or idleness."""
 
 
 class Housekeeping:
@@ -58,7 +58,7 @@ class Housekeeping:
             self._tasks.start(self._repeat(name, interval_ms / 1000, duty), name)
 
     async def stop(self) -> None:
-        """Idempotent. A duty that is running in a thread is waited for."""
+        """Stop all duties. Waits for a duty that runs in a thread. Idempotent."""
         await self._tasks.close()
 
     async def _repeat(
@@ -90,7 +90,7 @@ class Housekeeping:
 
 
 async def _to_the_end(work: Awaitable[object]) -> None:
-    """Wait for work in a thread, also when cancelled meanwhile: it cannot be stopped."""
+    """Wait for work in a thread, even when cancelled: a thread cannot be stopped."""
     future = asyncio.ensure_future(work)
     try:
         await asyncio.shield(future)
