@@ -1,8 +1,8 @@
 """The fence of a group coordinator: /pybroker/coordinators/<partition>.
 
-Whoever takes over a partition writes there, in one multi with a check that it is the leader. From
-then on everything that an earlier coordinator writes to ZooKeeper, with a check of the version that
-it knew, is refused; also what it sent before and what is still on its way.
+A broker that takes over a partition writes there, in one multi with a check that it is the leader.
+From then on ZooKeeper refuses the writes of an earlier coordinator, since each checks the version
+that this one knew. That includes requests that it sent before and that are still on their way.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Claim:
 
 
 async def take_fence(coord: Coord, claim: Claim) -> int | None:
-    """The version that the node has as long as nobody else takes it; None if somebody else changed
-    something meanwhile, so that it has to be tried again.
+    """Return the version of the fence node, which it keeps until another coordinator takes the
+    fence; None if a node changed meanwhile, so that the caller has to try again.
 
-    Raises Superseded if somebody else leads; BrokerError while we were not told yet of the epoch in
-    which we do; MalformedNode; CoordError. After
-    ConnectionLoss a next try finds out whether this one has succeeded.
+    Raises Superseded if another broker leads; BrokerError if the broker leads in another epoch than
+    the claim's; MalformedNode; CoordError. After ConnectionLoss the next attempt finds out whether
+    this one has succeeded.
     """
     key = claim.topic_partition
     state_path, path = paths.partition_state(key), paths.coordinator(key.partition)
