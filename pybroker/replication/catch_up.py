@@ -42,4 +42,4 @@ class CatchUp:
                     self._targets.pop(term, None)
                     log.info("copy complete partition=%s log_end=%d", key, log_end)
             except (BrokerError, StorageError) as error:
-                log.warning("copy not known to be complete partition=%s error=%s", key, error)
+                log.warning("catch-up cannot be checked partition=%s error=%s", key, error)

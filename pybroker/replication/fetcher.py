@@ -201,7 +201,7 @@ class Fetcher:
                 asked.cancel()
                 await asyncio.wait([asked])
             if not asked.cancelled():
-                asked.exception()  # nobody else asks for it when this task is cancelled
+                asked.exception()  # no other code retrieves it when this task is cancelled
 
     def _reached(self) -> None:
         if self._failures:

@@ -52,7 +52,7 @@ class ReplicaFetchers:
         """Call `failed` for each replica that has to stop following."""
         self._truncator.on_failed = failed
 
-    # what is known
+    # queries
 
     @property
     def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
@@ -67,7 +67,7 @@ class ReplicaFetchers:
     def busy(self) -> frozenset[TopicPartition]:
         return self._truncator.busy
 
-    # what is to be copied
+    # changes
 
     def follow(self, partitions: Iterable[Partition]) -> None:
         """Follow the current leader of each partition, from the log end offset on."""

@@ -15,8 +15,8 @@ class FollowedPartition:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.agrees = False
-        """Whether the leader has answered a fetch at our log end without an error: both logs are
-        equal below it."""
+        """Whether the leader has answered a fetch at the follower's log end without an error: both
+        logs are equal below it."""
         self.lag = 0
         """How many offsets it was behind the leader's high watermark at the last answer."""
         self.failures = 0

@@ -76,7 +76,7 @@ class FullDisks:
             try:
                 found[path] = await self._blocking.run(self._logs.free_bytes, path)
             except StorageError as error:
-                log.debug("free room not known path=%s error=%s", path, error)
+                log.debug("free space cannot be read path=%s error=%s", path, error)
         return found
 
     def _begin(self, path: str, reason: str) -> None:
@@ -84,8 +84,8 @@ class FullDisks:
             return
         self._full[path] = _Full(reason)
         log.error(
-            "log directory full path=%s error=%s: make room there (shorter retention, fewer topics,"
-            " a larger disk); brokers with room lead meanwhile, and nothing has to be restarted",
+            "log directory full path=%s error=%s: free space there (shorter retention, fewer"
+            " topics, a larger disk). Other in-sync replicas lead meanwhile; no restart is needed",
             path,
             reason,
         )
@@ -119,7 +119,7 @@ class FullDisks:
         try:
             free_bytes = await self._blocking.run(self._logs.free_bytes, path)
         except StorageError as error:
-            log.warning("free room not known path=%s error=%s", path, error)
+            log.warning("free space cannot be read path=%s error=%s", path, error)
             return
         quiet_s = self._clock.monotonic() - self._refused_at[path]
         if quiet_s >= QUIET_S and free_bytes >= ROOM_BYTES_MIN:

@@ -113,4 +113,4 @@ class GroupCommit:
             return
         self._replicas.log_synced(due)
         if due.durable_end < due.log_end_offset:
-            self.commit(due)  # grew, or was cut, while the disk was working
+            self.commit(due)  # the log grew, or was truncated, during the sync

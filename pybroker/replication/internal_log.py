@@ -138,7 +138,7 @@ class InternalLog:
         if len(data) > min(config.max_message_bytes, config.segment_bytes):
             raise BrokerError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"{self._key}: {len(data)} bytes of records at once, max.message.bytes is"
+                f"{self._key}: a batch of {len(data)} bytes is too large, max.message.bytes is"
                 f" {config.max_message_bytes} and segment.bytes {config.segment_bytes}",
             )
         try:
@@ -187,7 +187,7 @@ class InternalLog:
         return found
 
     def _not_led(self, reason: str) -> BrokerError:
-        detail = f"{self._key} is not led here since epoch {self._since}: {reason}"
+        detail = f"the leadership of {self._key} from epoch {self._since} on has ended: {reason}"
         return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
 
     def _refused(self, error: BrokerError | StorageError) -> BrokerError:

@@ -150,7 +150,7 @@ class LeaderState:
         state._recount()
         return state
 
-    # what is known
+    # queries
 
     @property
     def maximal_isr(self) -> frozenset[int]:
@@ -187,7 +187,7 @@ class LeaderState:
             return current
         return committed_end(current, leader_end, [each.log_end for each in self._counted])
 
-    # what followers do
+    # fetches and proposals
 
     def fetched(
         self, fetch: FollowerFetch, *, leader_end: int, now: float, lag_max_s: float
@@ -253,7 +253,7 @@ class LeaderState:
             return self.pending
         return None
 
-    # what becomes of changes
+    # outcomes of changes
 
     def is_pending(self, change: IsrChange) -> bool:
         return self.pending is change

@@ -54,7 +54,7 @@ class LeadershipYield:
     def add(self, key: TopicPartition, reason: str) -> None:
         """Let the replica yield leadership until `remove`, for this reason."""
         if key not in self._reasons:
-            log.warning("replica would rather not lead partition=%s reason=%s", key, reason)
+            log.warning("replica yields leadership partition=%s reason=%s", key, reason)
             self._reasons[key] = reason
             self.on_change()
 

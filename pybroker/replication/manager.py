@@ -317,7 +317,7 @@ class ReplicaManager:
         strays = sorted(self._logs.all().keys() - assigned)
         await self._let_go(strays)
         if strays:
-            log.warning("not assigned any more count=%d first=%s", len(strays), strays[0])
+            log.warning("unassigned replicas count=%d first=%s", len(strays), strays[0])
         for key in strays:
             self._drop(key)
             self._dropped.pop(key, None)

@@ -173,7 +173,7 @@ class ReplicaMover:
                     moves.finish, move, origin, self._replicas.high_watermarks().get(partition, 0)
                 )
         except MoveCancelled:
-            log.info("move ended partition=%s to=%s", partition, move.target.path)
+            log.info("move cancelled partition=%s to=%s", partition, move.target.path)
             await self._blocking.run(move.stay)
         except PybrokerError as error:
             log.error("move failed partition=%s to=%s error=%s", partition, move.target.path, error)

@@ -123,7 +123,7 @@ class LogOpener:
         )
         if opened is not None and is_anothers:
             log.warning(
-                "log set aside partition=%s topic_id=%s: the topic of that name is now %s",
+                "log set aside partition=%s topic_id=%s current_topic_id=%s",
                 key,
                 opened.topic_id,
                 facts.topic_id,
@@ -149,13 +149,13 @@ class LogOpener:
             return error
         if made.damage is not None and made.damage.is_whole and len(facts.replicas) == 1:
             # There is no follower that would truncate its log by the epochs of this one.
-            log.warning("batches believed partition=%s: it has no other replica", key)
+            log.warning("epochs not checked partition=%s reason=it has no other replica", key)
             made.damage = None
         if made.damage is not None and len(facts.replicas) > 1:
             return BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{made.damage.as_error(key).detail}. This replica is not used; it is copied anew"
-                " as soon as another one leads that has the records: bring its broker back, or"
+                " once a replica with the records leads: restart the broker of that replica, or"
                 " elect another replica uncleanly",
             )
         return made

@@ -73,7 +73,7 @@ class Partition:
         self._rules_config: LogConfig | None = None
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
 
-    # what is known
+    # queries
 
     @property
     def is_leader(self) -> bool:
@@ -147,7 +147,7 @@ class Partition:
             )
         return rules
 
-    # what the controller says
+    # the controller's commands
 
     def check_epoch(self, facts: PartitionFacts) -> bool:
         """Return whether these facts are new; False if they repeat the current leader epoch. Leader
@@ -247,7 +247,8 @@ class Partition:
         return self._leader is not None and self._leader.is_pending(change)
 
     def isr_stored(self, change: IsrChange, version: int) -> int:
-        """The pending change is stored; the state node has this version. Return as `settle`."""
+        """The pending change is stored; the state node has this version. Return the bytes that
+        became readable, see `settle`."""
         assert self._leader is not None
         self._leader.stored(change, version)
         return self._settled()
@@ -260,7 +261,8 @@ class Partition:
         return self._settled()
 
     def isr_refused(self, change: IsrChange) -> int:
-        """The pending change can never be applied; nothing is stored. Return as `settle`."""
+        """The pending change can never be applied; nothing is stored. Return the bytes that became
+        readable, see `settle`."""
         assert self._leader is not None
         self._leader.refused(change)
         return self._settled()
@@ -297,7 +299,8 @@ class Partition:
         return max(readable_bytes, 1)
 
     def _settled(self) -> int:
-        """Take over changed facts from the leader state. Return as `settle`."""
+        """Take over changed facts from the leader state. Return the bytes that became readable, see
+        `settle`."""
         assert self._leader is not None
         self._facts = facts = self._leader.facts
         self._isr_size = len(facts.state.isr)
@@ -315,7 +318,7 @@ class Partition:
         assert self._facts is not None
         return required_replicas(self.log.config.min_insync_replicas, len(self._facts.replicas))
 
-    # what clients ask
+    # requests of clients and followers
 
     def require_epoch(self, current_leader_epoch: int) -> None:
         """Check that the leader epoch is that of the client's request (-1: any).
@@ -386,8 +389,9 @@ class Partition:
         return result
 
     def follower_fetched(self, fetch: FollowerFetch, now: float, lag_max_s: float) -> int:
-        """As the leader, note a follower's fetch (`now`: monotonic seconds). Return as `settle`.
-        Raises BrokerError UNKNOWN_LEADER_EPOCH for a broker that is no replica."""
+        """As the leader, note a follower's fetch (`now`: monotonic seconds). Return the bytes that
+        became readable, see `settle`. Raises BrokerError UNKNOWN_LEADER_EPOCH for a broker that is
+        no replica."""
         leader = self._leader
         assert leader is not None
         if fetch.replica_id not in leader.followers:
@@ -409,7 +413,7 @@ class Partition:
     def is_in_isr(self, replica_id: int) -> bool:
         return self._facts is not None and replica_id in self._facts.state.isr
 
-    # what the leader tells a follower
+    # changes of the log
 
     def append_replicated(
         self, data: Buffer, *, leader_high_watermark: int, leader_log_start: int, now_ms: int

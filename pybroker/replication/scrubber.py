@@ -109,7 +109,7 @@ class Scrubber:
             await self._go_through(key, place, segments)
         except (BrokerError, StorageError) as error:
             # A failing disk is reported by the requests that need it.
-            log.warning("log not looked through partition=%s error=%s", key, error)
+            log.warning("log cannot be scrubbed partition=%s error=%s", key, error)
 
     async def _go_through(self, key: TopicPartition, place: Place | None, segments: int) -> None:
         """Check this many segments from `place` on; slowly if it is the whole log."""

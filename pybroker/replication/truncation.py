@@ -156,7 +156,7 @@ class Truncator:
         log.log(
             logging.ERROR if is_committed else logging.WARNING,
             "loss_receipt partition=%s reason=%s leader_epoch=%d from=%d to=%d hw=%d:"
-            " records that this replica held, and may have acknowledged, are given up",
+            " this replica truncates records that it may have acknowledged",
             key,
             receipt.reason,
             receipt.leader_epoch,
@@ -173,6 +173,7 @@ class Truncator:
         return (
             f"leader {leader} (epoch {partition.leader_epoch}) wants the log to end at"
             f" {step.offset}, but it is committed up to {partition.high_watermark} and no unclean"
-            " election explains that; nothing is removed. If the leader is right, stop this"
-            f" broker, move {partition.log.directory} away and start it again: then all is copied"
+            " election explains that. The replica truncates nothing. If the leader is right, stop"
+            f" this broker, move {partition.log.directory} away and start it again: then the broker"
+            " copies the whole log"
         )

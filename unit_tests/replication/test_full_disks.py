@@ -1,4 +1,4 @@
-"""From when on, and until when, the replicas of a directory without room would rather not lead."""
+"""The times at which replicas of a full directory begin and cease to yield leadership."""
 
 from __future__ import annotations
 

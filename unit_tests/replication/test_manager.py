@@ -183,7 +183,7 @@ async def test_a_controller_that_knows_no_topic_ids_leaves_the_log_where_it_is(
     assert replicas.directories() == ["t-0"]
 
 
-async def test_after_all_roles_were_told_what_else_lies_here_is_set_aside(
+async def test_a_command_with_all_roles_sets_other_logs_aside(
     replicas: Replicas,
 ) -> None:
     await replicas.told(facts(T0), facts(T1))
@@ -236,7 +236,7 @@ async def test_a_stop_of_an_older_epoch_is_74(replicas: Replicas) -> None:
 
 
 @pytest.mark.parametrize("what", ["deposed", "stopped", "led again"])
-async def test_changes_of_a_role_wake_who_waits(replicas: Replicas, what: str) -> None:
+async def test_changes_of_a_role_wake_waiting_requests(replicas: Replicas, what: str) -> None:
     await replicas.told(facts(T0), facts(T1))
     manager = replicas.manager
     waiters = [

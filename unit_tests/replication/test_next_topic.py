@@ -57,7 +57,7 @@ Writer = Callable[[Broker, NextTopic], Awaitable[None]]
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    """Its replica has a hole, and counts."""
+    """A broker with a damaged replica that is still in the ISR."""
     made = Broker(tmp_path)
     await made.begin(state(ME, (ME, 2)))
     topic = encode_topic(TopicAssignment({0: (ME, 2)}, TOPIC_ID))
@@ -99,7 +99,7 @@ async def test_a_loss_of_the_only_replica_is_not_written_for_the_recreated_topic
 async def test_a_write_sent_before_a_connection_loss_is_not_stored_for_the_recreated_topic(
     broker: Broker, next_topic: NextTopic, write: Writer
 ) -> None:
-    """Also where it was tried again meanwhile."""
+    """This also holds for a writer that has tried again meanwhile."""
     next_topic.keep_the_next_write_of(broker.coord)
     with suppress(ConnectionLoss):
         await write(broker, next_topic)
