@@ -53,15 +53,15 @@ async def take_fence(coord: Coord, claim: Claim) -> int | None:
     try:
         data, state_stat = await coord.get(state_path)
     except NoNode as error:
-        raise Superseded(f"{key} is gone") from error
+        raise Superseded(f"{key} does not exist any more") from error
     state = decode_state(state_path, data)
     if state.leader != claim.broker_id:
         raise Superseded(f"broker {state.leader} leads {key} in epoch {state.leader_epoch}")
     if state.leader_epoch != claim.leader_epoch:
         raise BrokerError(
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            f"this broker leads {key} in epoch {state.leader_epoch}, and was told of"
-            f" {claim.leader_epoch}",
+            f"this broker leads {key} in epoch {state.leader_epoch}, but its last LeaderAndIsr has"
+            f" epoch {claim.leader_epoch}",
         )
     encoded = claim.encode()
     store: CoordOp

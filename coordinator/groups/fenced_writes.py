@@ -137,7 +137,8 @@ class FencedWrites:
             self._deposed(error)
         if self._has_ended:
             raise BrokerError(
-                ErrorCode.NOT_COORDINATOR, f"partition {self._shard.partition} is another's"
+                ErrorCode.NOT_COORDINATOR,
+                f"another broker coordinates partition {self._shard.partition}",
             )
 
     def end(self) -> None:
@@ -155,7 +156,9 @@ class FencedWrites:
             if error.index > 0:
                 raise
             await self._look_at_fence()
-            raise ConnectionLoss(f"the fence of partition {self._shard.partition}") from error
+            raise ConnectionLoss(
+                f"the fence check of partition {self._shard.partition} failed, the fence is intact"
+            ) from error
 
     # ---- the task
 
@@ -180,7 +183,7 @@ class FencedWrites:
             _decide(self._open, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _deposed(self, error: _Deposed) -> None:
-        log.warning("coordinator_deposed partition=%d %s", self._shard.partition, error)
+        log.warning("coordinator_deposed partition=%d reason=%s", self._shard.partition, error)
         self._shard.resign(str(error))
         self.end()
 

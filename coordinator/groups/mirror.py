@@ -191,7 +191,7 @@ class GroupMirror:
         """Wait until all nodes are written, or the attempt has failed."""
         await self._task.finish()
 
-    # ---- private: when
+    # ---- private: scheduling
 
     def _drop_claim(self, group_id: str) -> None:
         self._claimed.discard(group_id)
@@ -214,10 +214,10 @@ class GroupMirror:
                     del self._wanted[group_id]
             self._retry_s = RETRY_S
         except (CoordError, BrokerError) as error:
-            log.info("group_not_shown partition=%d reason=%r", self._shard.partition, error)
+            log.info("group_nodes_not_written partition=%d reason=%r", self._shard.partition, error)
             self._again_later()
         except Exception:
-            log.exception("group_not_shown partition=%d", self._shard.partition)
+            log.exception("group_nodes_not_written partition=%d", self._shard.partition)
             self._again_later()
 
     def _again_later(self) -> None:
@@ -231,7 +231,7 @@ class GroupMirror:
         if self._wanted and not self._has_ended:
             self._task.start(self._run)
 
-    # ---- private: what
+    # ---- private: nodes
 
     async def _claim(self, group_id: str) -> None:
         """Create the claim node and its missing parents in one write: ZooKeeper syncs each write,
