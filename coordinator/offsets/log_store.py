@@ -210,7 +210,7 @@ class LoggedOffsets:
             return
         try:
             await self._shard.committed(end)
-        except (Exception, asyncio.CancelledError):  # not the end of the process, which unwinds us
+        except (Exception, asyncio.CancelledError):  # not GeneratorExit at the end of the process
             if not self._has_ended:
                 self._watcher.start(self._watch)
             raise

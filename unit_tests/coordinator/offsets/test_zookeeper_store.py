@@ -1,5 +1,5 @@
-"""`offsets.storage=zookeeper`: what a commit leaves in the nodes, who may write them, and what is
-answered when ZooKeeper's answers do not come."""
+"""`offsets.storage=zookeeper`: the nodes of a commit, the brokers that may write them, and the
+answers while ZooKeeper is silent."""
 
 from __future__ import annotations
 
