@@ -150,7 +150,7 @@ class TaskOwner:
 def _log_failure(task: asyncio.Task[None]) -> BaseException | None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        log.error("event=task-failed name=%s", task.get_name(), exc_info=error)
+        log.error("task failed name=%s", task.get_name(), exc_info=error)
     return error
 
 
