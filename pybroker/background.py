@@ -1,9 +1,8 @@
-"""Tasks in the background: each has an owner that begins it and ends it.
+"""Background tasks: each has an owner that starts and ends it.
 
-`BackgroundTask` is for work that goes on from a component's start to its stop, `RetryLoop` for work
-that is done when it is called for and tried again, `TaskOwner` for pieces of work that come and go.
-A task that ends with an exception is a defect of ours: the owner
-logs it once, when it happens.
+`BackgroundTask` runs from a component's start to its stop. `RetryLoop` runs work on request and
+tries it again. `TaskOwner` holds tasks that come and go. A task that ends with an exception is a
+defect of this project: the owner logs it once, when it happens.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ class BackgroundTask:
 
 
 class RetryLoop:
-    """Calls `work` when it is woken, and again `pause_s` later while `work` says that something is
-    left to be done; between `start` and `stop`."""
+    """Calls `work` when it is woken, and again every `pause_s` while `work` returns True (some work
+    is left). It runs between `start` and `stop`."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[bool]], pause_s: float) -> None:
         self._work = work
@@ -93,7 +92,7 @@ class RetryLoop:
         self._task.start(self._run)
 
     def wake(self) -> None:
-        """Call `work` soon; also before `start`, for then."""
+        """Call `work` soon; before `start`, this takes effect at `start`."""
         self._woken.set()
 
     async def _run(self) -> None:
@@ -107,8 +106,8 @@ class RetryLoop:
 
 
 def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]], None]:
-    """A function for any thread that lets the running event loop make the call, soon; it does
-    nothing when the loop is closed."""
+    """Return a function for any thread: it schedules `call` on the event loop that is running now,
+    and does nothing once that loop is closed."""
     loop = asyncio.get_running_loop()
 
     def call_soon(*arguments: *Ts) -> None:
@@ -151,12 +150,12 @@ class TaskOwner:
 def _log_failure(task: asyncio.Task[None]) -> BaseException | None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        log.error("event=task-failed name=%s", task.get_name(), exc_info=error)
+        log.error("task failed name=%s", task.get_name(), exc_info=error)
     return error
 
 
 def _others(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    """The tasks that run, without the caller's own task: it would wait for itself for ever."""
+    """Return the running tasks without the caller's own: it would wait for itself for ever."""
     own = asyncio.current_task()
     return [task for task in tasks if task is not own and not task.done()]
 

@@ -1,4 +1,4 @@
-"""Many calls at once, but not all at once."""
+"""Many concurrent calls, with a limit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE_MAX: Final = 100
-"""Few enough that other requests of the same session do not wait behind thousands."""
+"""Small enough that other requests of the same session do not wait behind thousands."""
 
 
 async def bounded_gather(
     function: Callable[[T], Awaitable[R]], items: Sequence[T], at_once: int = AT_ONCE_MAX
 ) -> list[R]:
-    """The results in the order of `items`. After the first error no further call is begun, the
-    calls under way are waited for, and then it is raised."""
+    """Return the results in the order of `items`. After the first error the function starts no
+    further call, waits for the calls under way, and raises that error."""
     if len(items) == 1:
         return [await function(items[0])]
     results: dict[int, R] = {}

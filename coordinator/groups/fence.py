@@ -1,8 +1,8 @@
 """The fence of a group coordinator: /pybroker/coordinators/<partition>.
 
-Whoever takes over a partition writes there, in one multi with a check that it is the leader. From
-then on everything that an earlier coordinator writes to ZooKeeper, with a check of the version that
-it knew, is refused; also what it sent before and what is still on its way.
+A broker that takes over a partition writes there, in one multi with a check that it is the leader.
+From then on ZooKeeper refuses the writes of an earlier coordinator, since each checks the version
+that this one knew. That includes requests that it sent before and that are still on their way.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who takes a fence. `token` tells it from every other one, also from one of this broker in the
-    same leader epoch."""
+    """The claim of one broker to a fence. `token` makes each claim unique, also among those of one
+    broker in one leader epoch."""
 
     topic_partition: TopicPartition
     broker_id: int
@@ -40,12 +40,12 @@ class Claim:
 
 
 async def take_fence(coord: Coord, claim: Claim) -> int | None:
-    """The version that the node has as long as nobody else takes it; None if somebody else changed
-    something meanwhile, so that it has to be tried again.
+    """Return the version of the fence node, which it keeps until another coordinator takes the
+    fence; None if a node changed meanwhile, so that the caller has to try again.
 
-    Raises Superseded if somebody else leads; BrokerError while we were not told yet of the epoch in
-    which we do; MalformedNode; CoordError. After
-    ConnectionLoss a next try finds out whether this one has succeeded.
+    Raises Superseded if another broker leads; BrokerError if the broker leads in another epoch than
+    the claim's; MalformedNode; CoordError. After ConnectionLoss the next attempt finds out whether
+    this one has succeeded.
     """
     key = claim.topic_partition
     state_path, path = paths.partition_state(key), paths.coordinator(key.partition)
@@ -53,15 +53,15 @@ async def take_fence(coord: Coord, claim: Claim) -> int | None:
     try:
         data, state_stat = await coord.get(state_path)
     except NoNode as error:
-        raise Superseded(f"{key} is gone") from error
+        raise Superseded(f"{key} does not exist any more") from error
     state = decode_state(state_path, data)
     if state.leader != claim.broker_id:
         raise Superseded(f"broker {state.leader} leads {key} in epoch {state.leader_epoch}")
     if state.leader_epoch != claim.leader_epoch:
         raise BrokerError(
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            f"this broker leads {key} in epoch {state.leader_epoch}, and was told of"
-            f" {claim.leader_epoch}",
+            f"this broker leads {key} in epoch {state.leader_epoch}, but its last LeaderAndIsr has"
+            f" epoch {claim.leader_epoch}",
         )
     encoded = claim.encode()
     store: CoordOp

@@ -1,14 +1,13 @@
-"""Writes to ZooKeeper that only the coordinator in office can make: every one is in a multi that
-checks the fence, `/pybroker/coordinators/<partition>`, whose version the next coordinator changes
+"""Writes to ZooKeeper that only the current coordinator can make. Each is in a multi that checks
+the fence, `/pybroker/coordinators/<partition>`; the next coordinator changes the fence's version
 before it does anything else.
 
-What was asked for while a round was under way goes together into the next one. A shard has one
-round under way at a time. A change of unknown outcome goes into the next round, and is replaced
-there by a later change of the same nodes. So changes of the same nodes take effect in the order in
-which they were asked for, whatever answers are lost. A change whose caller has given up is not
-tried again.
+A shard has one round of writes under way at a time. Changes that are requested meanwhile form the
+next round. A change of unknown outcome goes into the next round, unless a later change of the same
+nodes replaces it. So changes of the same nodes take effect in the order of the requests, whatever
+answers are lost. A change whose caller has given up is not tried again.
 
-What a node means is none of this module's business.
+This module does not know the meaning of the nodes.
 """
 
 from __future__ import annotations
@@ -41,11 +40,12 @@ from pybroker.errors import (
 )
 from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, DeleteOp, OpResult, SetOp
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 KNOWN_NODES_MAX: Final = 200_000
 ATTEMPTS_MAX: Final = 4
-"""How often a change that ZooKeeper refuses is tried, each time after a new look at its nodes."""
+"""The number of attempts for a change that ZooKeeper refuses; before each, its nodes are read
+again."""
 RETRY_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
 _OURS: Final = f"{paths.COMMITTED}/"
@@ -53,9 +53,9 @@ _OURS: Final = f"{paths.COMMITTED}/"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What some nodes shall hold; None: the node shall not exist. The changes of one `key` replace
-    each other and name the same nodes. `parents` are made, without data, in the same multi, and so
-    is what is missing above the nodes. `is_ephemeral`: the nodes go with the session."""
+    """The wanted content of some nodes; None: the node shall not exist. Changes with the same `key`
+    replace each other and name the same nodes. The same multi creates the `parents`, and each
+    missing ancestor of a node, without data. `is_ephemeral`: the nodes end with the session."""
 
     group_id: str
     key: object
@@ -65,12 +65,12 @@ class Change:
 
 
 class _Deposed(PybrokerError):
-    """The fence is not ours any more."""
+    """Another coordinator has taken the fence."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A change, and what its caller waits for."""
+    """A change, and the future with its error code that the caller awaits."""
 
     change: Change
     decided: asyncio.Future[ErrorCode]
@@ -78,7 +78,7 @@ class _Asked:
 
 
 class FencedWrites:
-    """The writes of one shard. Owns one task while there is something to write; `end` ends it."""
+    """The writes of one shard. Owns one task while changes are undecided; `end` ends it."""
 
     def __init__(
         self,
@@ -96,19 +96,20 @@ class FencedWrites:
         self._fence = paths.coordinator(shard.partition)
         self._timeout_s = timeout_s
         self._open: list[_Asked] = []
-        """What is not decided, and what was decided in this round."""
+        """The undecided changes, and those that were decided in this round."""
         self._known: dict[str, bool] = {}
-        """Whether a node exists, where we have seen or made it so. Others delete and create nodes
-        too: then a multi fails, and its changes are looked at alone."""
+        """Path -> whether the node exists, as last seen or written here. Other processes create and
+        delete nodes too: then a multi fails, and each of its changes is tried alone."""
         self._task = BackgroundTask("fenced-writes")
         self._has_ended = False
 
-    # ---- what others call
+    # ---- calls
 
     async def write(self, changes: Sequence[Change]) -> list[ErrorCode]:
-        """Make the changes; a code for each. NOT_COORDINATOR: not made, somebody else coordinates.
-        COORDINATOR_NOT_AVAILABLE: not decided within the time limit. INVALID_COMMIT_OFFSET_SIZE:
-        too large for ZooKeeper. UNKNOWN_SERVER_ERROR: ZooKeeper refuses it."""
+        """Make the changes and return a code for each. NOT_COORDINATOR: not made, another broker is
+        the coordinator. COORDINATOR_NOT_AVAILABLE: not decided within the time limit.
+        INVALID_COMMIT_OFFSET_SIZE: too large for ZooKeeper. UNKNOWN_SERVER_ERROR: refused by
+        ZooKeeper."""
         if self._has_ended or not changes:
             return [ErrorCode.NOT_COORDINATOR] * len(changes)
         loop = asyncio.get_running_loop()
@@ -120,15 +121,15 @@ class FencedWrites:
         return [each.decided.result() for each in asked]
 
     async def settled(self, group_id: str) -> None:
-        """Wait until what was asked for the group before this call is decided or given up."""
+        """Wait until all earlier changes of the group are decided or given up."""
         of_group = [each.decided for each in self._open if each.change.group_id == group_id]
         if of_group:
             await asyncio.wait(of_group)
 
     async def confirm(self) -> None:
-        """Returns when the server has caught up with all that was written before this call, and the
-        fence was still ours then: no later coordinator had written anything. Raises BrokerError
-        NOT_COORDINATOR; CoordError."""
+        """Return once this broker's ZooKeeper server has all writes from before this call. The
+        shard still held the fence then, so no later coordinator had written anything. Raises
+        BrokerError NOT_COORDINATOR; CoordError."""
         try:
             if not self._has_ended:
                 await self.multi(())
@@ -136,25 +137,28 @@ class FencedWrites:
             self._deposed(error)
         if self._has_ended:
             raise BrokerError(
-                ErrorCode.NOT_COORDINATOR, f"partition {self._shard.partition} is another's"
+                ErrorCode.NOT_COORDINATOR,
+                f"another broker coordinates partition {self._shard.partition}",
             )
 
     def end(self) -> None:
-        """Nothing more is written; who waits hears NOT_COORDINATOR. Idempotent."""
+        """Write nothing more; waiting callers get NOT_COORDINATOR. Idempotent."""
         self._has_ended = True
         _decide(self._open, ErrorCode.NOT_COORDINATOR)
         self._task.cancel()
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """One multi under the fence. Raises _Deposed, ConnectionLoss, SessionExpired; MultiFailed
-        or RequestTooLarge: nothing was done."""
+        """Send one multi that checks the fence. Raises _Deposed, ConnectionLoss, SessionExpired;
+        MultiFailed or RequestTooLarge if nothing was done."""
         try:
             return await self._joint.multi([CheckOp(self._fence, self._shard.fence_version), *ops])
         except MultiFailed as error:
             if error.index > 0:
                 raise
             await self._look_at_fence()
-            raise ConnectionLoss(f"the fence of partition {self._shard.partition}") from error
+            raise ConnectionLoss(
+                f"the fence check of partition {self._shard.partition} failed, the fence is intact"
+            ) from error
 
     # ---- the task
 
@@ -165,7 +169,7 @@ class FencedWrites:
                 if await self._attempt(batch):
                     pause_s = RETRY_S
                     continue
-                logger.info(
+                log.info(
                     "offset_writes_unknown partition=%d changes=%d",
                     self._shard.partition,
                     len(batch),
@@ -175,16 +179,16 @@ class FencedWrites:
         except _Deposed as error:
             self._deposed(error)
         except Exception:
-            logger.exception("offset_writes_failed partition=%d", self._shard.partition)
+            log.exception("offset_writes_failed partition=%d", self._shard.partition)
             _decide(self._open, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _deposed(self, error: _Deposed) -> None:
-        logger.warning("coordinator_deposed partition=%d %s", self._shard.partition, error)
+        log.warning("coordinator_deposed partition=%d reason=%s", self._shard.partition, error)
         self._shard.resign(str(error))
         self.end()
 
     def _take(self) -> list[list[_Asked]]:
-        """All that is open, by key; the newest change of each last."""
+        """Return the undecided changes, grouped by key; the newest of each key comes last."""
         self._open = [each for each in self._open if not each.decided.done()]
         batch: dict[object, list[_Asked]] = {}
         for each in self._open:
@@ -192,7 +196,7 @@ class FencedWrites:
         return list(batch.values())
 
     async def _attempt(self, batch: Sequence[Sequence[_Asked]]) -> bool:
-        """Whether ZooKeeper has answered for all of them. Raises _Deposed."""
+        """Return whether ZooKeeper has answered for all of them. Raises _Deposed."""
         try:
             await self._look_at([waiting[-1].change for waiting in batch])
         except CoordError:
@@ -203,8 +207,8 @@ class FencedWrites:
         return all(noted)
 
     def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
-        """The newest change decides the others with it. False: nobody knows whether it is made.
-        Raises what is no CoordError."""
+        """Decide the changes of one key by the answer to the newest one. Return False if its
+        outcome is unknown. Raises `answer` if it is an exception other than CoordError."""
         oldest, change = waiting[0], waiting[-1].change
         if not isinstance(answer, BaseException):
             _decide(waiting, ErrorCode.NONE)
@@ -217,14 +221,14 @@ class FencedWrites:
         oldest.refusals += 1
         if oldest.refusals == ATTEMPTS_MAX:
             cause = answer.cause if isinstance(answer, MultiFailed) else answer
-            logger.warning("offset_write_refused group=%s reason=%r", change.group_id, cause)
+            log.warning("offset_write_refused group=%s reason=%r", change.group_id, cause)
             _decide(waiting, _code_of(cause))
         return True
 
     # ---- from changes to operations
 
     async def _look_at(self, changes: Sequence[Change]) -> None:
-        """Find out what the changes need to know. Raises CoordError."""
+        """Find out which nodes of the changes, and which parents, exist. Raises CoordError."""
         if len(self._known) > KNOWN_NODES_MAX:
             self._known.clear()
         for needed in (_own, self._missing_above):
@@ -232,7 +236,8 @@ class FencedWrites:
             await bounded_gather(self._look, [path for path in found if not self._is_known(path)])
 
     def _operations(self, change: Change) -> list[CoordOp]:
-        """What makes the change. From now on it counts as made: what is sent later follows it."""
+        """Return the operations of the change, and count it as made: later operations of this
+        round build on it."""
         known, ops = self._known, list[CoordOp]()
         for path in self._missing_above(change):
             ops.append(CreateOp(path))
@@ -247,7 +252,8 @@ class FencedWrites:
         return ops
 
     def _missing_above(self, change: Change) -> list[str]:
-        """What is not known to exist and has to be there first, the highest first."""
+        """Return the parents to create before the change, the highest first: those that are not
+        known to exist."""
         known = self._known
         creates = [path for path, data in change.nodes if data is not None and not known.get(path)]
         needed = (*change.parents, *map(paths.parent, creates))
@@ -255,7 +261,8 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """That a node does not exist is known for longer only where nobody else makes any."""
+        """Return whether the node's existence is known. A missing node may be created by another
+        process at any time, except where only coordinators create nodes."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 
@@ -263,7 +270,7 @@ class FencedWrites:
         self._known[path] = await self._coord.exists(path) is not None
 
     async def _look_at_fence(self) -> None:
-        """Raises _Deposed unless the fence is ours in spite of all."""
+        """Read the fence again. Raises _Deposed if another coordinator has taken it."""
         expected = self._shard.fence_version
         await self._coord.sync(self._fence)
         try:
@@ -274,7 +281,7 @@ class FencedWrites:
             raise _Deposed(f"{self._fence} has version {stat.version}, not {expected}")
 
     def _forget(self, change: Change) -> None:
-        """What others may have changed behind our back."""
+        """Forget whether the nodes of the change exist: another process may have changed them."""
         for path in (*change.parents, *_own(change)):
             for up in _lineage(path):
                 self._known.pop(up, None)
@@ -291,7 +298,7 @@ def _own(change: Change) -> list[str]:
 
 
 def _lineage(path: str) -> list[str]:
-    """The node and all above it, the highest first."""
+    """Return the path and its ancestors, the highest first."""
     names = path.split("/")
     return ["/".join(names[:count]) for count in range(2, len(names) + 1)]
 

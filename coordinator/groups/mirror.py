@@ -1,11 +1,11 @@
-"""The members of coordinated groups as nodes, in the shapes of classic consumers: who is in the
-group, `/consumers/<group>/ids/<member>`, and who reads what, `owners/<topic>/<partition>`. For
-tools and people; nobody decides by them, but for one thing: under one name there are classic
-consumers or coordinated ones, never both, and each side sees the other there.
+"""The members of coordinated groups as nodes in the format of classic consumers: the members in
+`/consumers/<group>/ids/<member>`, and the assignment in `owners/<topic>/<partition>`. The nodes are
+for tools and people. The broker uses them for one decision: a group has either classic consumers or
+coordinated members, never both, and each side finds the other there.
 
-Nothing waits for these writes. They are made by the coordinator in office only, one group after the
-other; what a fail-over leaves half done the next one brings in order, as it is told of every group
-when it has loaded.
+No request waits for these writes, but for the claim of an empty group. Only the current coordinator
+makes them, one group after the other. After a fail-over the next coordinator completes them, since
+it receives every group once it has loaded.
 """
 
 from __future__ import annotations
@@ -48,22 +48,23 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Coord
 from pybroker.wire.consumer_protocol import decode_assignment, decode_subscription
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 CLAIM: Final = "pybroker-coordinator"
-"""Stands in for members while the first ones are joining; gone with our session."""
+"""The member id of the claim node, which stands for the first members while they join. It is
+ephemeral."""
 CLAIM_KEPT_S: Final = 600.0
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 _CONSUMER: Final = "consumer"
 _THREAD: Final = "-0"
-"""An owner is a thread of a consumer in classic nodes."""
+"""The suffix of an owner: in classic nodes the owner is a thread of a consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What the nodes of a group shall say. `is_whole`: topics and owners are known, not only who
-    is in the group. `is_over`: no node shall be left of it but for offsets."""
+    """The wanted nodes of a group. `is_whole`: topics and owners are known, not only the member
+    ids. `is_over`: only the offset nodes of the group shall remain."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
@@ -73,7 +74,8 @@ class Picture:
 
 
 def picture_of(group: GroupView) -> Picture:
-    """Members of other protocols than the consumers' are shown without topics."""
+    """Return the wanted nodes of the group. Members of other protocol types than `consumer` have no
+    topics."""
     members: dict[str, tuple[str, ...]] = {}
     owners: dict[TopicPartition, str] = {}
     is_consumers = group.protocol_type == _CONSUMER
@@ -92,8 +94,7 @@ def picture_of(group: GroupView) -> Picture:
 
 
 class GroupMirror:
-    """The `Membership` of one shard. Owns one task while there is something to show; `end` ends
-    it."""
+    """The `Membership` of one shard. Owns one task while nodes have to be written, until `end`."""
 
     def __init__(
         self,
@@ -109,13 +110,14 @@ class GroupMirror:
         self._writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
         self._wanted: dict[str, Picture] = {}
         self._populated: set[str] = set()
-        """The groups that have members, as we were told last."""
+        """The groups that had members at their last change."""
         self._claimed: set[str] = set()
-        """Those whose first members may be joining."""
+        """The groups whose first members may be joining."""
         self._asking: dict[str, asyncio.Task[ErrorCode]] = {}
-        """What `may_begin` finds out at the moment, by group."""
+        """Group -> the task that looks for classic consumers for `may_begin`."""
         self._beginning: Counter[str] = Counter()
-        """How many wait for that; in the step in which they hear it they are members."""
+        """Group -> the number of callers that wait for that task. A caller becomes a member in the
+        same step in which it gets the answer."""
         self._task = BackgroundTask("group-mirror")
         self._timer: Timer | None = None
         self._retry_s = RETRY_S
@@ -135,9 +137,9 @@ class GroupMirror:
         self._show(group.group_id, picture)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """Puts a node of ours among the members first and then looks for others, as classic
-        consumers do: of two at once at least one sees the other. All who come to an empty group at
-        the same time are told what the first one finds. Raises BrokerError."""
+        """Create the claim node first, then look for classic consumers, as these do themselves: of
+        two that begin at once, at least one sees the other. All callers that come to an empty group
+        at the same time get the same answer. Raises BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))
@@ -156,7 +158,7 @@ class GroupMirror:
     def _asked(self, group_id: str, asking: asyncio.Task[ErrorCode]) -> None:
         del self._asking[group_id]
         if not asking.cancelled():
-            asking.exception()  # whoever asked may be gone: nobody has to look at it
+            asking.exception()  # all callers may be cancelled: retrieve the error here
 
     async def _ask(self, group_id: str) -> ErrorCode:
         """Raises BrokerError."""
@@ -172,12 +174,12 @@ class GroupMirror:
         if not members:
             self._shard.call_later(CLAIM_KEPT_S, lambda: self._drop_claim(group_id))
             return ErrorCode.NONE
-        logger.info("group_is_classic group=%s members=%d", group_id, len(members))
+        log.info("group_is_classic group=%s members=%d", group_id, len(members))
         self._drop_claim(group_id)
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def end(self) -> None:
-        """Nothing more is written. Idempotent."""
+        """Write nothing more. Idempotent."""
         self._has_ended = True
         self._writes.end()
         self._wanted.clear()
@@ -186,10 +188,10 @@ class GroupMirror:
         self._task.cancel()
 
     async def settled(self) -> None:
-        """Wait until everything is shown, or the attempt has failed."""
+        """Wait until all nodes are written, or the attempt has failed."""
         await self._task.finish()
 
-    # ---- private: when
+    # ---- private: scheduling
 
     def _drop_claim(self, group_id: str) -> None:
         self._claimed.discard(group_id)
@@ -212,10 +214,10 @@ class GroupMirror:
                     del self._wanted[group_id]
             self._retry_s = RETRY_S
         except (CoordError, BrokerError) as error:
-            logger.info("group_not_shown partition=%d reason=%r", self._shard.partition, error)
+            log.info("group_nodes_not_written partition=%d reason=%r", self._shard.partition, error)
             self._again_later()
         except Exception:
-            logger.exception("group_not_shown partition=%d", self._shard.partition)
+            log.exception("group_nodes_not_written partition=%d", self._shard.partition)
             self._again_later()
 
     def _again_later(self) -> None:
@@ -229,11 +231,11 @@ class GroupMirror:
         if self._wanted and not self._has_ended:
             self._task.start(self._run)
 
-    # ---- private: what
+    # ---- private: nodes
 
     async def _claim(self, group_id: str) -> None:
-        """Put our node among the members, with the nodes above it that are missing, in one write:
-        ZooKeeper syncs each, and the first member's join waits for all. Raises BrokerError."""
+        """Create the claim node and its missing parents in one write: ZooKeeper syncs each write,
+        and the first member's JoinGroup waits for it. Raises BrokerError."""
         path = paths.group_member(group_id, CLAIM)
         data = encode_consumer(
             ConsumerRegistration({}, "static", self._shard.clock.wall_ms(), is_coordinated=True)
@@ -283,15 +285,15 @@ class GroupMirror:
         return changes
 
     async def _registration(self, path: str) -> ConsumerRegistration | None:
-        """None for what is gone or no registration."""
+        """Return the registration; None if the node is gone or malformed."""
         try:
             return decode_consumer(path, (await self._coord.get(path))[0])
         except (NoNode, MalformedNode):
             return None
 
     async def _owner_changes(self, group_id: str, picture: Picture) -> list[Change]:
-        """Owners that are no members of the group are removed, for there are no others: nobody
-        coordinates a group of classic consumers."""
+        """Return the changes of the owner nodes. The node of an owner that is no member is deleted:
+        the group has no classic consumers, so no other process owns partitions."""
         shown = await self._owners(group_id)
         wanted = {key: owner.encode() for key, owner in picture.owners.items()}
         members = {f"{member_id}{_THREAD}".encode() for member_id in picture.members}

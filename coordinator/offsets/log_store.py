@@ -1,11 +1,11 @@
 """`offsets.storage=kafka`: committed offsets are records of `__consumer_offsets`, as in Apache
-Kafka. A commit is shown when its record is committed, not before.
+Kafka. A fetch returns an offset once its record is committed, not before.
 
-Offsets that are in ZooKeeper from before are carried over: of all groups of the shard when the mark
-says that they were kept there (`storage_mark.py`); of a group without any record, which may have
-been a classic one until now, when somebody asks for it. A record is always newer than the node. The
-nodes stay where they are, for they may be a classic consumer's; but an offset that is deleted here
-is deleted there too, or it would come back.
+Offsets in ZooKeeper are imported: those of all groups of the shard at loading, if the mark says
+that they were kept there (`storage_mark.py`); those of a group without any record at its first
+request, since it may have been a classic group until now. A record is always newer than the node.
+The nodes stay, for they may be a classic consumer's. But an offset that is deleted here is deleted
+there too, or it would come back.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.model import TopicPartition
 from pybroker.ports import Coord, KeyValue
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 BYTES_PER_APPEND_MAX: Final = 512 * 1024
-"""Half of what a batch may hold by default."""
+"""Half of the default limit of a batch."""
 _RECORD_OVERHEAD_BYTES: Final = 100
 
 
 class _Turn:
-    """Who carries a group over, and who waits for that, in the order in which they came."""
+    """The lock of one group's import from ZooKeeper, and how many callers hold or await it."""
 
     __slots__ = ("count", "lock")
 
@@ -60,7 +60,7 @@ class _Turn:
 
 
 class LoggedOffsets:
-    """The `OffsetStore` of one shard over its log. `coord`, `is_mine` as for the other store."""
+    """The `OffsetStore` of one shard over its log. `coord`, `is_mine` as in `ZookeeperOffsets`."""
 
     def __init__(
         self,
@@ -99,7 +99,8 @@ class LoggedOffsets:
         self._recorded.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Carry over what was kept in ZooKeeper until now. Raises BrokerError, CoordError."""
+        """Import the offsets from ZooKeeper if they were kept there until now. Raises BrokerError,
+        CoordError."""
         self._is_loaded = True
         mark = StorageMark(self._coord, self.writes, self._shard.partition)
         if await mark.get() is Stored.LOG:
@@ -177,8 +178,8 @@ class LoggedOffsets:
     async def remove_untouched(
         self, group_id: str, keys: Collection[TopicPartition], touched: Touched
     ) -> None:
-        """The nodes first: a group that has lost its records is looked for there. Then the
-        records, in one step with the look at what was committed since."""
+        """Remove the nodes first: a group without records is looked for there. Then remove the
+        records that no commit has touched, in one step with that check."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._keys(group_id)
@@ -196,12 +197,12 @@ class LoggedOffsets:
     # ---- private: the log
 
     def _keys(self, group_id: str) -> set[TopicPartition]:
-        """What has a record, committed or about to be."""
+        """Return the partitions that have a record, committed or appended."""
         appended = {key.topic_partition for _, key, _ in self._appended if key.group_id == group_id}
         return appended | self._recorded.of_group(group_id).keys()
 
     async def _append(self, records: Sequence[KeyValue]) -> None:
-        """Append them and wait until they are committed. Raises BrokerError."""
+        """Append the records and wait until they are committed. Raises BrokerError."""
         end = 0
         for some in _cut(records):
             end = self._shard.append(some)
@@ -209,14 +210,14 @@ class LoggedOffsets:
             return
         try:
             await self._shard.committed(end)
-        except (Exception, asyncio.CancelledError):  # not the end of the process, which unwinds us
+        except (Exception, asyncio.CancelledError):  # not GeneratorExit at the end of the process
             if not self._has_ended:
                 self._watcher.start(self._watch)
             raise
         self._settle_to(end)
 
     async def _watch(self) -> None:
-        """Nobody waits for these records any more; they are shown when they are committed."""
+        """Show records once they are committed, after the request that appended them has ended."""
         while self._appended:
             end = self._appended[-1][0] + 1
             try:
@@ -235,13 +236,13 @@ class LoggedOffsets:
     # ---- private: the nodes
 
     def _may_be_new(self, group_id: str) -> bool:
-        """Whether there may be nodes of the group that have not been carried over."""
+        """Return whether nodes of the group may still have to be imported."""
         return group_id in self._imports or not self._recorded.of_group(group_id)
 
     async def _import_in_turn(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Carry a group over that has no records, one caller after the other; gives what is in
-        ZooKeeper of one that belongs to classic consumers at present: it is not carried over while
-        they move it. Raises BrokerError."""
+        """Import a group that has no records, one caller after the other. If classic consumers are
+        in the group, import nothing while they commit, and return its offsets in ZooKeeper. Raises
+        BrokerError."""
         turn = self._imports.setdefault(group_id, _Turn())
         turn.count += 1
         try:
@@ -262,10 +263,11 @@ class LoggedOffsets:
         try:
             await self._import_group(group_id)
         except MalformedNode as error:
-            logger.error("offsets_not_moved_to_the_log group=%s reason=%s", group_id, error)
+            log.error("offsets_not_moved_to_the_log group=%s reason=%s", group_id, error)
 
     async def _import_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Raises BrokerError, CoordError, MalformedNode."""
+        """Import the offsets without a record. Returns as `_import_in_turn`. Raises BrokerError,
+        CoordError, MalformedNode."""
         names = await self._nodes.names(group_id)
         missing = names - self._recorded.of_group(group_id).keys()
         if not missing:
@@ -276,7 +278,7 @@ class LoggedOffsets:
         await self._append(
             [_imported(OffsetKey(group_id, key), found[key]) for key in sorted(found)]
         )
-        logger.info("offsets_moved_to_the_log group=%s offsets=%d", group_id, len(found))
+        log.info("offsets_moved_to_the_log group=%s offsets=%d", group_id, len(found))
         return {}
 
     async def _remove_nodes(
@@ -297,17 +299,17 @@ class LoggedOffsets:
 
 
 def _record(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
-    """Raises ValueError for text that no record can hold."""
+    """Return the record. Raises ValueError for text that no record can hold."""
     return KeyValue(encode_offset_key(key), encode_offset_value(committed))
 
 
 def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
-    """A node holds longer text than a record: the offset is carried over without it then, for one
-    group must not keep a whole shard from loading."""
+    """Return the record of an offset from a node. If its metadata is too long for a record, it is
+    left out: one group must not keep a whole shard from loading."""
     try:
         return _record(key, committed)
     except ValueError as error:
-        logger.error(
+        log.error(
             "offset_metadata_not_moved_to_the_log group=%s partition=%s offset=%d reason=%s",
             key.group_id,
             key.topic_partition,
@@ -318,7 +320,7 @@ def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
 
 
 def _cut(records: Sequence[KeyValue]) -> list[Sequence[KeyValue]]:
-    """Runs that fit into one batch each."""
+    """Return the records in runs that fit into one batch each."""
     runs: list[Sequence[KeyValue]] = []
     run: list[KeyValue] = []
     size = 0

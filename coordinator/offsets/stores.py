@@ -1,5 +1,5 @@
-"""The offsets of a shard with all that looks after them: the store that `offsets.storage` names,
-the mirror of the members in ZooKeeper, and the removal of what nobody needs any more. They begin
+"""The offsets of a shard: the store that `offsets.storage` names, the mirror of the members in
+ZooKeeper, and the removal of offsets that have expired or whose topic is deleted. All three begin
 and end with the shard.
 """
 
@@ -31,8 +31,8 @@ _STORES: Final[Mapping[str, Callable[..., Store]]] = {
 
 
 class KeptOffsets:
-    """An `OffsetStore`: the one that the options name; the `mirror` beside it, and the `removal` of
-    what is not needed any more, which wants to know the `facts` of groups."""
+    """An `OffsetStore`: the one that `offsets.storage` names, with its `mirror` and its `removal`,
+    which asks `facts` for the state of a group."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class KeptOffsets:
         config: BrokerConfig,
         joint: Multis,
     ) -> None:
-        """`coord` and `joint` are those of all shards of the broker."""
+        """All shards of the broker share `coord` and `joint`."""
         timeout_s = config.offsets_commit_timeout_ms / 1000
         self.store: Store
         self.store = _STORES[config.offsets_storage](

@@ -1,13 +1,13 @@
 """`offsets.storage=zookeeper`: committed offsets are nodes, and the nodes alone are the truth.
 
-What the log still has of offsets comes from a time when they were kept there: of this cluster with
-the other storage, or of the Apache brokers before us. It is newer than any node then, so loading
-moves it: the nodes are written, then the records are replaced by tombstones, and only when these
-are committed is anything answered. So whatever a record said is carried over once, however often
-loading is interrupted, and a node that somebody deletes afterwards stays deleted.
+Offset records in the log come from an earlier time: this cluster had the other storage, or Apache
+brokers wrote them. They are newer than any node, so loading moves them. The store writes the nodes,
+replaces the records by tombstones, and answers requests only once these are committed. So each
+record is moved once, however often loading is interrupted, and a node that is deleted afterwards
+stays deleted.
 
-Whether a partition's offsets are kept here or in the log is noted in a node, so that the other
-storage knows when it has to do the same the other way round (`log_store.py`).
+A node marks whether a partition's offsets are kept here or in the log. By that mark the other
+storage knows when to move them back (`log_store.py`).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
 from pybroker.model import TopicPartition
 from pybroker.ports import Coord, KeyValue
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 RECORDS_PER_APPEND_MAX: Final = 500
-"""Tombstones of names of 249 bytes each stay far below the largest batch."""
+"""This many tombstones with names of 249 bytes stay far below the largest batch."""
 READ_S: Final = 0.002
-"""How much longer a fetch may take for each partition."""
+"""The time limit of a fetch grows by this much for each partition."""
 OFFSETS_OF_GROUP_MAX: Final = 10_000
-"""What a fetch of everything counts with."""
+"""The number of partitions that the time limit of a fetch of all offsets assumes."""
 EDITS_SEEN_S: Final = 1.0
 """A fetch syncs with ZooKeeper when the last sync is older than this: tools and classic consumers
 write offsets there directly."""
@@ -53,8 +53,8 @@ COMMIT_TIMEOUT_S: Final = 5.0
 
 
 class ZookeeperOffsets:
-    """The `OffsetStore` of one shard over nodes. `coord`: a session that nothing else waits for.
-    `is_mine` tells the groups of this shard from others."""
+    """The `OffsetStore` of one shard over nodes. `coord`: a session for group coordination only.
+    `is_mine` returns whether a group belongs to this shard."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class ZookeeperOffsets:
         self._nodes = OffsetNodes(coord)
         self.writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
         self._confirmed = 0
-        """The session, by generation, in which the fence was last checked."""
+        """The generation of the session in which the fence was last checked."""
         self._caught_up_s = -math.inf
-        """When this broker's ZooKeeper server was last brought up to date (monotonic)."""
+        """When this broker's ZooKeeper server was last brought up to date (monotonic seconds)."""
 
     # ---- loading
 
@@ -88,7 +88,7 @@ class ZookeeperOffsets:
         self._recorded.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Bring the nodes up to date with what the log has. Raises BrokerError, CoordError.
+        """Move the offset records of the log to nodes. Raises BrokerError, CoordError.
 
         An earlier coordinator answers fetches while it holds its leader lease. So the new
         coordinator first waits until every in-sync replica follows it."""
@@ -97,7 +97,7 @@ class ZookeeperOffsets:
         for start in range(0, len(recorded), RECORDS_PER_APPEND_MAX):
             await self._move(recorded[start : start + RECORDS_PER_APPEND_MAX])
         if recorded:
-            logger.info(
+            log.info(
                 "offsets_moved_to_zookeeper partition=%d offsets=%d",
                 self._shard.partition,
                 len(recorded),
@@ -116,7 +116,7 @@ class ZookeeperOffsets:
             if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
                 raise BrokerError(code, f"the offset of {key} cannot be written to zookeeper")
             if code is not ErrorCode.NONE:
-                logger.error(
+                log.error(
                     "offset_not_moved_to_zookeeper group=%s partition=%s offset=%d reason=%s",
                     key.group_id,
                     key.topic_partition,
@@ -153,7 +153,7 @@ class ZookeeperOffsets:
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """What the nodes say when all earlier commits of the group are decided."""
+        """Read the nodes once all earlier commits of the group are decided."""
         await self.writes.settled(group_id)
         try:
             count = OFFSETS_OF_GROUP_MAX if partitions is None else len(partitions)
@@ -166,7 +166,7 @@ class ZookeeperOffsets:
             left_out = self._log_limit.allow()
             if left_out is not None:
                 text = "offset cannot be read group=%s left_out=%d reason=%s"
-                logger.warning(text, group_id, left_out, error)
+                log.warning(text, group_id, left_out, error)
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     async def _catch_up(self) -> None:
@@ -234,7 +234,8 @@ class ZookeeperOffsets:
     async def remove_untouched(
         self, group_id: str, keys: Collection[TopicPartition], touched: Touched
     ) -> None:
-        """Seen and asked for in one step: a later commit is written after it."""
+        """Remove the offsets that no commit has touched. The check and the request of the removal
+        are one step, so a later commit is written after the removal."""
         gone = [key for key in keys if OffsetKey(group_id, key) not in touched]
         codes = await self._remove(group_id, gone)
         check_all(codes, group_id)
@@ -251,15 +252,15 @@ class ZookeeperOffsets:
         return {group_id for group_id in groups if self._is_mine(group_id)}
 
     async def _drop_left_over(self, group_id: str, keys: Iterable[TopicPartition]) -> None:
-        """A record that could not be moved at loading must not come back over what was written
-        since."""
+        """Delete records that loading could not move: at the next load they would overwrite the
+        newer nodes."""
         of_group = self._recorded.of_group(group_id)
         if of_group:
             await self._drop_records([OffsetKey(group_id, key) for key in keys if key in of_group])
 
 
 def check_all(codes: Mapping[TopicPartition, ErrorCode], group_id: str) -> None:
-    """Raises BrokerError for the first of them that is no success."""
+    """Raises BrokerError for the first code that is an error."""
     for key, code in codes.items():
         if code is not ErrorCode.NONE:
             raise BrokerError(code, f"the offset of {group_id} for {key} cannot be removed")

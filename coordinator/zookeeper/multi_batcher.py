@@ -1,10 +1,10 @@
-"""Writes of many callers in one multi: a request to ZooKeeper costs far more than an operation in
-it.
+"""Joins the writes of many callers in one multi: a request to ZooKeeper costs far more than an
+operation in it.
 
-Every write brings its own checks, so a joint multi gives each writer what a multi of its own would
-give: all of its operations under all of its checks, or nothing. If ZooKeeper refuses a joint multi,
-each write is sent alone and gets its own answer. After a lost reply each writer gets the error:
-nobody knows whether its write was applied.
+Every write contains its own checks, so a joint multi guarantees each writer the same as a multi of
+its own: all of its operations under all of its checks, or none. If ZooKeeper refuses a joint multi,
+each write is sent alone and gets its own answer. After a lost reply each writer gets the error: the
+outcome of its write is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pybroker.coordinator.zookeeper.limits import operation_bytes
 from pybroker.errors import ConnectionLoss, MultiFailed
 from pybroker.ports import CoordOp, OpResult
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 OPERATIONS_PER_MULTI_MAX: Final = 1000
 BYTES_PER_MULTI_MAX: Final = 256 * 1024
@@ -46,9 +46,9 @@ def _always() -> bool:
 
 
 class MultiBatcher:
-    """At most `at_once` multis are under way; what callers ask for meanwhile goes together into the
-    next one, in the order in which it was asked for. Owns its tasks, which end when nothing is
-    asked for."""
+    """At most `at_once` multis are under way; writes that callers request meanwhile go together
+    into the next one, in the order of the requests. Owns its tasks, which end when no write is
+    left."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class MultiBatcher:
         at_once: int = 2,
         operations_max: int = OPERATIONS_PER_MULTI_MAX,
     ) -> None:
-        """Two at once, so that ZooKeeper and the batcher need not wait for each other; one where
-        later writes build on earlier ones. `operations_max` of one multi: fewer where refusals are
-        common, for each sends that many writes alone."""
+        """`at_once`: two, so that ZooKeeper and the batcher need not wait for each other; one where
+        later writes build on earlier ones. `operations_max`: the limit of one multi. Use a lower
+        one if refusals are common, since a refused multi sends each of its writes alone."""
         self._multis = multis
         self._operations_max = operations_max
         self._queue: deque[_Write] = deque()
@@ -68,9 +68,9 @@ class MultiBatcher:
     async def multi(
         self, ops: Sequence[CoordOp], is_wanted: Callable[[], bool] = _always
     ) -> list[OpResult]:
-        """As `Coord.multi`. The batcher asks `is_wanted` right before each time it sends the write,
-        and raises ConnectionLoss instead if the answer is no. A caller that is cancelled before its
-        write is sent has asked for nothing."""
+        """As `Coord.multi`. The batcher calls `is_wanted` right before each time it sends the
+        write; if it returns False, the caller gets ConnectionLoss instead. If the caller is
+        cancelled before its write is sent, the write is dropped."""
         return await self.submit(ops, is_wanted)
 
     def submit(
@@ -88,7 +88,7 @@ class MultiBatcher:
             await self._send(self._take())
 
     def _take(self) -> list[_Write]:
-        """As many writes as go into one multi, and at least one."""
+        """Return as many writes as fit into one multi, and at least one."""
         writes: list[_Write] = []
         operations = size = 0
         while self._queue:
@@ -110,7 +110,7 @@ class MultiBatcher:
             results = iter(await self._multis.multi([op for each in writes for op in each.ops]))
         except MultiFailed as error:
             if len(writes) > 1:
-                logger.info("multi_redone_singly writes=%d reason=%r", len(writes), error)
+                log.info("multi_redone_singly writes=%d reason=%r", len(writes), error)
                 await bounded_gather(self._send, [[each] for each in writes])
             else:
                 _fail(writes, error)

@@ -1,12 +1,11 @@
-"""How much a leader may answer: in steps, each with everything below it.
+"""The requests that a leader may answer: ordered levels, each of which includes those below it.
 
-The controller may have elected another leader while it could not reach this broker. Changes of the
-ISR are conditional, so what is committed stays right: reading it, and appending with acks=all,
-which waits for the in-sync replicas, may go on. What a leader vouches for alone needs more: the
-broker hears from ZooKeeper. The log end needs most. A successor that is in sync in the stored state
-gives this broker replica.lag.time.max.ms to be heard of before it commits anything without it;
-unless the controller counted this broker among the lost, as it does with a leader that asked for
-another one.
+The controller may have elected another leader without reaching this broker. Committed records stay
+valid even then, because ISR changes are conditional. So reads of committed records go on, and so do
+appends with acks=all, which wait for the in-sync replicas. An answer that only the leader vouches
+for needs a broker that hears from ZooKeeper. The log end needs most. A successor waits for this
+broker for replica.lag.time.max.ms before it commits anything without it. It does not wait if the
+controller counted this broker as lost, as it does with a leader that asked for another one.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from typing import Final
 
 
 class Authority(enum.IntEnum):
-    """How much may be answered. The lease from ZooKeeper is NOTHING, COMMITTED or ALL."""
+    """The level of what a replica may answer. The ZooKeeper lease is NOTHING, COMMITTED or ALL."""
 
     NOTHING = 0
     READ = 1
-    """What is committed may be read."""
+    """Consumers may read committed records."""
     COMMITTED = 2
-    """And acks=all may be answered."""
+    """Also: the leader may acknowledge a produce with acks=all."""
     ALONE = 3
-    """And what no other replica vouches for."""
+    """Also: the leader may give answers that no other replica vouches for."""
     CONFIRMED = 4
-    """And the log end, once ZooKeeper has confirmed the leader."""
+    """Also: the leader may return the log end, once ZooKeeper has confirmed the leader."""
     ALL = 5
-    """And the log end."""
+    """Also: the leader may return the log end."""
 
 
 NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
@@ -50,7 +49,7 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
         "OffsetFetch": Authority.ALL,
     }
 )
-"""Request -> what its answer needs; everything that asks, asks here."""
+"""Request -> the authority that its answer needs; the only place that says so."""
 
 SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
     {
@@ -64,17 +63,17 @@ SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
         " one",
     }
 )
-"""Why a replica has no more than that."""
+"""Authority of a replica -> the reason why it has no more."""
 
 
 def authority(
     granted: Authority, lease: Authority, is_replicated: bool, has_heard: bool, has_asked: bool
 ) -> Authority:
-    """`granted` is what the controller made of the replica, or what was read of that since; `lease`
-    is how far ZooKeeper is heard of, which does not matter to a partition that no other broker can
-    lead (not `is_replicated`). `has_heard`: within replica.lag.time.max.ms each replica that may be
-    elected was heard of as a follower, or ZooKeeper has confirmed the leader. `has_asked`: this
-    broker asked the controller for another leader, which would wait for nothing."""
+    """Return the authority of a replica. `granted` is `Partition.granted`. `lease` is the broker's
+    lease from ZooKeeper; any lease above NOTHING suffices for a partition that no other broker can
+    lead (not `is_replicated`). `has_heard`: within replica.lag.time.max.ms each electable replica
+    has fetched as a follower, or ZooKeeper has confirmed the leader. `has_asked`: this broker asked
+    the controller for another leader, which would not wait for this one."""
     if lease and not is_replicated:
         lease = granted
     reached = min(granted, lease)

@@ -1,4 +1,4 @@
-"""Seeing when a replica that was begun anew has all that its leader had: then it may lead again."""
+"""Detects that an incomplete replica has caught up with its leader: then it may lead again."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class CatchUp:
         self._incomplete = incomplete
         self._blocking = blocking
         self._targets: dict[tuple[TopicPartition, int], int] = {}
-        """Where the leader's log ended when it was asked first, by its epoch, too. All that was
-        committed before this replica began lies below."""
+        """The leader's log end offset at the first request in a leader epoch. All records that were
+        committed before this replica began lie below it."""
 
     async def look(
         self, copies: Mapping[TopicPartition, FollowedPartition], channel: LeaderChannel
     ) -> None:
-        """Look at those of `copies` that are incomplete; mostly there are none."""
+        """Clear the mark of each incomplete replica in `copies` that has caught up."""
         for key in self._incomplete.partitions:
             copy = copies.get(key)
             if copy is None or not copy.agrees:
@@ -42,4 +42,4 @@ class CatchUp:
                     self._targets.pop(term, None)
                     log.info("copy complete partition=%s log_end=%d", key, log_end)
             except (BrokerError, StorageError) as error:
-                log.warning("copy not known to be complete partition=%s error=%s", key, error)
+                log.warning("catch-up cannot be checked partition=%s error=%s", key, error)

@@ -1,8 +1,8 @@
-"""The task that copies from one broker: asks for all its partitions at once, and lets the answers
-take effect one after the other.
+"""The task that copies from one leader: it fetches all partitions at once, and applies the answers
+one after the other.
 
-A partition that fails is left alone for a while, a broker that cannot be reached as well, each time
-for twice as long as before. Neither a slow disk nor a failed log holds up the other partitions.
+A partition that fails pauses, and so does a broker that cannot be reached. Each pause is twice as
+long as the one before. Neither a slow disk nor a failed log delays the other partitions.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ from pybroker.replication.truncation import Truncator
 log = logging.getLogger(__name__)
 
 _TURN_BYTES: Final = 2 * 1024 * 1024
-"""After so much is appended, everybody else has a turn."""
+"""After appending this many bytes, the fetcher yields to the other tasks of the event loop."""
 _TURN_PARTITIONS: Final = 200
 _PAUSE_FIRST_S: Final = 0.02
-"""The first pause after a failure; each further one is twice as long, up to the option's."""
+"""The first pause after a failure. Each further one is twice as long, up to
+replica.fetch.backoff.ms."""
 _ROUND_MS_MIN: Final = 10
 """The shortest wait at the leader, where a partition is due soon."""
 _BUSY_S: Final = 0.02
-"""When to look again at a partition whose log is being cut or made durable."""
+"""How long a partition waits whose log is being truncated or made durable."""
 _SYNC_GRACE_S: Final = 0.005
-"""How long the others wait for a log that is being made durable: what it has then counts with their
-next fetch."""
+"""How long the next fetch waits for a log that is being made durable, so that it reports the new
+end."""
 _GRACE_S: Final = 0.01
-"""How long a fetch that waits is left to itself when partitions are added: others may come."""
+"""How long a waiting fetch may still run when partitions are added: more may be added soon."""
 _QUIET_FAILURES: Final = 4
-"""So many failures of one partition in a row are what a change of leaders looks like, or a batch
-that a leader finds rotten only when it is asked for it again."""
+"""A change of leaders may cause this many failures of one partition in a row. So may a batch that
+the leader finds corrupt only at a second fetch."""
 
 _OF_CHANGES: Final = frozenset(
     {
@@ -72,13 +73,13 @@ _OF_CHANGES: Final = frozenset(
         ErrorCode.OFFSET_OUT_OF_RANGE,
     }
 )
-"""What a leader answers who has not heard of the same command yet, or of a later one."""
+"""The errors of a broker that has not received the same LeaderAndIsr yet, or has a later one."""
 _PASSING: Final = _OF_CHANGES | {ErrorCode.COORDINATOR_NOT_AVAILABLE}
-"""These, and a ZooKeeper that cannot be asked: no defect of this broker."""
+"""Those errors, and a ZooKeeper that does not answer: no defect of this broker."""
 
 
 class Fetcher:
-    """Copies from one broker, from its making until `stop`."""
+    """Copies from one leader, from its creation until `stop`."""
 
     def __init__(
         self,
@@ -105,24 +106,24 @@ class Fetcher:
         self._pause_s_max = config.replica_fetch_backoff_ms / 1000
         self._counters = counters
         self._added = asyncio.Event()
-        """Partitions were added: a fetch that waits does not hold them."""
+        """Set when partitions were added: a waiting fetch does not contain them."""
         self._wake = asyncio.Event()
         self._syncing = False
-        """Whether something was appended that is not durable yet."""
+        """Whether appended records are not durable yet."""
         self._failures = 0
         self._task = BackgroundTask(f"fetcher {leader}")
         self._task.start(self._run)
 
     def add(self, copies: Sequence[FollowedPartition]) -> None:
-        """Copy these from now on. A broker that could not be reached is tried at once: the
-        controller says that it leads."""
+        """Start to copy these partitions. A pause of an unreachable broker ends: the controller
+        says that it leads."""
         self.copies.update((copy.partition.topic_partition, copy) for copy in copies)
         self._failures = 0
         self._added.set()
         self._wake.set()
 
     def synced(self) -> None:
-        """More of a log is durable, and counts in the next fetch."""
+        """More records of a log are durable; the next fetch reports them."""
         self._wake.set()
 
     async def stop(self) -> None:
@@ -160,7 +161,8 @@ class Fetcher:
                 await self._leader_failed(error)
 
     def _positions(self, now: float) -> tuple[dict[TopicPartition, FetchPosition], float]:
-        """What to ask for now, and when to look at the first of the others."""
+        """Return the positions to fetch from now, and the time (loop seconds) at which the next
+        other partition is due; infinity if there is none."""
         positions = {}
         due = math.inf
         for key, copy in self.copies.items():
@@ -174,7 +176,7 @@ class Fetcher:
         return positions, due
 
     async def _rest(self, longest_s: float) -> None:
-        """Until something is to be done."""
+        """Wait until there is work, at most `longest_s` seconds."""
         try:
             async with asyncio.timeout(None if longest_s == math.inf else longest_s):
                 await self._wake.wait()
@@ -184,7 +186,7 @@ class Fetcher:
     async def _ask(
         self, positions: dict[TopicPartition, FetchPosition], limits: FetchLimits
     ) -> Sequence[FetchedPartition] | None:
-        """The answers, or None if other partitions were added meanwhile."""
+        """Return the answers, or None if partitions were added meanwhile."""
         self._counters.requests += 1
         asked = asyncio.ensure_future(self._channel.fetch(positions, limits))
         added = asyncio.ensure_future(self._added.wait())
@@ -199,7 +201,7 @@ class Fetcher:
                 asked.cancel()
                 await asyncio.wait([asked])
             if not asked.cancelled():
-                asked.exception()  # nobody else asks for it when this task is cancelled
+                asked.exception()  # no other code retrieves it when this task is cancelled
 
     def _reached(self) -> None:
         if self._failures:
@@ -207,7 +209,7 @@ class Fetcher:
         self._failures = 0
 
     async def _leader_failed(self, error: Exception) -> None:
-        """Pause; a command of the controller ends it."""
+        """Pause. A command of the controller ends the pause."""
         self._counters.failures += 1
         if not self._failures:
             log.warning("leader cannot be reached broker=%d error=%s", self.leader, error)
@@ -222,8 +224,8 @@ class Fetcher:
     async def _take(
         self, positions: dict[TopicPartition, FetchPosition], answers: Sequence[FetchedPartition]
     ) -> list[FollowedPartition]:
-        """Let each answer take effect, in turns; gives those whose leader has to be asked where
-        its log starts and ends."""
+        """Apply each answer, and yield now and then. Return the partitions for which the fetcher
+        has to ask the leader where its log starts and ends."""
         now_ms = self._clock.wall_ms()
         ask_ends = []
         taken_bytes = taken = 0
@@ -247,9 +249,9 @@ class Fetcher:
         return ask_ends
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
-        """Whether an answer to `asked` is about the log as it is, in the epoch that holds. Where
-        our log starts does not matter to it, and is moved by retention at any time: the leader
-        would not repeat what it has told."""
+        """Return whether an answer to `asked` fits the log as it is now, in the current epoch. The
+        log start does not matter: retention moves it at any time, and the leader would not repeat
+        its answer."""
         now = position(copy.partition.log, copy.leader_epoch)
         return (
             asked.fetch_offset == now.fetch_offset

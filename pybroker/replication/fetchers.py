@@ -1,7 +1,7 @@
-"""Who copies what from whom: one fetcher a source broker, made and ended as leaders change.
+"""The replica fetchers of a broker: one per source broker, started and ended as leaders change.
 
-A partition that is added while the leader still holds back its answer (up to
-replica.fetch.wait.max.ms) does not wait for that: the fetch is given up and asked again with all.
+A fetch may wait at the leader for up to replica.fetch.wait.max.ms. If a partition is added
+meanwhile, the fetcher cancels that fetch and sends one with all partitions.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class ReplicaFetchers:
         losses: Losses | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`channel` gives the way to a broker, `incomplete` knows which logs begin anew. Without
-        `losses` there are no unclean elections."""
+        """`channel` returns the channel to a broker. `incomplete` holds the replicas that are being
+        copied anew. None as `losses`: the cluster has no unclean elections."""
         self._channel = channel
         self._clock = clock
         self._config = config
@@ -49,28 +49,28 @@ class ReplicaFetchers:
         self._stopped = False
 
     def listen(self, failed: Failed) -> None:
-        """Tell of replicas that cannot go on."""
+        """Call `failed` for each replica that has to stop following."""
         self._truncator.on_failed = failed
 
-    # what is known
+    # queries
 
     @property
     def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
-        """What is being copied, with how far it is behind."""
+        """The followed partitions, each with its lag."""
         return {key: fetcher.copies[key] for key, fetcher in self._sources.items()}
 
     def is_busy(self, key: TopicPartition) -> bool:
-        """Whether the log is being cut, and nobody else may change it."""
+        """Return whether the log is being truncated; nothing else may change it meanwhile."""
         return self._truncator.is_busy(key)
 
     @property
     def busy(self) -> frozenset[TopicPartition]:
         return self._truncator.busy
 
-    # what is to be copied
+    # changes
 
     def follow(self, partitions: Iterable[Partition]) -> None:
-        """Follow each from the leader that it has now, from the log's end on."""
+        """Follow the current leader of each partition, from the log end offset on."""
         if self._stopped:
             return
         by_leader: dict[int, list[FollowedPartition]] = {}
@@ -87,12 +87,12 @@ class ReplicaFetchers:
             fetcher.add(copies)
 
     def leave(self, keys: Iterable[TopicPartition]) -> None:
-        """Copy these no more. What has been asked for may still come, and is dropped."""
+        """Stop copying these partitions. An answer that still comes is dropped."""
         for key in keys:
             self._forget(key)
 
     def end_idle(self) -> None:
-        """End the fetchers that have nothing to copy any more."""
+        """Stop the fetchers without partitions."""
         for leader, fetcher in list(self._fetchers.items()):
             if not fetcher.copies:
                 del self._fetchers[leader]
@@ -101,13 +101,13 @@ class ReplicaFetchers:
                 task.add_done_callback(self._ending.discard)
 
     def synced(self, key: TopicPartition) -> None:
-        """More of that log is durable."""
+        """More records of that log are durable."""
         fetcher = self._sources.get(key)
         if fetcher is not None:
             fetcher.synced()
 
     async def settled(self, keys: Iterable[TopicPartition]) -> None:
-        """Until none of these logs is being cut any more."""
+        """Wait until none of these logs is being truncated."""
         await self._truncator.settled(keys)
 
     async def stop(self) -> None:

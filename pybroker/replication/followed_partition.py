@@ -7,7 +7,7 @@ from pybroker.replication.partition import Partition
 
 
 class FollowedPartition:
-    """What a fetcher knows of it. Ends with the epoch."""
+    """The state that a fetcher keeps of one partition during one leader epoch."""
 
     __slots__ = ("agrees", "failures", "lag", "leader_epoch", "not_before", "partition", "told")
 
@@ -15,13 +15,13 @@ class FollowedPartition:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.agrees = False
-        """Whether the leader has said, without an error, what comes after our log end: both logs
-        are one up to there."""
+        """Whether the leader has answered a fetch at the follower's log end without an error: both
+        logs are equal below it."""
         self.lag = 0
         """How many offsets it was behind the leader's high watermark at the last answer."""
         self.failures = 0
-        """In a row."""
+        """The number of failures in a row."""
         self.not_before = 0.0
-        """In the loop's time."""
+        """No fetch before this time, in seconds of the event loop."""
         self.told: tuple[ErrorCode, int] | None = None
-        """The failure that has been logged, and at which level."""
+        """The failure that was logged last, and its log level."""

@@ -1,13 +1,13 @@
-"""What a follower of one partition does next: a leader's answer in, one step out. Plain code.
+"""The decisions of a follower of one partition: a leader's answer in, one step out. Plain code.
 
-The log is where the state is: its end and its last leader epoch say what to ask for. Logs that have
-parted are cut to where they were one, epoch by epoch (KIP-101, KIP-279, KIP-595): the leader names
-the largest epoch that is not above the follower's last one, and where it ends; the follower cuts
-its log to the end of that epoch in both logs, and asks again until the leader agrees.
+The log holds all state: its end and its last leader epoch determine the next fetch. A diverging log
+is truncated epoch by epoch (KIP-101, KIP-279, KIP-595). The leader names the largest epoch that is
+not above the follower's last one, and its end offset. The follower truncates to the end of that
+epoch in both logs, and fetches again until the leader reports no divergence.
 
-The high watermark decides nothing here but this: what lies below it is committed, and is never cut
-away (`cuts_committed`), unless a loss receipt says that the controller elected a leader that had
-less. What lies above it may be committed as well (`may_cut_committed`): then the receipt names it.
+The high watermark decides one thing only. Records below it are committed and are not truncated
+(`cuts_committed`), unless a loss receipt says that the controller elected a leader without them.
+Records above it may be committed as well (`may_cut_committed`): then the receipt names them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BASE_OFFSET_LENGTH: Final = 8
 
 
 class ReplicaLog(Protocol):
-    """What a decision has to know of the log."""
+    """The part of a log that the decisions read."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -40,20 +40,20 @@ class ReplicaLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the records (there may be none), and follow high watermark and log start."""
+    """Append the records (there may be none), and take over high watermark and log start."""
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateTo:
-    """Give up what lies at or above `offset`, then ask again."""
+    """Truncate the log to `offset`, then fetch again."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """Give up the whole log and begin a new one at `offset`; then append the records, if there are
-    any, or ask again. The leader's log starts at `leader_start`."""
+    """Discard the whole log and begin a new one at `offset`. Then append the records, if there are
+    any, or fetch again. The leader's log starts at `leader_start`."""
 
     offset: int
     leader_start: int
@@ -61,12 +61,12 @@ class StartOver:
 
 @dataclass(frozen=True, slots=True)
 class AskEnds:
-    """Ask where the leader's log starts and ends; `after_ends` goes on from there."""
+    """Ask the leader where its log starts and ends; `after_ends` gives the next step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Leave the partition alone for a while."""
+    """Do not fetch the partition for a while."""
 
     error: ErrorCode
     reason: str
@@ -77,14 +77,14 @@ Truncation = TruncateTo | StartOver
 
 
 def position(log: ReplicaLog, leader_epoch: int) -> FetchPosition:
-    """What to ask the leader of that epoch for next."""
+    """Return the position of the next fetch from the leader of that epoch."""
     return FetchPosition(
         log.log_end_offset, log.log_start_offset, leader_epoch, last_epoch=log.latest_epoch
     )
 
 
 def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
-    """The step that follows from the answer to `position`, which must still be that of the log."""
+    """Return the step after the answer to `position`, which must still be that of the log."""
     if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
         return AskEnds()
     if answer.error is not ErrorCode.NONE:
@@ -102,8 +102,8 @@ def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
 
 
 def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncation | Pause:
-    """The step after OFFSET_OUT_OF_RANGE, when the leader has said where its log starts and ends:
-    ends are not logs' agreement, so they decide only where no epoch can."""
+    """Return the step after OFFSET_OUT_OF_RANGE, once the leader has said where its log starts and
+    ends. Equal ends do not prove equal logs, so ends decide only where no epoch can."""
     if log.log_end_offset < leader_start:
         return StartOver(leader_start, leader_start)
     if log.log_end_offset > leader_end:
@@ -112,11 +112,13 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncatio
 
 
 def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
-    """A log that begins beyond `end` has nothing in common with the leader's, and gets all that the
-    leader has: begun anew at `end` it would lack what lies before. Nor is anything known to be in
-    common where the leader's log begins at or beyond `end`: as it has deleted where the logs
-    parted, it names the latest offset at which they may have. What would be left may never have
-    been the leader's, and its producers' sequences not either."""
+    """Return the step that truncates the log to `end`, or begins it anew.
+
+    A log that starts above `end` shares no record with the leader's. It begins anew at the leader's
+    log start: from `end` on it would lack the records before. It also begins anew if the leader's
+    log starts at or above `end`. The leader has deleted the point of divergence, so it names the
+    latest possible one. The records below and their producer sequences may never have been the
+    leader's."""
     is_before = end < log.log_start_offset and leader_start < log.log_start_offset
     if is_before or end <= leader_start:
         return StartOver(leader_start, leader_start)
@@ -124,7 +126,8 @@ def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
 
 
 def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
-    """Up to where the logs can be one, if the leader's `leader_epoch` ends at `leader_end`."""
+    """Return the largest offset below which the logs may be equal, if the leader's `leader_epoch`
+    ends at `leader_end`."""
     if leader_epoch == NO_EPOCH:
         return min(leader_end, log.log_end_offset)
     _, own_end = log.epoch_end_offset(leader_epoch)
@@ -134,9 +137,8 @@ def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
 
 
 def cut_offsets(log: ReplicaLog, step: Truncation) -> tuple[int, int]:
-    """The records that the step cuts away and that the leader's log should have, as the leader has
-    not deleted them: from the first offset to the second one, not included. There are none where
-    both are equal."""
+    """Return the range [first, second) of the records that the step removes and that the leader has
+    not deleted. Equal offsets: no such record."""
     start = max(step.offset, log.log_start_offset)
     if isinstance(step, StartOver):
         start = max(start, step.leader_start)
@@ -144,7 +146,7 @@ def cut_offsets(log: ReplicaLog, step: Truncation) -> tuple[int, int]:
 
 
 def cuts_committed(log: ReplicaLog, high_watermark: int, step: Truncation) -> bool:
-    """Whether the step cuts records away that are known to be committed."""
+    """Return whether the step removes records that are known to be committed."""
     start, end = cut_offsets(log, step)
     return start < min(high_watermark, end)
 
@@ -152,10 +154,10 @@ def cuts_committed(log: ReplicaLog, high_watermark: int, step: Truncation) -> bo
 def may_cut_committed(
     log: ReplicaLog, high_watermark: int, step: Truncation, *, in_sync: bool
 ) -> bool:
-    """Whether the step may cut records away that were acknowledged. `in_sync`: the replica is in
-    the ISR that the controller told with the leader, which has all that is committed.
+    """Return whether the step may remove acknowledged records. `in_sync`: the replica is in the ISR
+    of the controller's last command, so its leader has all committed records.
 
-    For any other replica the high watermark is a lower bound only: after a kill it is that of the
+    For any other replica the high watermark is only a lower bound. After a kill it is that of the
     last checkpoint, and this replica may have led and acknowledged more since.
     """
     start, end = cut_offsets(log, step)

@@ -1,8 +1,8 @@
-"""Log directories without room. Replicas there are whole and can be read, but take no records: so
-others are to lead, and these go on by themselves when there is room again.
+"""Log directories without free space. Their replicas can be read but take no records, so they yield
+leadership. They lead and follow again, without a restart, once there is free space.
 
-A directory counts as full from the first write that it refuses until it has refused none for a
-while and has room for some of the largest batches.
+A directory counts as full from the first refused write on. It stops once it has refused no write
+for `QUIET_S` and has `ROOM_BYTES_MIN` free.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 QUIET_S: Final = 3.0
-"""Longer than any pause of a follower that tries again."""
+"""Longer than any pause of a follower between two attempts."""
 ROOM_BYTES_MIN: Final = 4 * 1024**2
 
 
@@ -34,7 +34,7 @@ class _Full:
 
 
 class FullDisks:
-    """Between `start` and `stop`: replicas of full directories would rather not lead."""
+    """Between `start` and `stop`: lets the replicas of full directories yield leadership."""
 
     def __init__(
         self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking, clock: Clock
@@ -51,8 +51,8 @@ class FullDisks:
         begin = on_this_loop(self._begin)
 
         def refused(path: str, error: StorageError) -> None:
-            """From any thread, with every write that a directory refuses: cheap but for the
-            first."""
+            """Called in any thread for each write that a directory refuses. Only the first call is
+            expensive."""
             self._refused_at[path] = self._clock.monotonic()
             if path not in self._full:
                 begin(path, str(error))
@@ -70,13 +70,13 @@ class FullDisks:
         return list(self._full)
 
     async def free_bytes(self) -> Mapping[str, int]:
-        """Path -> room, of the log directories in use whose file system answers."""
+        """Return path -> free bytes, for the log directories in use whose file system answers."""
         found = {}
         for path in self._logs.usable_directories:
             try:
                 found[path] = await self._blocking.run(self._logs.free_bytes, path)
             except StorageError as error:
-                log.debug("free room not known path=%s error=%s", path, error)
+                log.debug("free space cannot be read path=%s error=%s", path, error)
         return found
 
     def _begin(self, path: str, reason: str) -> None:
@@ -84,8 +84,8 @@ class FullDisks:
             return
         self._full[path] = _Full(reason)
         log.error(
-            "log directory full path=%s error=%s: make room there (shorter retention, fewer topics,"
-            " a larger disk); brokers with room lead meanwhile, and nothing has to be restarted",
+            "log directory full path=%s error=%s: free space there (shorter retention, fewer"
+            " topics, a larger disk). Other in-sync replicas lead meanwhile; no restart is needed",
             path,
             reason,
         )
@@ -93,7 +93,7 @@ class FullDisks:
         self._loop.wake()
 
     def _mark(self, path: str) -> None:
-        """Say it of the replicas that are there now, and of no others."""
+        """Let exactly the replicas that are in the directory now yield leadership."""
         full = self._full[path]
         here = {key for key in self._logs.partitions_in(path) if self._has_others(key)}
         for key in sorted(here - full.yielding):
@@ -107,7 +107,7 @@ class FullDisks:
         return partition is not None and (partition.is_replicated or not partition.is_leader)
 
     async def _look(self) -> bool:
-        """Whether any directory is full."""
+        """Look at each full directory. Return whether one is still full."""
         for path in list(self._full):
             await self._look_at(path)
         return bool(self._full)
@@ -119,7 +119,7 @@ class FullDisks:
         try:
             free_bytes = await self._blocking.run(self._logs.free_bytes, path)
         except StorageError as error:
-            log.warning("free room not known path=%s error=%s", path, error)
+            log.warning("free space cannot be read path=%s error=%s", path, error)
             return
         quiet_s = self._clock.monotonic() - self._refused_at[path]
         if quiet_s >= QUIET_S and free_bytes >= ROOM_BYTES_MIN:

@@ -1,9 +1,9 @@
-"""Making logs durable before what was appended to them is acknowledged (flush.messages).
+"""Syncs logs before appended records are acknowledged (flush.messages).
 
-Appends go to the page cache; then the log asks for a sync. While one runs, all that arrive wait for
-the next, which covers them together: no append waits for another's sync and its own, and nobody
-waits for company. What counts as durable is `Log.durable_end`; who waits for it is woken through
-the replica manager.
+An append goes to the page cache; then the log asks for a sync. While a sync runs, later appends
+wait for the next one, which covers them together. No append waits for another's sync and its own,
+and none is delayed to share a sync. Records below `Log.durable_end` are durable; the replica
+manager wakes the requests that wait for it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.log_parts import Flushable
 from pybroker.storage.manager import LogManager
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _LANES_MAX: Final = 4
-"""Syncs at a time in one log directory, each of another log: the file system's journal makes one
-commit of them."""
+"""The number of concurrent syncs in one log directory, each of another log: the file system's
+journal combines them into one commit."""
 _RETRY_S: Final = 1.0
-"""After a sync that the disk refused for want of room."""
+"""The pause after a sync that failed because the disk was full."""
 
 
 @dataclass(slots=True)
 class _Directory:
-    """One log directory. Invariant: a log is synced by one lane at a time; one that asks again
-    meanwhile is in `wanted`, too."""
+    """One log directory. Invariant: at most one lane syncs a log; a log that asks again meanwhile
+    is in `wanted`, too."""
 
     wanted: dict[Flushable, None] = field(default_factory=dict)
     busy: set[Flushable] = field(default_factory=set)
@@ -39,7 +39,7 @@ class _Directory:
 
 
 class GroupCommit:
-    """Sees to the logs of `logs` between `start` and `stop`."""
+    """Syncs the logs of `logs` between `start` and `stop`."""
 
     def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
         self._logs = logs
@@ -53,13 +53,13 @@ class GroupCommit:
         self._logs.sync_due = self._sync_due
 
     async def stop(self) -> None:
-        """Finish what was asked for; logs make themselves durable from now on. Idempotent."""
+        """Finish all requested syncs. From now on each log syncs itself. Idempotent."""
         self._logs.sync_due = lambda _: False
         while lanes := [lane for each in self._directories.values() for lane in each.lanes]:
             await asyncio.gather(*lanes, return_exceptions=True)
 
     def _sync_due(self, due: Flushable) -> bool:
-        """From any thread: the copy of a log that is being moved grows outside of the loop."""
+        """Called in any thread: the copy of a log that is being moved grows outside the loop."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return False
@@ -74,7 +74,7 @@ class GroupCommit:
         return True
 
     def commit(self, due: Flushable) -> None:
-        """Make the log durable up to where it ends now, or further."""
+        """Make the log durable up to its current end, or further."""
         path = due.directory.rpartition("/")[0]
         directory = self._directories.get(path)
         if directory is None:
@@ -85,11 +85,13 @@ class GroupCommit:
             directory.lanes.add(lane)
 
     async def _lane(self, directory: _Directory) -> None:
-        """Sync one log after the other until nobody waits."""
+        """Sync one log after the other until no log asks for it."""
         lane = asyncio.current_task()
         assert lane is not None
         try:
-            while due := next((log for log in directory.wanted if log not in directory.busy), None):
+            while due := next(
+                (each for each in directory.wanted if each not in directory.busy), None
+            ):
                 del directory.wanted[due]
                 directory.busy.add(due)
                 try:
@@ -97,18 +99,18 @@ class GroupCommit:
                 finally:
                     directory.busy.discard(due)
         finally:
-            # At once, not in a later turn: who asks after this finds room for a lane.
+            # At once, not in a done callback: a log that asks next finds room for a lane.
             directory.lanes.discard(lane)
 
     async def _sync(self, due: Flushable) -> None:
         try:
             await self._blocking.run(due.flush)
         except BrokerError as error:
-            # Its directory has failed, and who waits hears of that; or its disk is full.
+            # The log directory failed, which wakes the waiting requests; or the disk is full.
             if due.failure is None:
-                logger.warning("sync refused partition=%s error=%s", due.topic_partition, error)
+                log.warning("sync refused partition=%s error=%s", due.topic_partition, error)
                 asyncio.get_running_loop().call_later(_RETRY_S, self.commit, due)
             return
         self._replicas.log_synced(due)
         if due.durable_end < due.log_end_offset:
-            self.commit(due)  # grew, or was cut, while the disk was working
+            self.commit(due)  # the log grew, or was truncated, during the sync

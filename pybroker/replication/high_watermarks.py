@@ -1,4 +1,4 @@
-"""The high watermarks of a broker, as its checkpoints see them."""
+"""The high watermarks of a broker's partitions, for its checkpoints."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pybroker.replication.partition import Partition
 
 
 class HighWatermarks(Mapping[TopicPartition, int]):
-    """Those of some partitions, each as it is when it is asked for: what is written down may not be
-    older than what a follower had to give up since."""
+    """The current high watermark of each partition, read at each access: a checkpoint must not
+    store an offset that a follower has truncated meanwhile."""
 
     def __init__(self, partitions: Mapping[TopicPartition, Partition]) -> None:
         self._partitions = partitions

@@ -1,7 +1,7 @@
-"""What has to be done for the logs from time to time: checkpoints, retention, background flushes.
+"""The periodic duties for the logs: checkpoints, retention, background flushes, removal.
 
-One task a duty, all owned by `Housekeeping`. A duty that fails is logged and done again at its next
-turn; it never ends the others.
+`Housekeeping` owns one task per duty. If a duty fails, the task logs it and tries again after the
+interval; the other duties go on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 _FLUSH_CHECK_MS: Final = 1_000
-"""How often to look for what flush.ms, flush.messages or quiet have made due."""
+"""How often to look for logs that are due for a flush by flush.ms, flush.messages or idleness."""
 
 
 class Housekeeping:
@@ -58,7 +58,7 @@ class Housekeeping:
             self._tasks.start(self._repeat(name, interval_ms / 1000, duty), name)
 
     async def stop(self) -> None:
-        """Idempotent. A duty that is running in a thread is waited for."""
+        """Stop all duties. Waits for a duty that runs in a thread. Idempotent."""
         await self._tasks.close()
 
     async def _repeat(
@@ -90,7 +90,7 @@ class Housekeeping:
 
 
 async def _to_the_end(work: Awaitable[object]) -> None:
-    """Wait for work in a thread, also when cancelled meanwhile: it cannot be stopped."""
+    """Wait for work in a thread, even when cancelled: a thread cannot be stopped."""
     future = asyncio.ensure_future(work)
     try:
         await asyncio.shield(future)

@@ -1,8 +1,7 @@
-"""A partition of an internal topic as the coordinator that leads it reads and writes it: the
-`PartitionLog` over a replica.
+"""The log of an internal topic's partition for its coordinator: the `PartitionLog` over a replica.
 
-What it appends takes the way of a Produce request with acks=all: the same checks of leadership and
-of the in-sync replicas, the same purgatories.
+An append takes the path of a Produce request with acks=all: the same checks of leadership and of
+the in-sync replicas, the same purgatories.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ log = logging.getLogger(__name__)
 
 _ACKS_ALL: Final = -1
 _LOOK_AGAIN_S: Final = 60.0
-"""Nothing but the purgatory wakes who waits for a commit; this is for whatever it forgot."""
+"""A commit's waiter checks again after this time, in case the purgatory did not wake it."""
 _LOOK_FOR_FOLLOWERS_S: Final = 0.05
 
 
 class InternalLog:
-    """See `PartitionLog`. Of one replica in one leadership, however many epochs that has; it is
-    over when somebody else leads."""
+    """See `PartitionLog`. Covers one uninterrupted leadership of one replica, which may have many
+    leader epochs. It ends when another broker leads."""
 
     def __init__(
         self,
@@ -45,9 +44,9 @@ class InternalLog:
         codec: Codec = Codec.NONE,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`look` finds out how much the broker may still answer: a timer that fires after a pause
-        comes before any request that would look. Raises BrokerError if the broker does not lead the
-        partition."""
+        """`look` updates the broker's lease from ZooKeeper. After a pause of the process a timer
+        may fire before any request has done that. Raises BrokerError if the broker does not lead
+        the partition."""
         self._replicas = replicas
         self._blocking = blocking
         self._lead_now = lead_now
@@ -94,7 +93,7 @@ class InternalLog:
 
     async def followed(self) -> None:
         while not self._require().is_followed:
-            # A fetch that brings nothing new wakes nobody.
+            # A fetch that does not advance the follower wakes no request.
             await self._replicas.produces.wait(
                 [self._key], missing_bytes=1, timeout_s=_LOOK_FOR_FOLLOWERS_S
             )
@@ -139,7 +138,7 @@ class InternalLog:
         if len(data) > min(config.max_message_bytes, config.segment_bytes):
             raise BrokerError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"{self._key}: {len(data)} bytes of records at once, max.message.bytes is"
+                f"{self._key}: a batch of {len(data)} bytes is too large, max.message.bytes is"
                 f" {config.max_message_bytes} and segment.bytes {config.segment_bytes}",
             )
         try:
@@ -166,9 +165,8 @@ class InternalLog:
             )
 
     def _may(self, needed: Authority) -> bool:
-        """Whether the replica has that authority. When the broker is about to stop, other brokers
-        are about to lead, and this one may be the last to hear of it: it vouches for nothing
-        alone."""
+        """Return whether the replica has that authority. For a broker that is about to stop the
+        lease counts as COMMITTED: other brokers take over, and it may hear of that last."""
         self._look()
         replicas = self._replicas
         lease = Authority.COMMITTED if replicas.leadership_yield.leaves else replicas.lease
@@ -179,17 +177,17 @@ class InternalLog:
         return replicas.authority(partition, lease, needed) >= needed
 
     def _require(self, needed: Authority = Authority.READ) -> Partition:
-        """The replica, which still leads as it did. Raises BrokerError."""
+        """Return the replica. Raises BrokerError if its leadership has ended or was interrupted."""
         try:
             found = self._replicas.leader(self._key, needed=needed)
         except BrokerError as error:
             raise self._not_led(error.detail) from error
         if found is not self._partition or found.leading_since != self._since:
-            raise self._not_led("somebody else has led it meanwhile")
+            raise self._not_led("another broker has led it meanwhile")
         return found
 
     def _not_led(self, reason: str) -> BrokerError:
-        detail = f"{self._key} is not led here since epoch {self._since}: {reason}"
+        detail = f"the leadership of {self._key} from epoch {self._since} on has ended: {reason}"
         return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
 
     def _refused(self, error: BrokerError | StorageError) -> BrokerError:

@@ -1,8 +1,8 @@
-"""When the controller is told which partitions have another ISR: in batches, not one by one.
+"""The times at which the leader notifies the controller of changed ISRs: in batches.
 
-Plain code: a clock's reading in, a decision out. Kafka's times, with one difference: the first
-change after a quiet time is told at once, so that clients and the admin tools see a lone change
-without a delay of five seconds; a storm of changes is one early batch and then Kafka's.
+Plain code: a clock's reading in, a decision out. The times are Kafka's, with one difference: the
+first change after a quiet time is sent at once, so that clients and the admin tools see a lone
+change without a delay of five seconds. Further changes follow in Kafka's batches.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pybroker.model import TopicPartition
 CHECK_S: Final = 2.5
 """How often to look whether a batch is due."""
 QUIET_S: Final = 5.0
-"""A batch is due when no change has come for so long,"""
+"""A batch is due this long after the last change,"""
 DELAY_MAX_S: Final = 60.0
-"""or when the last batch is so long ago."""
+"""or this long after the last batch."""
 PARTITIONS_MAX: Final = 1_000
-"""In one node: with the longest topic names about 300 KB."""
+"""In one notification node: about 300 KB with the longest topic names."""
 
 
 class ChangedPartitions:
-    """The partitions that the controller has not been told of. Times are monotonic seconds."""
+    """The changed partitions that the controller does not know yet. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._changed: dict[TopicPartition, None] = {}
@@ -32,7 +32,7 @@ class ChangedPartitions:
         self._last_sent_s = -math.inf
 
     def add(self, topic_partition: TopicPartition, now: float) -> bool:
-        """Take note of a change; whether it is the first after a quiet time, to be told at once."""
+        """Note a change. Return whether it is the first after a quiet time, to be sent at once."""
         is_first = not self._changed and now - self._last_change_s >= QUIET_S
         self._changed[topic_partition] = None
         self._last_change_s = now
@@ -44,7 +44,7 @@ class ChangedPartitions:
         )
 
     def take(self, now: float) -> list[TopicPartition]:
-        """What to tell in one batch; it counts as told until `put_back`."""
+        """Return the partitions of the next batch. They count as sent until `put_back`."""
         batch = list(self._changed)[:PARTITIONS_MAX]
         for key in batch:
             del self._changed[key]
@@ -52,7 +52,7 @@ class ChangedPartitions:
         return batch
 
     def put_back(self, batch: Iterable[TopicPartition]) -> None:
-        """Nobody was told, as far as is known."""
+        """Add the batch again: the controller may not have received it."""
         self._changed = {**dict.fromkeys(batch), **self._changed}
         self._last_sent_s = -math.inf
 

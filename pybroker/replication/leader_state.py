@@ -1,9 +1,9 @@
-"""What a leader knows of its followers in one leader epoch, and what follows for the ISR.
+"""The leader's view of its followers in one leader epoch, and the ISR changes that follow from it.
 
-Plain code. A change of the ISR goes through three steps: it is proposed (and counts as if it were
-stored, wherever that is the safe reading), somebody writes it to the state node on the condition of
-its version, and the outcome comes back. At most one change is under way. Only a write that was
-applied, or one that can no longer be, ends it: a lost reply proves nothing.
+Plain code. An ISR change takes three steps. It is proposed, and counts as stored wherever that is
+the safe reading. `IsrChanges` writes it to the state node on the condition of the node's version.
+The outcome comes back. At most one change is under way. It ends only when the write was applied or
+can no longer be applied: a lost reply proves nothing.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pybroker.replication.isr import committed_end, maximal_isr, may_commit, may
 NO_INCARNATION: Final = -1
 NOBODY: Final = -1
 _LOOK_SHARE: Final = 0.4
-"""Of the lag time: who has not been shown to lead for so long looks. That is reviewed every half of
-the lag time, and the answer has to be there before the whole is over."""
+"""A leader that has had no proof of its leadership for this share of the lag time reads the state
+node. The ISR is reviewed every half of the lag time, and the answer must come before its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerFetch:
-    """What a follower's fetch says about the follower; its leader epoch has been checked, and its
-    log does not diverge below `fetch_offset`."""
+    """The state of a follower as its fetch reports it. The caller has checked the leader epoch, and
+    that the follower's log does not diverge below `fetch_offset`."""
 
     replica_id: int
     fetch_offset: int
     """Its log end offset."""
     log_start_offset: int
     incarnation: int = NO_INCARNATION
-    """How often its id has registered (KIP-903), -1 if it did not say."""
+    """How often its broker id has registered (KIP-903); -1 if the fetch does not say."""
 
 
 @dataclass(slots=True)
@@ -43,23 +43,23 @@ class Follower:
     """
 
     caught_up_s: float
-    """When it last had everything that the leader had at that time."""
+    """When it last had all records that the leader had at that time."""
     log_end: int = NO_OFFSET
     """NO_OFFSET until it has fetched in this epoch."""
     log_start: int = NO_OFFSET
     incarnation: int = NO_INCARNATION
     fetched_s: float = -math.inf
     followed_s: float = -math.inf
-    """When it certainly followed in this epoch: a fetch is sent after the one before was answered,
-    but may have been under way for long."""
+    """The latest time at which it certainly followed in this epoch: that of its last fetch but one.
+    A follower sends a fetch after the answer to the one before, but it may arrive much later."""
     leader_end_then: int = NO_OFFSET
     """Where the leader's log ended at the last fetch."""
     is_stuck: bool = False
-    """It asks once more for what was there when it asked before."""
+    """Whether its last fetch repeats an offset although the leader had records there."""
 
     def fetched(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
-        """A fetch that begins where the leader ended at the fetch before shows that the follower
-        had everything at that time, however quickly the leader goes on."""
+        """Note a fetch. If it starts at or above the leader's log end at the fetch before, the
+        follower had caught up at that time, however fast the leader's log grows."""
         if fetch.fetch_offset >= leader_end:
             self.caught_up_s = max(self.caught_up_s, now)
         elif fetch.fetch_offset >= self.leader_end_then != NO_OFFSET:
@@ -72,7 +72,8 @@ class Follower:
         self.leader_end_then = max(self.leader_end_then, leader_end)
 
     def is_in_sync(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Who has everything is, however long the last fetch is ago: nothing has come since."""
+        """Return whether the follower is in sync. A follower at the leader's log end is in sync
+        regardless of its last fetch time: no record has come since."""
         return self.log_end == leader_end or now - self.caught_up_s <= lag_max_s
 
 
@@ -88,7 +89,7 @@ class IsrChange:
     joins: int = NOBODY
     incarnation: int = NO_INCARNATION
     only_looks: bool = False
-    """Nothing is to be stored, only whether the node still has that version is to be found out."""
+    """The write stores nothing; it only checks that the node still has that version."""
 
 
 @dataclass(slots=True)
@@ -104,26 +105,26 @@ class LeaderState:
     """Where this leader's log ended when it became the leader of this epoch."""
     followers: dict[int, Follower]
     _found_s: float
-    """When the state node was as it is known here. At first, when we were told of it: if another
-    was elected before that, the controller says so right behind it."""
+    """When the state node was known to have this content. It starts with the time of the command:
+    if another replica was elected before that, the controller's next command says so."""
     _proposed_s: float = -math.inf
-    """When what is pending was proposed."""
+    """When the pending change was proposed."""
     pending: IsrChange | None = None
     is_superseded: bool = False
-    """Somebody stored a later leader epoch: nothing is proposed any more, what is pending stays,
-    and the controller will say the rest."""
+    """A later leader epoch is stored. The leader proposes nothing more, a pending change stays, and
+    the controller's next command decides."""
     _awaited: frozenset[int] = frozenset()
-    """Who is about to join."""
+    """The followers that are about to join the ISR."""
     _counted: tuple[Follower, ...] = ()
     """The followers whose log ends count for the high watermark."""
     _refused: dict[int, int] = field(default_factory=dict)
-    """Incarnations that have proved to be gone, by broker."""
+    """By broker, an incarnation that is known to have ended."""
     _incarnations: dict[int, int] = field(default_factory=dict)
-    """By broker, the last that a fetch told."""
+    """By broker, the incarnation of its last fetch."""
     _doubted: set[int] = field(default_factory=set)
-    """In-sync followers that were started anew since they were heard of, or of which nobody knows
-    it: they may have left the ISR by themselves, for a log that is not what it was, and the
-    controller need not have told us. Any write ends that, since the version is its condition."""
+    """In-sync followers that have restarted, or may have. Such a follower may have removed itself
+    from the stored ISR because its log was damaged, and this leader may not know. Any write ends
+    the doubt, since it is conditional on the version."""
 
     @classmethod
     def begin(
@@ -135,8 +136,8 @@ class LeaderState:
         now: float,
         before: LeaderState | None = None,
     ) -> LeaderState:
-        """Who is in sync has the whole lag time from now to be heard of. `before` is the epoch
-        that this replica has led until now."""
+        """Return the state at the start of an epoch. Each in-sync replica has the whole lag time
+        from `now` to fetch. `before` is the epoch that this replica has led until now."""
         isr = facts.state.isr
         followers = {
             replica: Follower(now if replica in isr else -math.inf)
@@ -149,7 +150,7 @@ class LeaderState:
         state._recount()
         return state
 
-    # what is known
+    # queries
 
     @property
     def maximal_isr(self) -> frozenset[int]:
@@ -163,16 +164,16 @@ class LeaderState:
 
     @property
     def led_s(self) -> float:
-        """When nobody else led certainly: each who may be elected followed, or the state node was
-        found to be as it is known. Who leads after that gives this replica, in sync for all that
-        is stored, the lag time from then on to be heard of, and commits nothing before."""
+        """The latest time at which certainly no other replica led: each electable replica followed,
+        or the state node was unchanged. A later leader finds this replica in the stored ISR, so it
+        commits nothing without it for the lag time from its election on."""
         electable = self.maximal_isr.union(self.facts.state.eligible)
         followed = (each.followed_s for key, each in self.followers.items() if key in electable)
         return max(self._found_s, min(followed, default=math.inf))
 
     @property
     def is_followed(self) -> bool:
-        """Whether each in-sync replica has fetched in this epoch, and so does not lead."""
+        """Whether each in-sync replica has fetched in this epoch, and so follows."""
         return all(
             each.log_end != NO_OFFSET
             for key, each in self.followers.items()
@@ -180,13 +181,13 @@ class LeaderState:
         )
 
     def committed_end(self, current: int, *, leader_end: int, required: int) -> int:
-        """The high watermark that follows. Besides the in-sync replicas it waits for those that
-        are about to be: under load they would never reach it otherwise."""
+        """Return the new high watermark. It waits for the replicas that are about to join the ISR,
+        too: under load they would never reach it otherwise."""
         if not may_commit(self.facts.state, required):
             return current
         return committed_end(current, leader_end, [each.log_end for each in self._counted])
 
-    # what followers do
+    # fetches and proposals
 
     def fetched(
         self, fetch: FollowerFetch, *, leader_end: int, now: float, lag_max_s: float
@@ -204,7 +205,7 @@ class LeaderState:
     def propose_join(
         self, replica_id: int, *, high_watermark: int, required: int
     ) -> IsrChange | None:
-        """The change that brings a follower into the ISR, if it may come in now."""
+        """Propose the change that adds the follower to the ISR; None if it may not join now."""
         follower = self.followers[replica_id]
         if (
             self.pending is not None
@@ -222,9 +223,9 @@ class LeaderState:
     def propose(
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
-        """The change that takes out who has not caught up for `lag_max_s`, or that ends the
-        eligibility of others when the ISR is large enough without them; or a look whether what is
-        stored is what it was: somebody in sync may have left, or lead."""
+        """Propose the change that removes the followers that have not caught up for `lag_max_s`, or
+        that ends the eligibility of others once the ISR is large enough without them. Otherwise
+        propose a look, if it is due: an in-sync replica may have left the ISR, or may lead."""
         self._await(
             frozenset(
                 replica
@@ -252,22 +253,22 @@ class LeaderState:
             return self.pending
         return None
 
-    # what becomes of changes
+    # outcomes of changes
 
     def is_pending(self, change: IsrChange) -> bool:
         return self.pending is change
 
     def stored(self, change: IsrChange, version: int) -> None:
-        """The change is in the state node, which has this version now."""
+        """The change is stored; the state node has this version now."""
         self.adopt(change.state, version)
         self._found_s = self._proposed_s
         joined = self.followers.get(change.joins)
-        if joined is not None:  # it has the lag time to reach the end
+        if joined is not None:  # the new member has the lag time to reach the log end
             joined.caught_up_s = max(joined.caught_up_s, joined.fetched_s)
 
     def adopt(self, state: PartitionState, version: int) -> None:
-        """This is stored, in the same leader epoch: what was pending is part of it, or can no
-        longer be applied."""
+        """Take over the stored state of the same leader epoch. A pending change is part of it, or
+        can no longer be applied."""
         assert self.pending is None or version > self.pending.expected_version
         self.pending = None
         self.facts = replace(self.facts, state=state, partition_epoch=version)
@@ -278,15 +279,15 @@ class LeaderState:
         self._recount()
 
     def told(self, state: PartitionState, version: int) -> None:
-        """As `adopt`; but the controller may have read that before what a change under way was to
-        find out."""
+        """As `adopt`, for a state from the controller. With a change under way all followers stay
+        in doubt: the controller may have read the node before that change."""
         if self.pending is not None:
             self._doubted.update(self._incarnations)
         self.adopt(state, version)
 
     def refused(self, change: IsrChange) -> None:
-        """The change can never be applied: the broker that was to join has registered anew, and
-        only its next fetch may speak for it. Of the others this proves nothing."""
+        """The change can never be applied: the joining broker has registered again, and only its
+        next fetch counts. This proves nothing about the other followers."""
         self.pending = None
         self._doubted.update(self._incarnations)
         self._refused[change.joins] = change.incarnation
@@ -294,7 +295,7 @@ class LeaderState:
         self._recount()
 
     def unchanged(self) -> None:
-        """What is stored is what is known."""
+        """The pending look found the state node unchanged."""
         self.pending = None
         self._found_s = self._proposed_s
 
@@ -308,8 +309,8 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Of those in sync, if what is stored has been found right since they were heard of: what a
-        later epoch stored about them was written after they had registered."""
+        """Return the incarnations of the in-sync followers if none is in doubt and no change is
+        under way: the state of a later epoch was then written after they had registered."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

@@ -1,9 +1,9 @@
-"""Replicas of this broker that should not lead, though they can: their disk is full, for one. They
-lead on until the controller has found another one that is in sync, if there is any.
+"""Replicas of this broker that yield leadership, for example because their disk is full. They lead
+on until the controller has elected another in-sync replica, if there is one.
 
-The controller hears of it as of a failed log directory: by a notification, and then by the answer
-KAFKA_STORAGE_ERROR to the command to lead, which is carried out all the same. It asks again and
-again; so a replica that comes into the ISR later takes over then.
+The broker tells the controller as it does for a failed log directory: by a notification, and by the
+answer KAFKA_STORAGE_ERROR to LeaderAndIsr, which it carries out all the same. The controller
+repeats the command, so a replica that joins the ISR later takes over then.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ class LeadershipYield:
         self._clock = clock
         self._reasons: dict[TopicPartition, str] = {}
         self._over_s: dict[TopicPartition, float] = {}
-        """When the reasons that are gone went (monotonic)."""
+        """When the reason of a replica ended (monotonic seconds)."""
         self.on_change: Callable[[], None] = lambda: None
-        """Told when the controller should ask again who leads and follows what here."""
+        """Called when the controller should send LeaderAndIsr to this broker again."""
         self.leaves = False
-        """Whether this broker is about to stop, and asks for others to lead whatever it leads."""
+        """Whether this broker is about to stop, and yields every leadership."""
 
     def has_asked(self, partition: Partition, lag_max_s: float) -> bool:
-        """Whether the controller was asked for another leader than this one, and may have found
-        one: we need not have heard of it, nor it that we can lead again. A successor that was found
-        before that may have followers that have told nothing since."""
+        """Return whether the controller was asked for another leader of the partition, and may have
+        elected one that this broker does not know of. This holds for a while after the replica may
+        lead again: the controller may not know that yet, and followers of a successor may not have
+        fetched since."""
         if partition.led_version is None:
             return False
         key = partition.topic_partition
@@ -51,29 +52,28 @@ class LeadershipYield:
         return self._reasons
 
     def add(self, key: TopicPartition, reason: str) -> None:
-        """Let another replica lead, if there is one. Once said it holds until `remove`."""
+        """Let the replica yield leadership until `remove`, for this reason."""
         if key not in self._reasons:
-            log.warning("replica would rather not lead partition=%s reason=%s", key, reason)
+            log.warning("replica yields leadership partition=%s reason=%s", key, reason)
             self._reasons[key] = reason
             self.on_change()
 
     def remove(self, key: TopicPartition) -> None:
-        """The replica may lead again: others may want to hand over to it. No error if it always
-        could."""
+        """Let the replica lead again: other replicas may yield to it. Idempotent."""
         if self._reasons.pop(key, None) is not None:
             log.info("replica may lead again partition=%s", key)
             self._over_s[key] = self._clock.monotonic()
             self.on_change()
 
     def may_copy(self, state: PartitionState | None) -> bool:
-        """Whether there is a leader to copy from. A broker that is about to stop does not catch up
-        where it has left the ISR: the leader would let it in again just before it is gone."""
+        """Return whether the replica may fetch from a leader. A broker that is about to stop does
+        not fetch where it has left the ISR: the leader would add it again just before the end."""
         if state is None or state.leader < 0:
             return False
         return not self.leaves or self._broker_id in state.isr
 
     def answer(self, facts: PartitionFacts) -> ErrorCode:
-        """To a command that was carried out."""
+        """Return the answer to a command that was carried out."""
         leads = facts.state.leader == self._broker_id
         if leads and facts.topic_partition in self._reasons:
             return ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,7 +1,7 @@
 """All replicas of this broker: obeys the controller's commands and finds partitions for requests.
 
-Commands are carried out one after the other, whoever sends them. What blocks (making directories,
-recording an epoch) is done in the Blocking port; meanwhile requests to other partitions go on.
+The broker carries out one command at a time. Blocking work (making directories, recording an epoch)
+runs in the Blocking port; meanwhile requests to other partitions go on.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from pybroker.storage.moves import ReplicaMove
 
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
-"""What becomes of leaders and in-sync replicas, as in Kafka's log of that name."""
+"""Changes of roles and in-sync replicas, as in Kafka's log of that name."""
 
 _ALL: Final = 2**62
 _READ, _ALONE = Authority.READ, Authority.ALONE  # a look-up of a member is slow
 
 
 class ReplicaManager:
-    """Owns the partitions. `broker_epoch` is set by whoever registers the broker."""
+    """Owns the partitions. The registration of the broker sets `broker_epoch`."""
 
     def __init__(
         self,
@@ -65,32 +65,32 @@ class ReplicaManager:
         fetchers: ReplicaFetchers | None = None,
         exists: Callable[[TopicPartition], bool] = lambda key: False,
     ) -> None:
-        """`fetchers` copy what others lead. `exists`: whether the cluster has a partition."""
+        """`fetchers` copy from other leaders. `exists`: whether the cluster has a partition."""
         self.broker_id = broker_id
         self._fetchers = fetchers
         if fetchers is not None:
             fetchers.listen(self.replica_failed)
         self._metrics = Metrics() if metrics is None else metrics
         self.broker_epoch = self.roles_epoch = -1
-        """`roles_epoch`: that of the last LeaderAndIsr, or of the end of a series of them."""
+        """`roles_epoch`: the broker epoch of the last complete series of LeaderAndIsr."""
         self.on_orphaned: Callable[[Partition], None] = lambda partition: None
-        """Told of a replica of which the controller wants to know what it has."""
+        """Called for a replica of an orphaned partition: the controller asks for its log end."""
         self.on_internal: Callable[[TopicPartition], None] = lambda key: None
-        """Told of every partition of an internal topic that may have got another role here."""
+        """Called for each partition of an internal topic that may have another role here."""
         self.on_refusal: Callable[[TopicPartition], None] = lambda key: None  # not opened
         self.on_suspicion: Callable[[TopicPartition, int], None] = lambda key, offset: None
-        """Told, in any thread, of an offset whose reader could not be given what was written."""
+        """Called in any thread with an offset that could not be read as it was written."""
         self.lease = Authority.ALL
-        """How much may be answered, as far as the broker hears from ZooKeeper."""
+        """The broker's lease from ZooKeeper: it limits the authority of replicated partitions."""
         self.fetches = fetches
         self.replica_fetches = Purgatory()
-        """Fetches of followers, who read up to the log end."""
+        """Fetches of followers, which read up to the log end."""
         self.produces = produces
         self.deletions = Purgatory()
         """Deletions of records that wait for followers."""
         self.lag_max_s = 30.0  # replica.lag.time.max.ms
         self.isr_changes: dict[TopicPartition, IsrChange] = {}
-        """Proposed, not begun to be written; `isr_change_wanted` is set when one is added."""
+        """Proposed changes that wait to be written; adding one sets `isr_change_wanted`."""
         self.isr_change_wanted = asyncio.Event()
         self.leadership_yield = LeadershipYield(broker_id, clock)
         self._exists = exists
@@ -102,10 +102,10 @@ class ReplicaManager:
         )
         self._partitions: dict[TopicPartition, Partition] = {}
         self.by_topic: dict[bytes, dict[int, Partition]] = {}
-        """The same by the topic's name on the wire, then by number; without internal topics."""
+        """Topic name as on the wire -> number -> partition; without internal topics."""
         self._not_opened: dict[TopicPartition, str] = {}
         self._dropped: dict[TopicPartition, int] = {}
-        """High watermarks of replicas that are not served now: a checkpoint may be older."""
+        """High watermarks of replicas that are not served now; checkpoints may be older."""
         self._controller_epoch = -1
         self._all_roles = Everything()
         self._commands = asyncio.Lock()
@@ -113,8 +113,8 @@ class ReplicaManager:
     # for requests
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """The replica on this broker. Raises BrokerError: NOT_LEADER_OR_FOLLOWER if it is on other
-        brokers, UNKNOWN_TOPIC_OR_PARTITION if there is none."""
+        """Return the replica on this broker. Raises BrokerError: NOT_LEADER_OR_FOLLOWER if only
+        other brokers have replicas, UNKNOWN_TOPIC_OR_PARTITION if there is no such partition."""
         found = self._partitions.get(topic_partition)
         if found is None and topic_partition in self._not_opened:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self._not_opened[topic_partition])
@@ -126,7 +126,7 @@ class ReplicaManager:
         return found
 
     def leader(self, key: TopicPartition, epoch: int = -1, needed: Authority = _READ) -> Partition:
-        """The leader. Raises BrokerError as `partition`, `Partition.require_epoch`, `require`."""
+        """Return the leader. Raises as `partition`, `Partition.require_epoch`, `require`."""
         found = self.partition(key)
         if self.lease:
             found.require_epoch(epoch)
@@ -134,7 +134,7 @@ class ReplicaManager:
         return found
 
     def require(self, partition: Partition, needed: Authority) -> None:
-        """Raises BrokerError NOT_LEADER_OR_FOLLOWER for a replica that may answer less."""
+        """Raises BrokerError NOT_LEADER_OR_FOLLOWER if the replica has less authority."""
         if partition.granted >= needed <= self.lease and needed <= _ALONE:
             return  # the usual case
         reached = self.authority(partition, self.lease, needed)
@@ -143,7 +143,7 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """How much the replica may answer; looked into no further than `needed`."""
+        """Return the replica's authority, exact only up to `needed`."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -157,15 +157,15 @@ class ReplicaManager:
 
     @property
     def not_opened(self) -> Mapping[TopicPartition, str]:
-        """The replicas that were to be opened and could not be, and why. Not a snapshot."""
+        """Replica that could not be opened, or failed -> the reason. Not a snapshot."""
         return self._not_opened
 
     def high_watermarks(self) -> Mapping[TopicPartition, int]:
-        """Of the partitions of this moment; each is read when it is asked for."""
+        """Return the high watermarks of the current partitions, each read at its access."""
         return HighWatermarks(dict(self._partitions))
 
     def became_readable(self, key: TopicPartition, more_bytes: int, offsets: int = _ALL) -> None:
-        """The high watermark moved by so many offsets: wake fetches and produces."""
+        """The high watermark moved by `offsets`: wake fetches and produces."""
         self.fetches.progressed(key, more_bytes)
         self.produces.progressed(key, offsets)
 
@@ -174,7 +174,7 @@ class ReplicaManager:
         self.replica_fetches.progressed(topic_partition, appended_bytes)
 
     def log_synced(self, synced: Flushable) -> None:
-        """More of a log is durable: wake produces and fetches that wait for that."""
+        """More records of a log are durable: wake the produces and fetches that wait for it."""
         key = synced.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not synced:
@@ -185,8 +185,8 @@ class ReplicaManager:
             self._fetchers.synced(key)
 
     def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
-        """Note how far a follower is, once its fetch has been found right: of this leader epoch,
-        within the log, not diverging. Raises BrokerError as `Partition.follower_fetched`."""
+        """Note a follower's fetch. The caller has checked it: of this leader epoch, within the log,
+        not diverging. Raises BrokerError as `Partition.follower_fetched`."""
         before = partition.high_watermark
         readable_bytes = partition.follower_fetched(fetch, now, self.lag_max_s)
         self.high_watermark_moved(partition, before, readable_bytes)
@@ -196,38 +196,38 @@ class ReplicaManager:
             self.want_isr_change(partition.propose_join(fetch.replica_id))
 
     def high_watermark_moved(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """Wake who waits for it, after a step of the partition that gave `readable_bytes`."""
+        """Wake fetches and produces if a step of the partition returned `readable_bytes`."""
         if readable_bytes:
             offsets = partition.high_watermark - before
             self.became_readable(partition.topic_partition, readable_bytes, offsets)
 
     def want_isr_change(self, change: IsrChange | None) -> None:
-        """Hand a proposal to whoever writes to the state nodes."""
+        """Hand a proposal to the writer of the state nodes."""
         if change is not None:
             self.isr_changes[change.topic_partition] = change
             self.isr_change_wanted.set()
 
     def review_isr(self, partition: Partition) -> None:
-        """Propose what is due for the ISR now, and let the high watermark follow."""
+        """Propose the ISR change that is due now, and advance the high watermark."""
         before = partition.high_watermark
         self.want_isr_change(partition.propose_isr(self.clock.monotonic(), self.lag_max_s))
         self.high_watermark_moved(partition, before, partition.settle())
 
     async def persist_log_starts(self) -> None:
-        """Make durable where the logs begin. A disk that refuses ends the use of its logs; one that
-        is only full is tried again with the next checkpoints."""
+        """Make the log starts durable. A failing disk ends the use of its logs; after a full disk
+        the next checkpoints try again."""
         await self._blocking.run(self._logs.write_checkpoints, self.high_watermarks())
 
     # log directories
 
     @property
     def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
-        """What is being copied from other brokers, and how far that is."""
+        """The partitions that this broker copies from other brokers, each with its lag."""
         return {} if self._fetchers is None else self._fetchers.copies
 
     @property
     def busy(self) -> frozenset[TopicPartition]:
-        """Replicas whose logs are being cut: nobody else may change these."""
+        """Replicas whose logs are being truncated: nothing else may change these logs."""
         return frozenset() if self._fetchers is None else self._fetchers.busy
 
     def replica_failed(self, key: TopicPartition, reason: str) -> None:
@@ -238,8 +238,8 @@ class ReplicaManager:
             self._disturbed(key)
 
     async def withdraw(self, key: TopicPartition, damage: Damage) -> None:
-        """In turn with commands: do without a replica whose log has a hole, until a command opens
-        it anew. Raises StorageError."""
+        """Stop using a replica with a damaged log until a command opens it again. Waits for the
+        command under way. Raises StorageError."""
         async with self._commands:
             await self._let_go((key,))
             found = self._logs.log(key)
@@ -255,7 +255,7 @@ class ReplicaManager:
                 self._disturbed(key)
 
     def swap(self, move: ReplicaMove) -> bool:
-        """Put the copy of a moved replica in the log's place; False if that cannot be done now."""
+        """Replace the log of a moved replica by its copy; False if that is not possible now."""
         if self._commands.locked() or move.topic_partition in self.busy:
             return False
         if not self._logs.moves.swap(move):
@@ -268,11 +268,11 @@ class ReplicaManager:
     # for the controller
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        """Lead or follow each partition; an answer for every one of them. After a command
-        that names all of them there are no others here.
+        """Lead or follow each partition; return an error code for each. A command that names all
+        partitions of this broker sets the others aside.
 
         Raises BrokerError for the whole command: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or
-        NETWORK_EXCEPTION where ZooKeeper has to be asked about a topic, and cannot be.
+        NETWORK_EXCEPTION if a topic has to be read from ZooKeeper, and cannot be.
         """
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
@@ -313,11 +313,11 @@ class ReplicaManager:
             return answers
 
     async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:
-        """Keep aside the files of replicas that were deleted or moved while we were away."""
+        """Set aside the files of replicas that were deleted or moved while the broker was down."""
         strays = sorted(self._logs.all().keys() - assigned)
         await self._let_go(strays)
         if strays:
-            log.warning("not assigned any more count=%d first=%s", len(strays), strays[0])
+            log.warning("unassigned replicas count=%d first=%s", len(strays), strays[0])
         for key in strays:
             self._drop(key)
             self._dropped.pop(key, None)
@@ -328,8 +328,8 @@ class ReplicaManager:
                 log.error("log cannot be set aside partition=%s error=%s", key, error)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        """Stop serving each partition, and delete its log if told so. Raises BrokerError for the
-        whole command: STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH."""
+        """Stop serving each partition, and delete its log if the command says so. Raises
+        BrokerError for the whole command: STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH."""
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers = {item.topic_partition: await self._stop(item) for item in command.partitions}
@@ -339,10 +339,10 @@ class ReplicaManager:
             return answers
 
     async def reconfigure(self, topics: Collection[str] | None) -> None:
-        """Read the configuration of these topics (None: of all that are open here) again, and let
-        their logs go by it. Raises what the reader raises.
+        """Read the configuration of these topics (None: all that are open here) again, and apply it
+        to their logs. Raises as the reader.
 
-        In turn with commands: one that has read an older configuration has opened its logs by now.
+        Waits for the command under way: it may have read an older configuration for its logs.
         """
         async with self._commands:
             opened = {key.topic for key in self._partitions}
@@ -368,7 +368,7 @@ class ReplicaManager:
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """None if the partition is to be opened or gets another role; else the answer."""
+        """Return the answer, or None if the partition has to be opened or gets another role."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -390,7 +390,7 @@ class ReplicaManager:
         return None if is_news else ErrorCode.NONE
 
     def _cannot_open(self, key: TopicPartition, error: PybrokerError) -> ErrorCode:
-        """Remember why, for who asks; the controller tries again and again, but it is said once."""
+        """Keep the error for requests; log it once, though the controller repeats the command."""
         reason = error.detail if isinstance(error, BrokerError) else str(error)
         if self._not_opened.get(key) != reason:
             self._not_opened[key] = reason
@@ -399,7 +399,7 @@ class ReplicaManager:
         return error.code if isinstance(error, BrokerError) else ErrorCode.KAFKA_STORAGE_ERROR
 
     def _assign(self, facts: PartitionFacts, opened: Log) -> Partition:
-        """Give the replica its role, in one step: no append may come in between."""
+        """Give the replica its role in one step, without an append in between."""
         key = facts.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not opened:
@@ -440,7 +440,7 @@ class ReplicaManager:
         return partition
 
     def _copy(self, keys: Iterable[TopicPartition]) -> None:
-        """Copy these from whoever leads them now, all in one go."""
+        """Follow the current leaders of these partitions, all in one step."""
         if self._fetchers is None:
             return
         copied = [self._partitions[key] for key in keys]
@@ -448,7 +448,7 @@ class ReplicaManager:
         self._fetchers.end_idle()
 
     async def _let_go(self, keys: Iterable[TopicPartition]) -> None:
-        """Copy these no more, and wait until nobody changes their logs."""
+        """Stop copying these partitions, and wait until none of their logs is being truncated."""
         if self._fetchers is not None:
             gone = list(keys)
             self._fetchers.leave(gone)
@@ -479,7 +479,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _drop(self, key: TopicPartition) -> bool:
-        """Have no such replica any more; whether there was one."""
+        """Remove the replica from the served ones. Return whether there was one."""
         if self._fetchers is not None:
             self._fetchers.leave((key,))
         name = key.topic.encode()

@@ -1,7 +1,7 @@
 """Moves replicas between the log directories of this broker (KIP-113) while it serves them.
 
-Everything that waits for the disk is done in the Blocking port, a slice at a time, one slice of one
-move after the other; only the step in which the copy takes the log's place is on the event loop.
+All disk work runs in the Blocking port, one slice of one move at a time. Only the step in which the
+copy replaces the log runs on the event loop.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pybroker.storage.moves import MoveCancelled, ReplicaMove
 log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.001
-"""Before another try where the last step could not be taken at once."""
+"""The pause before another attempt to replace the log by its copy."""
 
 
 class DirectoryUsage(NamedTuple):
-    """What one replica takes: the directory, its bytes, how many offsets it is behind (-1: nobody
-    knows), and whether it is a copy that shall take the log's place."""
+    """One replica's row in DescribeLogDirs: its directory, its bytes, its lag in offsets (-1:
+    unknown), and whether it is the future replica of a move."""
 
     directory: str
     topic_partition: TopicPartition
@@ -48,14 +48,14 @@ class ReplicaMover:
         self._turn = asyncio.Semaphore(1)
         self._resuming = BackgroundTask("resume-moves")
         self._tasks: dict[asyncio.Task[None], ReplicaMove | None] = {}
-        """The move that a task carries out; None while it is only being asked for."""
+        """Task -> the move that it carries out; None for a task that handles a request."""
 
     def start(self) -> None:
-        """Go on with the moves that the last broker here did not finish."""
+        """Resume the moves that the last run of this broker did not finish."""
         self._resuming.start(self._resume)
 
     async def stop(self) -> None:
-        """End all moves; the next start goes on with them. Idempotent."""
+        """Interrupt all moves; the next start resumes them. Idempotent."""
         await self._resuming.stop()
         tasks = list(self._tasks)
         for task, move in self._tasks.items():
@@ -70,13 +70,13 @@ class ReplicaMover:
             try:
                 async with self._changes:
                     if self._logs.moves.unfinished.pop(partition, None) is None:
-                        continue  # deleted meanwhile, or somebody wants it elsewhere
+                        continue  # deleted meanwhile, or a client wants it elsewhere
                     log.info("move begins again partition=%s to=%s", partition, directory)
                     await self._move(partition, directory)
             except (BrokerError, StorageError) as error:
                 log.error("move not possible partition=%s error=%s", partition, error)
 
-    # -- what is asked
+    # -- requests
 
     @property
     def directories(self) -> Sequence[str]:
@@ -85,17 +85,17 @@ class ReplicaMover:
 
     @property
     def failed_directories(self) -> Mapping[str, StorageError]:
-        """Those that are offline, and why."""
+        """Path of each offline log directory -> the error."""
         return self._logs.failed_directories
 
     async def alter(self, partition: TopicPartition, directory: str, *, exists: bool) -> None:
-        """Let the replica live in that directory. It answers at once, the move goes on. A new
-        directory ends a move to another one. `exists`: the cluster knows the partition.
+        """Begin to move the replica to that directory, and return without waiting for the end. It
+        ends a move to another directory. `exists`: the cluster has the partition.
 
         Raises BrokerError: INVALID_TOPIC_EXCEPTION for a name too long to be moved,
-        LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and for a replica that is not here
-        REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION; then the wish is kept for the moment
-        in which it is made.
+        LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR. If the replica is not here, raises
+        REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION; a replica that is created later is
+        placed in that directory.
         """
         if not can_have_future(partition):
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
@@ -126,7 +126,7 @@ class ReplicaMover:
                 raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def usage(self) -> list[DirectoryUsage]:
-        """All replicas of this broker, and the copies that are being made."""
+        """Return a row for each replica of this broker, and one for each move under way."""
         rows = []
         high_watermarks = self._replicas.high_watermarks()
         for partition, current in self._logs.all().items():
@@ -148,7 +148,7 @@ class ReplicaMover:
     # -- moving
 
     async def _finished(self, move: ReplicaMove) -> None:
-        """A copy that has taken the log's place already is not to be cancelled; its end is near."""
+        """Wait for a move whose copy has replaced the log already: it cannot be cancelled."""
         tasks = [task for task, carried_out in self._tasks.items() if carried_out is move]
         if move.done and tasks:
             await asyncio.wait(tasks)
@@ -173,7 +173,7 @@ class ReplicaMover:
                     moves.finish, move, origin, self._replicas.high_watermarks().get(partition, 0)
                 )
         except MoveCancelled:
-            log.info("move ended partition=%s to=%s", partition, move.target.path)
+            log.info("move cancelled partition=%s to=%s", partition, move.target.path)
             await self._blocking.run(move.stay)
         except PybrokerError as error:
             log.error("move failed partition=%s to=%s error=%s", partition, move.target.path, error)
@@ -192,7 +192,7 @@ class ReplicaMover:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """The client may have gone: a refusal is told to nobody then."""
+        """Forget the task, and retrieve its error: the client may not wait for it any more."""
         del self._tasks[task]
         if not task.cancelled():
             task.exception()

@@ -1,4 +1,4 @@
-"""Opening the logs of replicas when the controller says who leads: in threads, many at once."""
+"""Opens the logs of replicas for a LeaderAndIsr command: in several threads at once."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ R = TypeVar("R")
 _THREADS: Final = 10
 
 TopicConfigReader = Callable[[Collection[str]], Awaitable[dict[str, LogConfig]]]
-"""Gives the effective configuration of each topic's logs, as ZooKeeper has it now: not what one of
-its members, which lags, had before the topic was made."""
+"""Returns the effective log configuration of each topic, as ZooKeeper has it now. A lagging server
+of the ensemble must not answer with its state from before the topic's creation."""
 
 
 def cannot_exist(key: TopicPartition) -> bool:
-    """Whether no partition can be called so, as its directory would be: nobody may make one
-    elsewhere."""
+    """Return whether the name is invalid. The check keeps a command from creating a directory
+    outside the log directory."""
     fault = topic_name_fault(key.topic) or ("its number is below 0" if key.partition < 0 else "")
     if fault:
         topic, number = key
@@ -47,7 +47,7 @@ def cannot_exist(key: TopicPartition) -> bool:
 
 
 class LogOpener:
-    """Changes no roles."""
+    """Opens logs; it changes no roles."""
 
     def __init__(
         self,
@@ -63,16 +63,16 @@ class LogOpener:
         self._topic_configs = topic_configs
 
     async def configs(self, topics: Iterable[str]) -> dict[str, LogConfig]:
-        """The configuration of each topic, asked for together."""
+        """Return the configuration of each topic, read together."""
         names = sorted(topics)
         return await self._topic_configs(names) if names else {}
 
     async def configs_of(
         self, news: Sequence[PartitionFacts], open_here: Mapping[TopicPartition, Partition]
     ) -> dict[str, LogConfig]:
-        """By topic. What is open here goes by its topic's configuration already, so that a broker
-        without ZooKeeper can still be told that it leads no longer. Raises BrokerError
-        NETWORK_EXCEPTION if ZooKeeper has to be asked and cannot be."""
+        """Return the configuration by topic. That of an open replica is known already, so that the
+        controller can depose a leader that has no ZooKeeper connection. Raises BrokerError
+        NETWORK_EXCEPTION if a topic has to be read from ZooKeeper, and cannot be."""
         known: dict[str, LogConfig] = {}
         for facts in news:
             partition = open_here.get(facts.topic_partition)
@@ -90,16 +90,16 @@ class LogOpener:
     async def open(
         self, orders: Sequence[tuple[PartitionFacts, LogConfig]]
     ) -> list[Log | PybrokerError]:
-        """The log of each partition, made if it is missing; or why there is none."""
+        """Return the log of each partition, created if it is missing; or the error."""
         return await self._spread(self._open, orders)
 
     async def persist_epochs(self, logs: Sequence[Log]) -> list[PybrokerError | None]:
-        """Make the starts of new epochs durable, so that no append has to."""
+        """Make the start offsets of new epochs durable, so that no append has to wait for that."""
         return await self._spread(_persist_epochs, logs)
 
     async def _spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """`work` on each item, in a few threads that each take a share: what it waits for is the
-        disk, which serves several at a time."""
+        """Return `work` of each item, computed in a few threads with a share each: the work waits
+        for the disk, which serves several requests at a time."""
         share = -(-len(items) // _THREADS) or 1
 
         def some(start: int) -> list[R]:
@@ -110,10 +110,10 @@ class LogOpener:
         return [result for part in parts for result in part]
 
     def _open(self, order: tuple[PartitionFacts, LogConfig]) -> Log | PybrokerError:
-        """Blocking. A log of an earlier topic of the same name (another topic id) is set aside,
-        never served. One with a hole is neither led from nor continued where there are other
-        replicas: what the hole held is with them. When it counts for nothing any more and another
-        leads, its files are set aside and all is copied."""
+        """Blocking. A log of a deleted topic of the same name (another topic id) is set aside,
+        never served. A damaged log neither leads nor follows if there are other replicas: they have
+        the missing records. Once it is neither in the ISR nor eligible, and another replica leads,
+        its files are set aside and all is copied."""
         facts, config = order
         key = facts.topic_partition
         opened = self._logs.log(key)
@@ -123,7 +123,7 @@ class LogOpener:
         )
         if opened is not None and is_anothers:
             log.warning(
-                "log set aside partition=%s topic_id=%s: the topic of that name is now %s",
+                "log set aside partition=%s topic_id=%s current_topic_id=%s",
                 key,
                 opened.topic_id,
                 facts.topic_id,
@@ -135,8 +135,8 @@ class LogOpener:
             if is_copied:
                 self._logs.incomplete.released.discard(key)
             elif is_orphaned(facts.state) or key in self._logs.incomplete.released:
-                # When a copy began, its leader had all. Now nobody counts for what it had: each
-                # says what it has, and the longest log leads, be it a copy.
+                # When the copy began, its leader had all records. Now no replica counts as in sync:
+                # each reports its log end, and the longest log leads, even an incomplete one.
                 self._logs.incomplete.clear(key)
             made = self._logs.create(
                 key,
@@ -148,14 +148,14 @@ class LogOpener:
         except (BrokerError, StorageError) as error:
             return error
         if made.damage is not None and made.damage.is_whole and len(facts.replicas) == 1:
-            # No other log is cut by what this one says of leader epochs.
-            log.warning("batches believed partition=%s: it has no other replica", key)
+            # There is no follower that would truncate its log by the epochs of this one.
+            log.warning("epochs not checked partition=%s reason=it has no other replica", key)
             made.damage = None
         if made.damage is not None and len(facts.replicas) > 1:
             return BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{made.damage.as_error(key).detail}. This replica is not used; it is copied anew"
-                " as soon as another one leads that has the records: bring its broker back, or"
+                " once a replica with the records leads: restart the broker of that replica, or"
                 " elect another replica uncleanly",
             )
         return made

@@ -1,6 +1,6 @@
-"""One replica of a partition on this broker: who leads it, how far it is committed, and its log.
+"""One replica of a partition on this broker: its role, its high watermark and its log.
 
-Plain code: a command or a batch in, new state out, no waiting inside. Whoever calls `append` tells
+Plain code: a command or a batch in, new state out, no waiting inside. The caller of `append` tells
 the purgatories afterwards what became readable.
 """
 
@@ -54,30 +54,30 @@ class Partition:
         self._counters = TopicCounters() if counters is None else counters
         self.broker_id = broker_id
         self._facts: PartitionFacts | None = None
-        # What follows from the facts, for those who ask with every request.
+        # Derived from the facts, since every request asks for them.
         self.granted = Authority.NOTHING
-        """ALL to the leader, as the controller last said; READ once it has read that another
-        leads by now."""
+        """ALL if the last command made this replica the leader; READ once the broker has read that
+        another replica leads; else NOTHING."""
         self.is_replicated = False
-        """Whether this replica leads and others follow."""
+        """Whether this replica leads and the partition has other replicas."""
         self.leading_since = NO_EPOCH
-        """The first epoch of a leadership of this replica that nothing has interrupted."""
+        """The first leader epoch of this replica's uninterrupted leadership."""
         self._leader: LeaderState | None = None
         self._isr_size = 0
         self._alone_up_to = 0
         """The largest min.insync.replicas for which the log end alone is the high watermark; 0 if
         the log end of some follower counts too."""
         self._uncommitted_bytes = 0
-        """About how many bytes lie between the high watermark and the log end."""
+        """The approximate number of bytes between the high watermark and the log end."""
         self._rules: dict[int, BatchRules] = {}
         self._rules_config: LogConfig | None = None
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
 
-    # what is known
+    # queries
 
     @property
     def is_leader(self) -> bool:
-        """Whether the controller last said so."""
+        """Whether the controller's last command made this replica the leader."""
         return bool(self.granted)
 
     @property
@@ -86,7 +86,7 @@ class Partition:
 
     @property
     def state(self) -> PartitionState | None:
-        """What the controller last said, or None before its first command."""
+        """The state of the controller's last command, or None before the first command."""
         return None if self._facts is None else self._facts.state
 
     @property
@@ -99,35 +99,35 @@ class Partition:
 
     @property
     def leader_end(self) -> int:
-        """Where this leader's log ends as far as commits go."""
+        """The end of this leader's log that counts for commits: its durable end."""
         return self.log.durable_end
 
     @property
     def epoch_start(self) -> int:
-        """Where the log ended when this replica became the leader of its epoch. Below it the high
-        watermark may be older than what another leader has told (KIP-207)."""
+        """The log end offset at the start of this leader's epoch; NO_OFFSET for a follower. A high
+        watermark below it may be lower than one that an earlier leader has returned (KIP-207)."""
         return NO_OFFSET if self._leader is None else self._leader.epoch_start
 
     def low_watermark(self, live: Container[int]) -> int:
-        """Where the records begin that some replica on one of the brokers `live` still has;
-        NO_OFFSET while one of these has not said so in this epoch."""
+        """Return the smallest log start offset of this replica and those on the brokers `live`;
+        NO_OFFSET while one of these has not fetched in this epoch."""
         followers = {} if self._leader is None else self._leader.followers
         starts = [each.log_start for broker, each in followers.items() if broker in live]
         return min([self.log.log_start_offset, *starts])
 
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided; never above the high watermark, nor below the log
-        start, where an open transaction may have begun."""
+        """Return the offset below which every transaction is decided. It is at most the high
+        watermark, and at least the log start, even if an open transaction began before it."""
         stable = self.log.last_stable_offset(self._high_watermark)
         return max(stable, self.log.log_start_offset)
 
     def readable_end(self, read_committed: bool) -> int:
-        """The offset below which a consumer of that isolation level may read."""
+        """Return the offset below which a consumer of that isolation level may read."""
         return self.last_stable_offset() if read_committed else self._high_watermark
 
     def batch_rules(self, api_version: int) -> BatchRules:
-        """What a batch in a Produce request of that version must keep to; made once a version and
-        configuration, as every request asks for it."""
+        """Return the rules for a batch in a Produce request of that version. They are cached per
+        version until the configuration changes, as every request needs them."""
         config = self.log.config
         if config is not self._rules_config:
             self._rules_config = config
@@ -147,14 +147,14 @@ class Partition:
             )
         return rules
 
-    # what the controller says
+    # the controller's commands
 
     def check_epoch(self, facts: PartitionFacts) -> bool:
-        """Whether these facts are news. False if they only repeat what is in force. Epochs of
-        another topic, made again under the same name, say nothing about those of this one.
+        """Return whether these facts are new; False if they repeat the current leader epoch. Leader
+        epochs of a recreated topic (another topic id) are always new.
 
         Raises BrokerError STALE_CONTROLLER_EPOCH for an older leader epoch, or for the current one
-        with another content.
+        with another leader.
         """
         if facts.state.leader_epoch > self.leader_epoch:
             return True
@@ -169,15 +169,15 @@ class Partition:
         )
 
     def _is_repeat(self, facts: PartitionFacts) -> bool:
-        """The controller may have read the state node before or after our own changes of the
-        ISR."""
+        """Return whether epoch and leader are the same. The ISR does not count: the controller may
+        have read the node before this leader's own ISR change."""
         assert self._facts is not None
         state = self._facts.state
         return (facts.state.leader_epoch, facts.state.leader) == (state.leader_epoch, state.leader)
 
     def told_again(self, facts: PartitionFacts) -> int:
-        """Take what a command for the same leader epoch knows better; as `settle`. What is known of
-        followers stays."""
+        """Adopt a later version of the state node from a command for the same leader epoch. The
+        followers' progress stays. Return the bytes that became readable, see `settle`."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
@@ -188,9 +188,9 @@ class Partition:
         return 0
 
     def lead(self, facts: PartitionFacts, now: float) -> None:
-        """Lead from `now` (monotonic seconds) on, with an epoch that starts where the log ends.
-        `check_epoch` must have said that this is news. The log records the epoch's start durably
-        before the first append; calling its `persist_epochs` earlier saves that append the wait."""
+        """Lead from `now` (monotonic seconds) on, in an epoch that starts at the log end offset.
+        `check_epoch` must have returned True. The log records the epoch's start durably before the
+        first append; calling its `persist_epochs` earlier saves that append the wait."""
         assert facts.state.leader == self.broker_id
         epoch_start = self.log.log_end_offset
         self.log.begin_epoch(facts.state.leader_epoch, epoch_start)
@@ -200,12 +200,12 @@ class Partition:
         self._leader = LeaderState.begin(
             facts, broker_id=self.broker_id, epoch_start=epoch_start, now=now, before=self._leader
         )
-        # Waking somebody too early is harmless.
+        # An estimate that is too high wakes requests too early, which is harmless.
         self._uncommitted_bytes = self.log.size_bytes
         self._settled()
 
     def follow(self, facts: PartitionFacts) -> None:
-        """Stop leading: somebody else does, or nobody."""
+        """Stop leading: another replica leads, or none."""
         assert facts.state.leader != self.broker_id
         self._facts = facts
         self._leader = None
@@ -215,7 +215,7 @@ class Partition:
     # the in-sync replicas
 
     def propose_isr(self, now: float, lag_max_s: float) -> IsrChange | None:
-        """As the leader, the change of the ISR that is due without any fetch; see
+        """As the leader, propose the ISR change that is due without any fetch; see
         `LeaderState.propose`. None if there is none, or one is under way."""
         if self._leader is None or not self.is_replicated:
             return None
@@ -229,7 +229,7 @@ class Partition:
         return change
 
     def propose_join(self, replica_id: int) -> IsrChange | None:
-        """As the leader, the change that brings a follower into the ISR, if it may come in now."""
+        """As the leader, propose the change that adds a follower to the ISR, if it may join now."""
         if self._leader is None:
             return None
         change = self._leader.propose_join(
@@ -242,43 +242,46 @@ class Partition:
         return change
 
     def is_pending(self, change: IsrChange) -> bool:
-        """Whether the outcome of this change still matters: it does not after a new leader
-        epoch, whose command was made of what was stored."""
+        """Return whether the outcome of this change still matters. It does not after a command for
+        a new leader epoch: that epoch was made from the stored state."""
         return self._leader is not None and self._leader.is_pending(change)
 
     def isr_stored(self, change: IsrChange, version: int) -> int:
-        """The pending change is stored, the state node has this version; as `settle`."""
+        """The pending change is stored; the state node has this version. Return the bytes that
+        became readable, see `settle`."""
         assert self._leader is not None
         self._leader.stored(change, version)
         return self._settled()
 
     def isr_adopted(self, state: PartitionState, version: int) -> int:
-        """Somebody else has changed the state node in this leader epoch; as `settle`."""
+        """Adopt a change of the state node by another process in this leader epoch. Return the
+        bytes that became readable, see `settle`."""
         assert self._leader is not None
         self._leader.adopt(state, version)
         return self._settled()
 
     def isr_refused(self, change: IsrChange) -> int:
-        """The pending change can never be applied, nothing is stored; as `settle`."""
+        """The pending change can never be applied; nothing is stored. Return the bytes that became
+        readable, see `settle`."""
         assert self._leader is not None
         self._leader.refused(change)
         return self._settled()
 
     def isr_unchanged(self) -> None:
-        """The pending change was to look only, and the state node is as it was."""
+        """The pending look found the state node unchanged."""
         assert self._leader is not None
         self._leader.unchanged()
 
     def superseded(self, *, is_replaced: bool) -> None:
-        """A later leader epoch is stored, perhaps another leader's: wait for what the controller
-        says."""
+        """A later leader epoch is stored, perhaps with another leader (`is_replaced`): wait for the
+        controller's command."""
         assert self._leader is not None
         self._leader.is_superseded = True
         self.granted = Authority.READ if is_replaced else Authority.ALL
 
     def settle(self) -> int:
-        """Move the high watermark as far as it may; about how many bytes became readable by that
-        (at least 1), 0 if it did not move."""
+        """Advance the high watermark as far as allowed. Return the approximate number of bytes that
+        became readable, at least 1; 0 if the high watermark did not move."""
         self._recount()
         if self._leader is None:
             return 0
@@ -290,13 +293,14 @@ class Partition:
         if advanced == before:
             return 0
         self._high_watermark = advanced
-        # Exact when the high watermark reaches the end, a fair share before.
+        # Exact if the high watermark reaches the end, else a share in proportion to the offsets.
         readable_bytes = self._uncommitted_bytes * (advanced - before) // (end - before)
         self._uncommitted_bytes -= readable_bytes
         return max(readable_bytes, 1)
 
     def _settled(self) -> int:
-        """As `settle`, after what is stored has changed."""
+        """Take over changed facts from the leader state. Return the bytes that became readable, see
+        `settle`."""
         assert self._leader is not None
         self._facts = facts = self._leader.facts
         self._isr_size = len(facts.state.isr)
@@ -314,10 +318,10 @@ class Partition:
         assert self._facts is not None
         return required_replicas(self.log.config.min_insync_replicas, len(self._facts.replicas))
 
-    # what clients ask
+    # requests of clients and followers
 
     def require_epoch(self, current_leader_epoch: int) -> None:
-        """Check that the leader epoch is the one that the client believes (-1: any).
+        """Check that the leader epoch is that of the client's request (-1: any).
 
         Raises BrokerError FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320).
         """
@@ -330,8 +334,8 @@ class Partition:
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """As the leader, whether no other one can have committed anything; `now` in monotonic
-        seconds, after those of all fetches."""
+        """As the leader, return whether no other leader can have committed anything. `now`:
+        monotonic seconds, not before the last fetch."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property
@@ -341,8 +345,8 @@ class Partition:
 
     @property
     def led_version(self) -> int | None:
-        """The version of the state node that makes this replica the leader; None if it leads not,
-        or nobody else may be elected."""
+        """The version of the state node that makes this replica the leader; None if it does not
+        lead, or if no other replica can be elected."""
         has_heirs = self._leader is not None and not math.isinf(self._leader.led_s)
         return self._leader.facts.partition_epoch if self._leader and has_heirs else None
 
@@ -351,8 +355,8 @@ class Partition:
     ) -> AppendResult:
         """Append one validated batch as the leader; the high watermark follows as far as it may.
 
-        Raises BrokerError: NOT_ENOUGH_REPLICAS (acks=-1 only, nothing is written), or what the
-        producer's state says. StorageError if the disk refuses.
+        Raises BrokerError: NOT_ENOUGH_REPLICAS (acks=-1 only, nothing is written), or the error of
+        the producer state; StorageError if the disk refuses.
         """
         assert self._leader is not None
         assert self._facts is not None
@@ -378,14 +382,16 @@ class Partition:
             self._high_watermark = max(self._high_watermark, result.last_offset + 1)
         else:
             self._uncommitted_bytes += len(data)
-            # Else a sync that has just ended is seen twice, and who waits for it is not woken.
+            # Only if this batch is durable. Else this call could move the high watermark for a sync
+            # that has just ended, and `log_synced` would not wake the requests that wait for it.
             if self._alone_up_to and self.log.durable_end > result.last_offset:
                 self.settle()
         return result
 
     def follower_fetched(self, fetch: FollowerFetch, now: float, lag_max_s: float) -> int:
-        """As the leader, note how far a follower is (`now`: monotonic seconds); as `settle`. Raises
-        BrokerError UNKNOWN_LEADER_EPOCH for a broker that is no replica."""
+        """As the leader, note a follower's fetch (`now`: monotonic seconds). Return the bytes that
+        became readable, see `settle`. Raises BrokerError UNKNOWN_LEADER_EPOCH for a broker that is
+        no replica."""
         leader = self._leader
         assert leader is not None
         if fetch.replica_id not in leader.followers:
@@ -395,19 +401,19 @@ class Partition:
             )
         leader_end = self.log.log_end_offset
         if fetch.fetch_offset > leader_end:
-            return 0  # it will be told that there is nothing
+            return 0  # a fetch beyond the log end reports no progress
         leader.fetched(fetch, leader_end=leader_end, now=now, lag_max_s=lag_max_s)
         return self.settle()
 
     def is_stuck(self, replica_id: int) -> bool:
-        """Whether that follower does not get on though there is something for it."""
+        """Return whether that follower makes no progress although the leader has more records."""
         follower = None if self._leader is None else self._leader.followers.get(replica_id)
         return follower is not None and follower.is_stuck
 
     def is_in_isr(self, replica_id: int) -> bool:
         return self._facts is not None and replica_id in self._facts.state.isr
 
-    # what the leader tells a follower
+    # changes of the log
 
     def append_replicated(
         self, data: Buffer, *, leader_high_watermark: int, leader_log_start: int, now_ms: int
@@ -424,15 +430,15 @@ class Partition:
             self.log.advance_log_start(min(leader_log_start, self.log.log_end_offset))
 
     def truncate_to(self, offset: int) -> None:
-        """As a follower, give up what lies at or above `offset`. Waits for the disk."""
+        """As a follower, truncate the log to `offset`. Waits for the disk."""
         assert self._leader is None
-        # First, or a checkpoint that is taken meanwhile would remember it.
+        # First, so that no concurrent checkpoint stores the old high watermark.
         self._high_watermark = min(self._high_watermark, offset)
         self.log.truncate_to(offset)
         self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
 
     def start_over(self, offset: int) -> None:
-        """As a follower, give up the whole log; the next record gets `offset`. Waits for the
+        """As a follower, discard the whole log; the next record gets `offset`. Waits for the
         disk."""
         assert self._leader is None
         self._high_watermark = min(self._high_watermark, offset)
@@ -440,11 +446,11 @@ class Partition:
         self._high_watermark = offset
 
     def delete_records(self, before: int) -> int:
-        """As the leader, serve nothing below `before` any more (-1: below the high watermark);
-        gives the offset that was meant. Survives a restart once the checkpoints are written.
+        """As the leader, advance the log start to `before` (-1: to the high watermark) and return
+        that offset. It survives a restart once the checkpoints are written.
 
         Raises BrokerError: POLICY_VIOLATION for a topic that is only compacted, OFFSET_OUT_OF_RANGE
-        for what is not committed, KAFKA_STORAGE_ERROR.
+        for an offset above the high watermark, KAFKA_STORAGE_ERROR.
         """
         assert self._leader is not None
         if not self.log.config.deletes:
@@ -466,12 +472,12 @@ class Partition:
         return offset
 
     def has_enough_replicas(self) -> bool:
-        """Whether the ISR is as large as acks=all asks for."""
+        """Return whether the ISR is large enough for acks=all."""
         return self._isr_size >= self._required_replicas()
 
     def may_have_enough_replicas(self) -> bool:
-        """The same, where a change under way counts as the larger ISR: whether a batch that was
-        appended may still be acknowledged."""
+        """Return whether an appended batch may still be acknowledged: as `has_enough_replicas`, but
+        a change under way counts with the larger ISR."""
         assert self._leader is not None
         return has_enough_replicas(
             len(self._leader.maximal_isr),

@@ -1,9 +1,9 @@
 """Requests that wait: for data (fetch) or for replication (produce with acks=all).
 
-A waiting request names the partitions it waits for. Whoever changes one calls `progressed` (bytes
-became readable) or `disturbed` (leadership changed, the partition is gone). A request completes
-when it has seen enough bytes, at the first disturbance, or at its deadline; who waited then looks
-for itself what there is to answer.
+A waiting request names the partitions it waits for. The code that changes a partition calls
+`progressed` (bytes became readable) or `disturbed` (leadership changed, the partition is gone). A
+request completes when it has seen enough bytes, at the first disturbance, or at its deadline. Its
+caller then reads the partitions again for the answer.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ class Purgatory:
     def __init__(self) -> None:
         self._waiters: dict[TopicPartition, dict[_Waiter, None]] = {}
         self._entering: dict[_Waiter, set[TopicPartition]] = {}
-        """Who does not watch all of its partitions yet, and what has changed since it began."""
+        """The requests that do not watch all their partitions yet, each with the partitions that
+        have changed since it began."""
         self.changes = 0
-        """Grows with every `progressed` and `disturbed`: who looked before, and waits only now,
-        sees whether to look again."""
+        """Grows with every `progressed` and `disturbed`. A caller that read the partitions before
+        it waits compares it to see whether to read again."""
 
     def __len__(self) -> int:
-        """How many (partition, request) pairs are watched."""
+        """Return the number of watched (partition, request) pairs."""
         return sum(len(waiters) for waiters in self._waiters.values())
 
     async def wait(
@@ -86,7 +87,8 @@ class Purgatory:
             self._waiters.setdefault(key, {})[waiter] = None
 
     async def _watch_in_turns(self, keys: Sequence[TopicPartition], waiter: _Waiter) -> None:
-        """All but the first ones. What changes before it is watched completes the request, too."""
+        """Watch all keys but the first ones. A change before its key is watched also completes the
+        request."""
         changed = self._entering[waiter] = set()
         try:
             for start in range(KEYS_PER_TURN_MAX, len(keys), KEYS_PER_TURN_MAX):
@@ -105,7 +107,7 @@ class Purgatory:
             changed.add(partition)
 
     def _forget(self, keys: Sequence[TopicPartition], start: int, waiter: _Waiter) -> None:
-        """In turns, too, whether the request was answered or cancelled."""
+        """Watch these keys no more, in turns of `KEYS_PER_TURN_MAX`."""
         end = start + KEYS_PER_TURN_MAX
         for key in keys[start:end]:
             waiters = self._waiters.get(key)

@@ -1,5 +1,5 @@
-"""Reads all logs again and again, slowly, and tells of what is not as it was written: a flipped bit
-is found while others still have the record, and not by the reader who needs it."""
+"""Reads all logs again and again, slowly, and reports damaged ones. It finds a flipped bit before a
+consumer reads the record, while other replicas still have it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ log = logging.getLogger(__name__)
 
 _BYTES_AT_A_TIME: Final = 256 * 1024
 _BYTES_LEAST: Final = 32 * 1024
-"""What one look counts for at least: the smallest costs the time of so many bytes, too."""
+"""Each look counts as this many bytes at least: even the smallest takes the time to read them."""
 _IDLE_S: Final = 1.0
 _ALL: Final = 2**31
 """More segments than a log has."""
 
 
 class Scrubber:
-    """Runs between `start` and `stop`. Each log has its turn once in `interval_s`, at most
-    `bytes_per_second` of all logs are read; where a reader has come upon something, at once."""
+    """Runs between `start` and `stop`. It reads each log once in `interval_s`, and at most
+    `bytes_per_second` of all logs. A place that a reader reports is checked at once."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Scrubber:
         interval_s: float,
         found: Callable[[TopicPartition, Damage], None],
     ) -> None:
-        """`found` is told of logs that are not what was written."""
+        """`found` is called for each damaged log."""
         self._logs = logs
         self._replicas = replicas
         self._blocking = blocking
@@ -70,12 +70,12 @@ class Scrubber:
         await self._task.stop()
 
     def _suspect(self, key: TopicPartition, offset: int) -> None:
-        """A reader could not be given what was written at that offset."""
+        """Check the log at that offset soon: a read there failed."""
         self._suspects.setdefault(key, offset)
         self._loop.wake()
 
     async def _look_at_suspects(self) -> bool:
-        """Only what is really so counts: a reader may have been led there by a damaged index."""
+        """Check each reported place. The log may be fine: a damaged index also misleads readers."""
         while self._suspects:
             key, offset = self._suspects.popitem()
             opened = self._logs.log(key)
@@ -94,7 +94,7 @@ class Scrubber:
             self._looked_at[key] = self._clock.monotonic()
 
     def _next(self) -> TopicPartition | None:
-        """The log whose turn was the longest ago, if it is time."""
+        """Return the log that was read the longest time ago, if it is due."""
         opened = self._logs.all()
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in opened}
         fresh = next((key for key in opened if key not in self._looked_at), None)
@@ -108,11 +108,11 @@ class Scrubber:
         try:
             await self._go_through(key, place, segments)
         except (BrokerError, StorageError) as error:
-            # A disk that fails is told of by those who need it.
-            log.warning("log not looked through partition=%s error=%s", key, error)
+            # A failing disk is reported by the requests that need it.
+            log.warning("log cannot be scrubbed partition=%s error=%s", key, error)
 
     async def _go_through(self, key: TopicPartition, place: Place | None, segments: int) -> None:
-        """So many segments from `place` on; slowly where they are all."""
+        """Check this many segments from `place` on; slowly if it is the whole log."""
         is_slow = segments == _ALL
         bytes_max = _BYTES_AT_A_TIME
         if is_slow:
@@ -136,7 +136,8 @@ class Scrubber:
                 segments -= 1
 
     def _tell(self, key: TopicPartition, opened: Log, looked: scrub.Looked) -> None:
-        """On the event loop, where nobody changes the log meanwhile but who cuts it."""
+        """Report confirmed damage. Runs on the event loop, where only a truncation could change the
+        log meanwhile."""
         if key not in self._replicas.busy and scrub.is_confirmed(
             opened, looked, self._epoch_max(key)
         ):
@@ -144,6 +145,7 @@ class Scrubber:
             self._found(key, looked.damage)
 
     def _epoch_max(self, key: TopicPartition) -> int:
-        """A replica has no batches of a later leader epoch than it was told of."""
+        """Return the largest valid leader epoch: a replica has no batches of a later epoch than
+        that of its last command."""
         partition = self._replicas.partitions.get(key)
         return EPOCH_MAX if partition is None else partition.leader_epoch

@@ -1,6 +1,7 @@
-"""Cutting a follower's log, where blocking is allowed, and only what may be given up.
+"""Truncates a follower's log in a thread, and only records that may be lost.
 
-While a log is cut nobody else may change it: whoever would asks `is_busy`, or waits in `settled`.
+Nothing else may change a log during its truncation: other code checks `is_busy` or awaits
+`settled`.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ class Losses(Protocol):
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """The newest receipt of a leader epoch above `after` and not above `up_to`, of all that
-        were written when the leader of `up_to` was elected; None if there is none."""
+        """Return the newest receipt of a leader epoch above `after` and not above `up_to`; None if
+        there is none. All receipts up to the election of `up_to` are considered."""
 
     async def gave_up(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """This replica gives up the offsets from `start` to `end`, not included, by the receipt of
-        that leader epoch."""
+        """Record that this replica truncates the offsets [start, end) by the receipt of that leader
+        epoch."""
 
 
 class NoLosses:
@@ -62,7 +63,7 @@ class NoLosses:
 
 
 Failed = Callable[[TopicPartition, str], None]
-"""Told of a replica that cannot go on, and why."""
+"""Called with a replica that has to stop following, and the reason."""
 
 
 class Truncator:
@@ -82,7 +83,7 @@ class Truncator:
         return frozenset(self._busy)
 
     async def settled(self, keys: Iterable[TopicPartition] | None = None) -> None:
-        """Until none of these logs (None: no log) is being cut any more."""
+        """Wait until none of these logs (None: no log at all) is being truncated."""
         wanted = self._busy if keys is None else [key for key in keys if key in self._busy]
         tasks = [self._busy[key] for key in wanted]
         if tasks:
@@ -91,7 +92,7 @@ class Truncator:
     def begin(
         self, partition: Partition, step: Truncation, done: Callable[[Pause | None], None]
     ) -> None:
-        """Carry out the step. `done` is told what to do then: go on, or pause."""
+        """Begin the step. At its end `done` is called with a pause, or with None to go on."""
         key = partition.topic_partition
         assert key not in self._busy
         task = asyncio.create_task(self._shorten(partition, step), name=f"shorten {key}")
@@ -129,8 +130,8 @@ class Truncator:
         return None
 
     async def _give_up(self, partition: Partition, step: Truncation) -> Pause | None:
-        """Write down what is lost, where a receipt explains it; else why this must wait. Without a
-        receipt nothing that is committed is cut."""
+        """Record the loss if a receipt explains it. Return a pause if the truncation may not happen
+        now. Without a receipt no committed record is truncated."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)
@@ -155,7 +156,7 @@ class Truncator:
         log.log(
             logging.ERROR if is_committed else logging.WARNING,
             "loss_receipt partition=%s reason=%s leader_epoch=%d from=%d to=%d hw=%d:"
-            " records that this replica held, and may have acknowledged, are given up",
+            " this replica truncates records that it may have acknowledged",
             key,
             receipt.reason,
             receipt.leader_epoch,
@@ -172,6 +173,7 @@ class Truncator:
         return (
             f"leader {leader} (epoch {partition.leader_epoch}) wants the log to end at"
             f" {step.offset}, but it is committed up to {partition.high_watermark} and no unclean"
-            " election explains that; nothing is removed. If the leader is right, stop this"
-            f" broker, move {partition.log.directory} away and start it again: then all is copied"
+            " election explains that. The replica truncates nothing. If the leader is right, stop"
+            f" this broker, move {partition.log.directory} away and start it again: then the broker"
+            " copies the whole log"
         )

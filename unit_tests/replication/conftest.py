@@ -1,4 +1,4 @@
-"""Who leads partitions, for tests of what it does to their state nodes."""
+"""A broker that leads partitions, for tests of its writes to their state nodes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Several replica managers over real logs, who copy from each other in one process, and the words
-of their controller."""
+"""Several replica managers over real logs that copy from each other in one process, and the
+commands of their controller."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class NamedGates(ImmediateBlocking):
-    """A `Blocking` that holds up one kind of work."""
+    """A `Blocking` that delays one kind of work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,8 +63,8 @@ class NamedGates(ImmediateBlocking):
 
 
 class Receipts:
-    """The receipt of one unclean election, and who gave up what. The first `away` questions find
-    nobody."""
+    """The receipt of one unclean election, and the offsets that replicas gave up. The first `away`
+    requests find no ZooKeeper."""
 
     def __init__(self) -> None:
         self.last_epoch = NO_EPOCH
@@ -92,7 +92,7 @@ class Receipts:
 
 
 class Link(MemoryLeaderChannel):
-    """Tells the group of every question: whoever asks has done what the last answer said."""
+    """Tells the group of every fetch: a follower that fetches has applied the last answer."""
 
     def __init__(self, group: Group, follower: int, leader: int) -> None:
         super().__init__(follower, lambda: group.reached(follower, leader), group.clock)
@@ -178,7 +178,7 @@ class Member:
                 self.logs.unlock()
 
     def lose(self, key: TopicPartition = T0) -> None:
-        """Somebody removes the partition's directory while the broker is down."""
+        """Remove the partition's directory while the broker is down."""
         assert not self.up
         shutil.rmtree(self.home / str(key))
 
@@ -186,7 +186,7 @@ class Member:
         return self.manager.partition(key)
 
     def refusal(self, key: TopicPartition = T0) -> ErrorCode:
-        """What a request for the replica is told."""
+        """Return the error code of a request for the replica."""
         try:
             self.partition(key)
         except BrokerError as error:
@@ -194,7 +194,7 @@ class Member:
         return ErrorCode.NONE
 
     def append(self, *values: bytes, key: TopicPartition = T0) -> int:
-        """As a producer of one batch; the log end after it."""
+        """Produce one batch and return the log end after it."""
         return self.store(bytearray(batch(*(values or (b"v",)))), key=key)
 
     def store(self, data: bytearray, key: TopicPartition = T0) -> int:
@@ -205,7 +205,7 @@ class Member:
         return result.last_offset + 1
 
     def bytes_of(self, key: TopicPartition = T0, *, start: int = -1) -> bytes:
-        """The log as it is in its files, from `start` or else the log start on."""
+        """Return the bytes of the log's files, from `start` or else the log start on."""
         log = self.partition(key).log
         found, offset = b"", max(start, log.log_start_offset)
         while offset < log.log_end_offset:
@@ -224,7 +224,7 @@ class Member:
 
 
 class Group:
-    """Brokers 1 to `size`. They are told what `lead` says; nobody decides anything here."""
+    """Brokers 1 to `size`. `lead` sends them LeaderAndIsr; there is no controller."""
 
     def __init__(self, home: Path, size: int = 2, config: LogConfig | None = None) -> None:
         self.clock = ManualClock(NOW_MS)
@@ -232,11 +232,11 @@ class Group:
         self.options = BrokerConfig()
         self.asked: list[tuple[tuple[int, int], dict[TopicPartition, FetchPosition]]] = []
         self.cut: set[tuple[int, int]] = set()
-        """Who does not reach whom: (follower, leader)."""
+        """The cut connections: (follower, leader)."""
         self.bent: Callable[[Sequence[FetchedPartition]], Sequence[FetchedPartition]] = list
-        """What becomes of answers on their way."""
+        """A function that changes answers on their way."""
         self.high_watermark_max: int | None = None
-        """More than this the followers do not hear of the high watermark."""
+        """The largest high watermark that followers receive."""
         self.held: dict[int, Gate] = {}
         self.receipts = {number: Receipts() for number in range(1, size + 1)}
         self._moved: list[asyncio.Future[None]] = []
@@ -252,27 +252,27 @@ class Group:
         return member.manager if member.up and (follower, leader) not in self.cut else None
 
     async def reopen(self, broker_id: int, *, clean: bool = True) -> None:
-        """End the broker, if it is up, and let another begin with its data."""
+        """Stop the broker, if it is up, and start a new one with its data."""
         await self.members[broker_id].close(clean=clean)
         self.members[broker_id].open()
 
     def hold_answer(self, follower: int) -> Gate:
-        """A gate behind the next answer to the follower that says something."""
+        """Return a gate that holds the next non-empty answer to the follower."""
         self.held[follower] = Gate()
         return self.held[follower]
 
     def questions(self, follower: int, key: TopicPartition) -> int:
-        """How often the follower has asked for the partition."""
+        """Return how often the follower has fetched the partition."""
         return sum(ends[0] == follower and key in asked for ends, asked in self.asked)
 
     def refused(self, follower: int) -> bool:
-        """Whether the follower has asked somebody whom it does not reach."""
+        """Return whether a fetch of the follower did not reach its leader."""
         if not self.asked or self.asked[-1][0][0] != follower:
             return False
         return self.reached(*self.asked[-1][0]) is None
 
     def forget_high_watermarks(self) -> None:
-        """As if each broker had heard only of what all have."""
+        """Set each high watermark to 1: all brokers have the record below it."""
         for member in self.members.values():
             member.partition()._high_watermark = 1
 
@@ -295,7 +295,7 @@ class Group:
         isr: tuple[int, ...] | None = None,
         to: Sequence[int] | None = None,
     ) -> list[ErrorCode]:
-        """Tell all who are up (or only `to`) that `leader` leads in that epoch."""
+        """Tell all running brokers (or only `to`) that `leader` leads in that epoch."""
         everybody = tuple(self.members)
         state = PartitionState(leader, epoch, everybody if isr is None else isr, 1)
         command = LeaderAndIsr(
@@ -314,7 +314,7 @@ class Group:
         self._moved.clear()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Look whenever a follower asks or fails."""
+        """Wait for the condition; it is checked whenever a follower fetches or fails."""
         async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 future = asyncio.get_running_loop().create_future()
@@ -322,7 +322,7 @@ class Group:
                 await future
 
     async def copied(self, leader: int, key: TopicPartition = T0) -> None:
-        """Until everybody who is up has what the leader has, and knows that it is committed."""
+        """Wait until the leader's log end is each running broker's log end and high watermark."""
         end = self[leader].partition(key).log.log_end_offset
         everybody = [member for member in self.members.values() if member.up]
         await self.until(

@@ -1,5 +1,5 @@
-"""A broker that leads partitions, whose state nodes are in a service in memory, and the words for
-what followers, ZooKeeper and the controller do to it."""
+"""A broker that leads partitions, with their state nodes in an in-memory ZooKeeper, and the actions
+of followers, ZooKeeper and the controller."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Leading:
         await self.replicas.told(*facts)
 
     async def tell_again(self, broker_epoch: int = -1) -> None:
-        """What the node holds now, in the same leader epoch."""
+        """Send LeaderAndIsr with the state that the node holds now, in the same leader epoch."""
         path = paths.partition_state(T0)
         data, stat = await self.coord.get(path)
         state = decode_state(path, data)
@@ -84,7 +84,7 @@ class Leading:
         assert await self.replicas.told(facts, broker_epoch=broker_epoch) == [0]
 
     async def meddle(self, key: TopicPartition = T0, **changes: object) -> None:
-        """Somebody else changes the state node."""
+        """Change the state node as another process does."""
         path = paths.partition_state(key)
         data, _ = await self.coord.get(path)
         state = decode_state(path, data)
@@ -94,7 +94,7 @@ class Leading:
     # followers
 
     async def register(self, broker: int) -> int:
-        """The broker starts anew; its incarnation."""
+        """Register the broker again and return its incarnation."""
         return (await self.coord.set(paths.incarnation(broker), b"")).version
 
     def fetch(
@@ -105,14 +105,15 @@ class Leading:
         manager.follower_fetched(manager.partition(key), fetch, self.clock.monotonic())
 
     async def pass_time(self, seconds: float, *fetching: int) -> None:
-        """So much later, these fetch from the end, and then the leader looks for laggards."""
+        """Advance the clock, let these brokers fetch at the log end, and let the leader look for
+        lagging followers."""
         self.clock.advance(seconds)
         for broker in fetching:
             self.fetch(broker, self.partition().log.log_end_offset)
         await self.changes.review_all()
 
     async def look(self) -> None:
-        """Let the leader find out whether the stored ISR is what it knows, after first fetches."""
+        """Let the leader check the state node, as it does after first fetches."""
         await self.changes.review_all()
         change = self.replicas.manager.isr_changes[T0]
         assert change.only_looks
@@ -152,7 +153,7 @@ class Leading:
         return self.partition().high_watermark
 
     async def until_stored(self, *isr: int, keys: Iterable[TopicPartition] = (T0,)) -> None:
-        """Until node and leader agree on this ISR."""
+        """Wait until node and leader agree on this ISR."""
         for key in keys:
             await until(
                 lambda key=key: (  # type: ignore[misc]

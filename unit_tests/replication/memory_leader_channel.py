@@ -16,9 +16,9 @@ _BYTES_MAX: Final = 1 << 30
 
 
 class MemoryLeaderChannel:
-    """What `follower` asks of a leader, answered as the leader's handlers would.
+    """Answers the requests of `follower` as the leader's handlers would.
 
-    `leader` gives the replicas of the broker, None while it is down (ConnectionError).
+    `leader` returns the replicas of the leader's broker, None while it is down (ConnectionError).
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MemoryLeaderChannel:
         positions: Mapping[TopicPartition, FetchPosition],
         limits: FetchLimits,
     ) -> list[FetchedPartition]:
-        """The partitions with news."""
+        """Return the answers of the partitions with new records or another change."""
         answers = []
         budget = limits.max_bytes
         for key, position in positions.items():
@@ -122,7 +122,7 @@ class MemoryLeaderChannel:
         )
 
     def _diverging(self, partition: Partition, position: FetchPosition) -> tuple[int, int] | None:
-        """The epoch to which the follower has to go back, and where it ends (KIP-595)."""
+        """Return the epoch to which the follower has to truncate, and its end offset (KIP-595)."""
         if position.last_epoch == NO_EPOCH:
             return None
         epoch, end = partition.log.epoch_end_offset(position.last_epoch)

@@ -1,6 +1,6 @@
-"""What may happen in a world of the model, and what of it breaks a promise.
+"""The steps of the replication model, and its checks.
 
-The decisions are the code's own; what is modelled is who does what when.
+The decisions are the code's own. The model adds the order of events: which broker acts, and when.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Model:
         return World(replicas, state, 0, frozenset({(state, 0)}), required=self.bounds.required)
 
     def check(self, world: World) -> None:
-        """Whoever may be elected has all that is committed. Raises Violation."""
+        """Raise Violation if an electable replica lacks a committed record."""
         committed = world.committed
         for broker in (*world.state.isr, *world.state.eligible):
             if world.replicas[broker].log[: len(committed)] != committed:
                 raise Violation(f"{broker} may be elected and has not got {committed}")
 
     def steps(self, world: World) -> Steps:
-        """Every next world, with what led there. Raises Violation."""
+        """Yield each step from this world: its text and the next world. Raises Violation."""
         yield from self._controller(world)
         yield from self._restarts(world)
         for broker in BROKERS:
@@ -106,8 +106,8 @@ class Model:
             yield f"{broker} follows {leader} in epoch {epoch}", self._with(world, broker, told)
 
     def _restarts(self, world: World) -> Steps:
-        """The log survives, what was in memory does not; the high watermark is an old one. Orders
-        of before are not obeyed, and who leads may not lead in the same epoch."""
+        """A broker restarts: the log survives, its memory does not, and the high watermark is an
+        old one. The broker obeys no earlier order, and does not lead in the same epoch again."""
         spent, state = world.spent, world.state
         for broker in BROKERS:
             replica = world.replicas[broker]
@@ -172,7 +172,7 @@ class Model:
         yield f"{broker} fetches at {end} from {leader}", self._with(world, broker, follower)
 
     def _note(self, world: World, leader: int, broker: int) -> World:
-        """The leader takes down how far a follower is."""
+        """The leader notes a follower's log end."""
         source, follower = world.replicas[leader], world.replicas[broker]
         leading, end = source.leading, len(follower.log)
         assert leading is not None
@@ -251,7 +251,7 @@ class Model:
             yield f"isr {isr} is stored, and the reply is lost", lost
 
     def _refused(self, world: World, change: Change) -> World:
-        """The writer reads what is stored instead."""
+        """The write is refused, and the writer reads the stored state."""
         state = world.state
         meant = change.state
         if (state.leader, state.leader_epoch) != (meant.leader, meant.leader_epoch):
@@ -261,7 +261,7 @@ class Model:
         return self._adopt(world, change, state, world.version)
 
     def _give_up(self, world: World, change: Change) -> World:
-        """Nothing is pending any more."""
+        """The leader drops its pending change."""
         replica = world.replicas[change.state.leader]
         if replica.leading is None or replica.leading.pending != change:
             return world
@@ -278,7 +278,7 @@ class Model:
     # the high watermark
 
     def _settled(self, world: World, leader: int, replica: Replica) -> World:
-        """The world with this replica, whose high watermark goes as far as it may."""
+        """Return the world with this replica, and advance its high watermark as far as allowed."""
         before = replica.high_watermark
         end = self._committed_end(world, leader, replica)
         if end == before:
@@ -312,7 +312,8 @@ class Model:
 
     @staticmethod
     def _with(world: World, broker: int, replica: Replica) -> World:
-        """Orders that nobody can obey any more are forgotten: they only make worlds different."""
+        """Return the world with this replica, without orders that no broker can obey any more: they
+        only make equal worlds differ."""
         replicas = (*world.replicas[:broker], replica, *world.replicas[broker + 1 :])
         oldest = min(each.epoch for each in replicas)
         orders = frozenset(order for order in world.orders if order[0].leader_epoch > oldest)

@@ -31,37 +31,37 @@ History = tuple[EpochStart, ...]
 
 @dataclass(frozen=True)
 class Rules:
-    """All of these hold in the real thing."""
+    """The rules of the real code, each of which can be switched off."""
 
     fence_fetches: bool = True
     """A leader takes fetches of its own epoch only (KIP-320)."""
     truncate_by_epoch: bool = True
-    """A follower cuts its log where epochs part, not at its high watermark (KIP-101, KIP-279)."""
+    """A follower truncates where epochs diverge, not at its high watermark (KIP-101, KIP-279)."""
     diverging_fetch_counts_not: bool = True
-    """Who has to cut its log first has not got what lies below its end (KIP-595)."""
+    """The fetch of a diverging follower proves nothing about the records below it (KIP-595)."""
     join_from_epoch_start: bool = True
-    """Who joins the ISR has all that was there when the leader's epoch began (KIP-320)."""
+    """A follower joins the ISR only with all records from before the leader's epoch (KIP-320)."""
     join_from_high_watermark: bool = True
-    """Who joins the ISR has all that the leader knows to be committed."""
+    """A follower joins the ISR only with all records that the leader knows to be committed."""
     pending_join_counts: bool = True
-    """The high watermark waits for who may have joined (KIP-497)."""
+    """The high watermark waits for a follower that may have joined (KIP-497)."""
     shrink_counts_when_stored: bool = True
-    """The high watermark waits for who may still be in the ISR."""
+    """The high watermark waits for a follower that may still be in the ISR."""
     lost_reply_proves_nothing: bool = True
-    """A change stays pending until a write proves what became of it."""
+    """A change stays pending until a write proves its outcome."""
     writes_are_conditional: bool = True
     """The ISR is written on the condition of the node's version."""
     incarnation_is_checked: bool = True
-    """Who was restarted meanwhile does not join (KIP-903)."""
+    """A follower that restarted meanwhile does not join (KIP-903)."""
     small_isr_commits_nothing: bool = True
     """The high watermark stands while the ISR is below min.insync.replicas (KIP-966)."""
     eligible_commits_nothing: bool = True
-    """And while replicas outside of the ISR are stored as eligible."""
+    """The high watermark stands while the node names eligible replicas outside the ISR."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much of what may happen."""
+    """Limits of the number of events in a run."""
 
     records: int = 1
     epochs: int = 2
@@ -71,9 +71,9 @@ class Bounds:
     lost_replies: int = 0
     restarts: int = 0
     wipes: int = 0
-    """Restarts with an empty disk, of brokers that nobody may elect."""
+    """Restarts with an empty disk, only of brokers that are not electable."""
     lowered: int = 0
-    """How often min.insync.replicas goes down to 1."""
+    """The number of times that min.insync.replicas goes down to 1."""
     required: int = 1
     """min.insync.replicas."""
     isr: tuple[int, ...] = BROKERS
@@ -98,7 +98,7 @@ class Change(NamedTuple):
 
 
 class Leadership(NamedTuple):
-    """What a broker knows as a leader."""
+    """The state of a broker as the leader."""
 
     start: int
     state: PartitionState
@@ -125,11 +125,11 @@ class World(NamedTuple):
     state: PartitionState
     version: int
     orders: frozenset[tuple[PartitionState, int]]
-    """What the controller has ordered, with the node's version; it may arrive at any time."""
+    """The controller's commands, each with the node's version; one may arrive at any time."""
     flying: frozenset[Change] = frozenset()
     """Writes to the state node that have been sent and not arrived."""
     committed: Log = ()
-    """What producers have been told is safe."""
+    """The records that were acknowledged to producers."""
     required: int = 1
     spent: Spent = Spent()
 
@@ -143,7 +143,7 @@ class Violation(Exception):
 
 @dataclass(frozen=True)
 class ModelLog:
-    """What `common_end` asks of a log."""
+    """The part of a log that `common_end` reads."""
 
     log: Log
     history: History
@@ -182,7 +182,7 @@ def cut(log: Log, history: History, end: int) -> tuple[Log, History]:
 
 @cache
 def agreed_end(own: ModelLog, leader: ModelLog) -> int:
-    """Where a follower cuts its log before it fetches; its end if it need not."""
+    """Return the offset to which a follower truncates before it fetches; its log end if none."""
     end, last_epoch = len(own.log), own.latest_epoch
     if last_epoch < 0:
         return end
@@ -202,7 +202,7 @@ changed_isr = lru_cache(maxsize=None)(isr_changed)
 def elections(
     state: PartitionState, version: int, required: int
 ) -> tuple[tuple[str, PartitionState], ...]:
-    """All that a controller may make of this state."""
+    """Return all elections that the controller may make from this state."""
     status = PartitionStatus.OFFLINE if state.leader == NO_LEADER else PartitionStatus.ONLINE
     partition = Partition(TopicPartition("t", 0), BROKERS, status, state, version)
     found = {}

@@ -1,5 +1,5 @@
-"""A topic that is deleted, and another one of its name made, at the worst moment: between what a
-broker reads and what it writes."""
+"""A topic that is deleted and recreated at the worst moment: between a broker's read and its
+write."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NEXT = PartitionState(leader=3, leader_epoch=0, isr=(3, 1), controller_epoch=9)
 
 
 class NextTopic:
-    """In place of the topic of `key`, of which nodes are there."""
+    """The recreated topic in place of the existing topic of `key`."""
 
     def __init__(self, tree: MemoryTree, key: TopicPartition, *more: CoordOp) -> None:
-        """`more` is done with the making of it."""
+        """`more`: operations that follow the creation."""
         self._tree = tree
         self._more = more
         self._key = key
@@ -36,7 +36,7 @@ class NextTopic:
         self.kept: list[Sequence[CoordOp]] = []
 
     async def comes(self) -> None:
-        """As the controller deletes and makes topics."""
+        """Delete and recreate the topic, as the controller does."""
         name, tool = self._key.topic, MemoryCoord(self._tree, name="tool")
         await tool.start()
         await ensure(tool, paths.delete_topic(name))
@@ -55,7 +55,7 @@ class NextTopic:
         await tool.close()
 
     def comes_before_the_next_write_of(self, coord: MemoryCoord) -> None:
-        """It was on its way when the topic was deleted."""
+        """Recreate the topic while the next write of `coord` is on its way."""
 
         async def late(ops: Sequence[CoordOp]) -> list[OpResult]:
             await self.comes()
@@ -64,16 +64,16 @@ class NextTopic:
         self._intercept(coord, late)
 
     def keep_the_next_write_of(self, coord: MemoryCoord) -> None:
-        """Its sender hears that the connection is lost; see `arrives`."""
+        """Keep the next write of `coord` back for `arrives`; its sender gets ConnectionLoss."""
 
         async def kept(ops: Sequence[CoordOp]) -> list[OpResult]:
             self.kept.append(ops)
-            raise ConnectionLoss("somebody keeps the request")
+            raise ConnectionLoss("the test keeps the request")
 
         self._intercept(coord, kept)
 
     def arrives(self) -> None:
-        """What was kept, whether it is refused or not."""
+        """Apply the kept write; ZooKeeper may refuse it."""
         (ops,) = self.kept
         with suppress(MultiFailed):
             self._tree.apply(ops, session_id=0)

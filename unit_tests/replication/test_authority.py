@@ -1,5 +1,5 @@
-"""How much a leader may answer: every combination of what the controller, ZooKeeper and the
-followers allow."""
+"""The authority of a leader: each combination of grants by the controller, ZooKeeper and the
+followers."""
 
 from __future__ import annotations
 

@@ -83,11 +83,11 @@ async def test_a_leaving_broker_does_not_catch_up_where_it_has_left_the_isr(trio
     assert set(trio[2].fetchers.copies) == {T0, T1}
 
 
-# logs that have parted
+# diverging logs
 
 
 async def test_a_follower_that_lags_with_its_high_watermark_loses_nothing(pair: Group) -> None:
-    """KIP-101, the first scenario: truncation to the high watermark lost what was committed."""
+    """KIP-101, the first scenario: truncation to the high watermark lost committed records."""
     await pair.lead(1, 0)
     pair[1].append(b"first")
     await pair.copied(1)
@@ -160,11 +160,11 @@ async def test_an_epoch_without_records_is_no_reason_to_go_round_in_circles(pair
     assert pair[2].epochs() == [(0, 0), (2, 1)]
 
 
-# what is committed
+# committed records
 
 
 async def behind(pair: Group) -> None:
-    """Broker 1 has two committed records, broker 2, who leads now, has one of them."""
+    """Broker 1 has two committed records. Broker 2, the leader now, has one of them."""
     await pair.lead(1, 0)
     pair[1].append(b"first")
     await pair.copied(1)
@@ -205,7 +205,7 @@ async def test_committed_records_are_not_given_up_at_the_next_command_either(pai
     assert log is not None and log.log_end_offset == 2
 
 
-async def test_copying_goes_on_after_an_answer_that_nobody_expects(
+async def test_copying_goes_on_after_an_unexpected_answer(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(answers: Sequence[FetchedPartition]) -> Sequence[FetchedPartition]:
@@ -235,7 +235,7 @@ async def test_a_log_start_is_followed(pair: Group) -> None:
 
 
 async def test_an_answer_is_taken_whatever_retention_has_done_meanwhile(pair: Group) -> None:
-    """The leader has told its log start, and does not repeat it."""
+    """The leader has returned its log start, and does not repeat it."""
     await pair.lead(1, 0)
     for value in (b"a", b"b", b"c"):
         pair[1].append(value)
@@ -251,7 +251,7 @@ async def test_an_answer_is_taken_whatever_retention_has_done_meanwhile(pair: Gr
     await pair.until(lambda: (follower.log_start_offset, follower.log_end_offset) == (2, 4))
 
 
-async def test_who_is_behind_the_log_start_begins_there(pair: Group) -> None:
+async def test_a_follower_behind_the_log_start_begins_there(pair: Group) -> None:
     pair.cut.add((2, 1))
     await pair.lead(1, 0, isr=(1,))
     for value in (b"a", b"b", b"c"):
@@ -344,11 +344,11 @@ async def test_a_log_with_a_hole_is_neither_led_from_nor_continued(pair: Group) 
     assert path.read_bytes() == data
 
 
-# what goes wrong
+# faults
 
 
 @pytest.mark.parametrize(("times", "levels"), [(3, ["WARNING"]), (5, ["WARNING", "ERROR"])])
-async def test_bytes_that_were_bent_are_not_taken(
+async def test_a_corrupt_batch_is_not_appended(
     pair: Group, caplog: pytest.LogCaptureFixture, times: int, levels: list[str]
 ) -> None:
     """It is an error once it lasts: the leader looks itself when it is asked again, says so, and

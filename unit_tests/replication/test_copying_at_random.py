@@ -1,7 +1,7 @@
-"""Three replicas through changes of leaders, cuts, kills, deletions and all kinds of batches: in
-the end their logs are the same bytes, and what was committed is where it was.
+"""Three replicas through changes of leaders, cuts, kills, deletions and all kinds of batches. In
+the end their logs have the same bytes, and each committed record has kept its offset.
 
-A seed gives the same run again: the steps are drawn from it, and nothing else is left to chance.
+A seed repeats a run exactly: all random choices are drawn from it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=300, retention_bytes
 
 
 class Story:
-    """Plays controller, producers and misfortune. Invariant: whoever leads is in the ISR."""
+    """Plays controller, producers and faults. Invariant: the leader is in the ISR."""
 
     def __init__(self, group: Group, seed: int) -> None:
         self.group = group
@@ -56,7 +56,7 @@ class Story:
         self._write(self.leader)
 
     async def append_in_vain(self) -> None:
-        """A leader that does not know that another is elected goes on for a while."""
+        """Append to a deposed leader that does not know of its successor yet."""
         for each in self.zombies:
             if self.group[each].partition().is_leader:
                 self._write(each)
@@ -131,7 +131,7 @@ class Story:
         for other in MEMBERS:
             self.group.cut |= {(broker_id, other), (other, broker_id)}
 
-    # what is written
+    # writes
 
     def _write(self, broker_id: int) -> None:
         try:
@@ -163,10 +163,10 @@ class Story:
         whose = (producer, 0, sequence)
         return bytearray(batch(*values, codec=codec, producer=whose, transactional=transactional))
 
-    # what must hold
+    # checks
 
     def note_committed(self) -> None:
-        """Take down what became committed, and hold the leader to what was."""
+        """Note newly committed records, and check that the leader has all earlier ones."""
         member = self.group[self.leader]
         log, data = member.partition().log, member.bytes_of()
         for position, header in iter_headers(data):
@@ -235,6 +235,6 @@ def _same(group: Group) -> None:
 
 
 def _epochs(group: Group, broker_id: int, start: int) -> list[tuple[int, int]]:
-    """The epochs from `start` on; the one that holds there begins there."""
+    """Return the leader epochs from `start` on; the epoch at `start` counts as beginning there."""
     by_start = {max(first, start): epoch for epoch, first in group[broker_id].epochs(T0)}
     return [(epoch, first) for first, epoch in by_start.items()]

@@ -1,4 +1,4 @@
-"""What a follower does next: one step from an answer and what its log is."""
+"""The decisions of a follower: one step from the leader's answer and the follower's log."""
 
 from __future__ import annotations
 

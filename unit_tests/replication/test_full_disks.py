@@ -1,4 +1,4 @@
-"""From when on, and until when, the replicas of a directory without room would rather not lead."""
+"""The times at which replicas of a full directory begin and cease to yield leadership."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Host:
         await idle()
 
     async def look(self) -> set[TopicPartition]:
-        """Who would rather not lead after another look."""
+        """Look once more and return the replicas that yield leadership."""
         await self.full._look_at("/a")
         return set(self.leadership_yield.reasons)
 
@@ -119,7 +119,9 @@ async def test_the_room_of_each_directory_in_use_is_told(host: Host) -> None:
     assert host.full.full == ["/a"]
 
 
-async def test_who_comes_or_goes_meanwhile(host: Host) -> None:
+async def test_replicas_that_enter_or_leave_a_full_directory_are_marked_or_released(
+    host: Host,
+) -> None:
     await host.refuse()
     host.homes |= {LED: "/b", ELSEWHERE: "/a"}
     assert await host.look() == {FOLLOWED, ELSEWHERE}

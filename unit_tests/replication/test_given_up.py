@@ -1,4 +1,5 @@
-"""What a replica may cut away, and which part of it a loss receipt names: docs/replication.rst."""
+"""Truncation of a replica's log, and the part of it that a loss receipt names, as
+docs/replication.rst says."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ async def test_a_receipt_of_another_election_explains_nothing(pair: Group, epoch
     assert pair.receipts[1].given_up == []
 
 
-async def test_nothing_is_given_up_while_nobody_can_say(pair: Group) -> None:
+async def test_nothing_is_truncated_while_no_receipt_can_be_read(pair: Group) -> None:
     pair.receipts[1].last_epoch, pair.receipts[1].away = 2, 1
     await behind(pair)
     await pair.copied(2)
@@ -65,7 +66,7 @@ async def killed_before_a_checkpoint(pair: Group, isr: tuple[int, ...] = (2,)) -
     assert pair[1].partition().high_watermark < 2
 
 
-async def test_what_was_acknowledged_after_the_last_checkpoint_is_given_up_by_the_receipt(
+async def test_the_receipt_names_records_acknowledged_after_the_last_checkpoint(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair.receipts[1].last_epoch = 2
@@ -99,7 +100,7 @@ async def test_a_replica_that_is_not_in_sync_cuts_nothing_while_no_receipt_can_b
 
 
 async def test_a_replica_in_sync_cuts_its_tail_without_zookeeper(pair: Group) -> None:
-    """Its leader has all that is committed."""
+    """Its leader has all committed records."""
     pair.receipts[1].away = 1_000_000
     await killed_before_a_checkpoint(pair, isr=(1, 2))
     await pair.until(lambda: pair[1].partition().log.log_end_offset == 1)
@@ -109,7 +110,7 @@ async def test_a_replica_in_sync_cuts_its_tail_without_zookeeper(pair: Group) ->
 async def test_an_epoch_without_records_is_cut_without_a_word(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only the leader epoch goes that the leader does not know."""
+    """The truncation removes only the leader epoch that the leader does not know."""
     caplog.set_level(logging.INFO)
     await pair.lead(1, 0)
     pair[1].append(b"a")

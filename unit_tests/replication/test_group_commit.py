@@ -1,4 +1,4 @@
-"""Replicas that make their logs durable before they say that they have what is in them."""
+"""Replicas that sync their logs before they acknowledge appended records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unit_tests.replication.vocabulary import T0
 
 @pytest.fixture
 async def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Group]:
-    """Leader 1 and follower 2, with flush.messages=1; nobody is helped by looking now and then."""
+    """Leader 1 and follower 2, with flush.messages=1; no periodic check helps them."""
     monkeypatch.setattr(fetcher, "_BUSY_S", 10 * PATIENCE_S)
     group = Group(tmp_path, config=LogConfig(flush_messages=1, min_insync_replicas=2))
     commits = [
@@ -41,7 +41,7 @@ def ends(member: Member) -> tuple[int, int, int]:
     return partition.log.log_end_offset, partition.log.durable_end, partition.high_watermark
 
 
-async def test_a_follower_tells_what_it_has_when_it_is_durable(group: Group) -> None:
+async def test_a_follower_reports_only_its_durable_end(group: Group) -> None:
     leader, follower = group[1], group[2]
     gate = follower.blocking.hold()
     leader.append(b"a")
@@ -82,7 +82,7 @@ async def lone(tmp_path: Path) -> AsyncIterator[Member]:
     await group.close()
 
 
-async def test_who_waits_for_a_sync_is_woken_although_an_append_has_seen_its_end(
+async def test_a_sync_wakes_its_waiters_although_an_append_has_seen_its_end(
     lone: Member,
 ) -> None:
     """The sync ends in a thread; the next append looks before the loop has heard of that."""

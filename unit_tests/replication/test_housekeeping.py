@@ -1,4 +1,4 @@
-"""The chores of the logs come again and again, survive a failing disk, and end with the broker."""
+"""The duties of the logs repeat, survive a failing disk, and end with the broker."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_the_high_watermarks_are_written_down(replicas: Replicas) -> None:
     await housekeeping.stop()
 
 
-async def test_a_chore_that_fails_is_done_again(
+async def test_a_duty_that_fails_is_done_again(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = asyncio.Semaphore(0)

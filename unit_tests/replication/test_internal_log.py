@@ -136,7 +136,7 @@ async def refusal(subject: Subject) -> ErrorCode:
     return ErrorCode.NONE
 
 
-async def test_what_is_appended_at_once_is_one_batch_and_is_read_back(subject: Subject) -> None:
+async def test_records_appended_together_are_one_batch_and_are_read_back(subject: Subject) -> None:
     log = subject.log
     assert (log.topic_partition, log.leader_epoch) == (P0, 0)
     assert (log.start_offset, log.end_offset, log.high_watermark) == (0, 0, 0)
@@ -218,14 +218,16 @@ async def real(tmp_path: Path) -> OnReplicas:
     return made
 
 
-async def test_also_when_the_same_broker_leads_again_later(real: OnReplicas) -> None:
+async def test_a_log_ends_with_its_leadership_although_the_broker_leads_again(
+    real: OnReplicas,
+) -> None:
     await real.depose()
     await real.lead_on()
     assert await refusal(real) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert real.open().append([KeyValue(b"k", b"v")], NOW_MS) == 1
 
 
-async def test_and_when_the_topic_is_another_of_that_name(real: OnReplicas) -> None:
+async def test_a_log_ends_when_its_topic_is_recreated(real: OnReplicas) -> None:
     assert await real.replicas.stopped(P0, delete=True) is ErrorCode.NONE
     real.epoch = -1
     await real.lead_on()
@@ -239,7 +241,7 @@ async def test_too_few_replicas_in_sync(real: OnReplicas) -> None:
 
 
 async def test_a_broker_that_was_away_looks_before_it_writes(real: OnReplicas) -> None:
-    """It comes to in a timer, before any request has looked."""
+    """The timer that fires first after the pause comes before any request has looked."""
 
     def look() -> None:
         real.replicas.manager.lease = Authority.NOTHING
@@ -249,7 +251,9 @@ async def test_a_broker_that_was_away_looks_before_it_writes(real: OnReplicas) -
     assert real.log.end_offset == 0
 
 
-async def test_who_is_cut_off_leads_surely_only_what_nobody_else_has(real: OnReplicas) -> None:
+async def test_without_zookeeper_only_an_unreplicated_partition_is_surely_led(
+    real: OnReplicas,
+) -> None:
     log = real.open()
     assert log.is_surely_led
     real.replicas.manager.lease = Authority.COMMITTED
@@ -263,8 +267,10 @@ async def test_who_is_cut_off_leads_surely_only_what_nobody_else_has(real: OnRep
     assert not log.is_surely_led
 
 
-async def test_who_has_not_heard_of_its_followers_asks_who_leads(real: OnReplicas) -> None:
-    """The controller may have elected one of them, and not have reached us."""
+async def test_a_leader_without_fetches_of_its_followers_asks_zookeeper_who_leads(
+    real: OnReplicas,
+) -> None:
+    """The controller may have elected one of them without reaching this broker."""
     log, clock = real.open(), real.replicas.clock
     await real.followers_catch_up()
     assert await log.is_led_now()
@@ -296,7 +302,7 @@ async def test_a_leader_is_certain_while_it_hears_of_its_followers(real: OnRepli
 
 
 async def test_a_new_leader_waits_until_all_in_sync_replicas_follow_it(real: OnReplicas) -> None:
-    """One of them may be the leader of before, and not know it."""
+    """One of them may be the earlier leader, and not know that it is deposed."""
     waiting = asyncio.ensure_future(real.log.followed())
     await idle()
     assert not waiting.done()
@@ -319,7 +325,7 @@ async def test_a_new_leader_that_is_deposed_waits_no_more(real: OnReplicas) -> N
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_asked_for_another_leader_asks_who_leads(real: OnReplicas) -> None:
+async def test_a_yielding_leader_asks_zookeeper_who_leads(real: OnReplicas) -> None:
     log = real.open()
     await real.followers_catch_up()
     real.replicas.manager.leadership_yield.add(P0, "its disk is full")
@@ -355,13 +361,13 @@ async def test_followers_and_readers_are_woken(real: OnReplicas) -> None:
 
 
 async def test_other_copies_need_not_be_in_sync(real: OnReplicas) -> None:
-    """They may be in a moment: who has just been elected alone waits for who comes back."""
+    """They may be in sync soon: a leader that was just elected alone waits for its followers."""
     assert real.log.has_other_copies
     await real.shrink()
     assert real.log.has_other_copies
 
 
-async def test_a_damaged_batch_is_told_to_the_scrubber(real: OnReplicas) -> None:
+async def test_a_damaged_batch_is_reported_to_the_scrubber(real: OnReplicas) -> None:
     suspected: list[tuple[TopicPartition, int]] = []
     real.replicas.manager.on_suspicion = lambda key, offset: suspected.append((key, offset))
     real.log.append([KeyValue(b"k", b"v")], NOW_MS)

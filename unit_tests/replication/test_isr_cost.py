@@ -1,4 +1,4 @@
-"""How often ZooKeeper is asked and written to for the ISR of many partitions."""
+"""The number of ZooKeeper requests for the ISR of many partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANY = [TopicPartition("t", number) for number in range(250)]
 
 
 def count_multis(leading: Leading) -> Callable[[], int]:
-    """From now on; those that are refused as well."""
+    """Count the multis from now on, refused ones included; call the result for the number."""
     multis = 0
     write = leading.coord.multi
 
@@ -41,7 +41,7 @@ async def test_hundreds_of_changes_share_a_few_multis(leading: Leading) -> None:
     assert multis() == 3
 
 
-async def test_who_leads_now_is_asked_of_all_together(leading: Leading) -> None:
+async def test_lead_now_checks_many_partitions_in_few_multis(leading: Leading) -> None:
     await leading.lead(*MANY)
     led = [leading.partition(key) for key in MANY]
     multis = count_multis(leading)
@@ -61,7 +61,8 @@ def certain(leading: Leading, key: TopicPartition) -> bool:
 async def test_an_idle_partition_costs_zookeeper_little_while_a_follower_is_down(
     strict: Leading,
 ) -> None:
-    """It stays eligible, as the ISR is too small without it: it may be elected at any time."""
+    """The follower stays eligible, as the ISR is too small without it: it may be elected at any
+    time."""
     await strict.lead(*MANY, isr=(ME,), eligible=(2,))
     multis = count_multis(strict)
     for _ in range(10):

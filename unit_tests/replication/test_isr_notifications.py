@@ -1,4 +1,4 @@
-"""When the controller hears of changed in-sync replicas."""
+"""The times of the notifications of changed ISRs to the controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.replication.isr_notifications import (
 from unit_tests.replication.vocabulary import T0, T1
 
 
-def test_the_first_after_a_quiet_time_is_told_at_once_and_what_follows_is_not() -> None:
+def test_only_the_first_change_after_a_quiet_time_is_sent_at_once() -> None:
     changed = ChangedPartitions()
     assert changed.add(T0, 100.0)
     assert changed.take(100.0) == [T0]
@@ -24,7 +24,7 @@ def test_the_first_after_a_quiet_time_is_told_at_once_and_what_follows_is_not() 
     assert changed.add(T0, 101.0 + QUIET_S)
 
 
-def test_changes_that_never_stop_are_told_once_a_minute() -> None:
+def test_changes_that_never_stop_are_sent_once_a_minute() -> None:
     changed = ChangedPartitions()
     changed.add(T0, 0.0)
     changed.take(0.0)
@@ -36,7 +36,7 @@ def test_changes_that_never_stop_are_told_once_a_minute() -> None:
     assert changed.take(DELAY_MAX_S) == [T0, T1]
 
 
-def test_a_batch_that_nobody_got_is_due_again() -> None:
+def test_a_batch_that_was_not_sent_is_due_again() -> None:
     changed = ChangedPartitions()
     changed.add(T0, 0.0)
     batch = changed.take(0.0)

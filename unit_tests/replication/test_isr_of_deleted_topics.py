@@ -1,5 +1,5 @@
-"""A change of an ISR whose topic is deleted meanwhile: the state nodes of the next topic of that
-name have the versions of those before."""
+"""An ISR change whose topic is deleted and recreated meanwhile: the state nodes of the recreated
+topic have the same versions as those of the deleted one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from unit_tests.replication.vocabulary import ME, T0, T1, TOPIC_ID
 LATE_S = LAG_S + 1
 
 
-async def test_what_was_refused_for_a_deleted_topic_is_not_tried_on_the_next_of_that_name(
+async def test_a_change_refused_for_a_deleted_topic_is_not_retried_on_its_recreation(
     leading: Leading,
 ) -> None:
     await leading.lead(T0, T1)
@@ -52,7 +52,7 @@ async def test_what_was_refused_for_a_deleted_topic_is_not_tried_on_the_next_of_
     assert await leading.coord.get(path) == (b"of the next", leading.tree.node(path)[1])  # type: ignore[index]
 
 
-async def test_who_comes_back_in_a_new_session_changes_nothing_before_it_is_told_its_roles(
+async def test_a_leader_in_a_new_session_writes_nothing_before_it_gets_its_roles(
     leading: Leading,
 ) -> None:
     """While its session was over, no deletion waited for it."""
@@ -83,7 +83,7 @@ async def test_who_comes_back_in_a_new_session_changes_nothing_before_it_is_told
 async def test_roles_of_a_session_that_ended_unheard_of_count_for_nothing(
     leading: Leading,
 ) -> None:
-    """Nobody here knew yet that it had registered in that session, and the command came late."""
+    """The broker did not know yet that it had registered in that session; the command came late."""
     await leading.lead()
     leading.replicas.append()
     manager = leading.replicas.manager
@@ -128,7 +128,8 @@ async def test_a_deleted_partition_is_settled_when_nothing_of_it_is_on_its_way(
 async def test_after_a_lost_reply_it_is_not_called_deleted_before_zookeeper_answers(
     leading: Leading,
 ) -> None:
-    """What answers then stands behind the write in all that this broker has sent."""
+    """ZooKeeper's first answer after that follows the write in the order of this broker's
+    requests."""
     await leading.lead()
     leading.replicas.append()
     multi, is_lost = leading.coord.multi, asyncio.Event()

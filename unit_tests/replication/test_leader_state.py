@@ -1,9 +1,9 @@
-"""What a leader makes of its followers: scripts of fetches, and what follows for the ISR.
+"""Scripts of follower fetches, and the ISR changes that the leader derives from them.
 
-A line is a time in seconds, a word and its numbers: `append N` up to so many records, `fetch B N`,
-`check` for laggards (where the leader looks, what is stored is what it knows), `store` what is
-pending. After `->` stands what is then true: `isr`, `pending` (the ISR of the change under way),
-`hw`; or only since when nobody else has led.
+A line is a time in seconds, a word and its numbers: `append N` (the log end becomes N), `fetch B N`
+(broker B fetches at offset N), `check` (the leader looks for lagging followers; if it looks at the
+state node, the node is unchanged), `store` (the pending change is stored). After `->` stands the
+expected state: `isr`, `pending` (the ISR of the change under way), `hw`; or only `led_s`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _text(isr: tuple[int, ...]) -> str:
 
 
 SCRIPTS = {
-    "who reaches the end of now and then stays, however quickly the leader goes on": """
+    "a follower that reaches an earlier log end stays however fast the log grows": """
         0 append 10        -> isr 1,2,3 hw 0
         1 fetch 2 0        -> isr 1,2,3 hw 0
         1 fetch 3 0        -> isr 1,2,3 hw 0
@@ -82,7 +82,7 @@ SCRIPTS = {
         16 check           -> isr 1,2 hw 20
         16.5 check         -> isr 1,2 pending 1 hw 20
     """,
-    "a new leader gives everybody the whole lag time": """
+    "a new leader gives each replica the whole lag time": """
         0 append 5         -> isr 1,2,3 hw 0
         10 check           -> isr 1,2,3 hw 0
         10.1 check         -> isr 1,2,3 pending 1 hw 0
@@ -102,7 +102,7 @@ SCRIPTS = {
 }
 
 JOINING = {
-    "who is about to join is waited for": """
+    "the high watermark waits for a follower that is about to join": """
         0 append 10        -> isr 1 hw 10
         1 fetch 2 0        -> isr 1 hw 10
         2 append 20        -> isr 1 hw 20
@@ -112,7 +112,7 @@ JOINING = {
         3 store            -> isr 1,2 hw 20
         4 fetch 2 30       -> isr 1,2 hw 30
     """,
-    "but not for ever": """
+    "it does not wait for ever": """
         0 append 10        -> isr 1 hw 10
         1 fetch 2 0        -> isr 1 hw 10
         2 append 20        -> isr 1 hw 20
@@ -120,7 +120,7 @@ JOINING = {
         3 append 30        -> isr 1 hw 20
         12 check           -> isr 1 hw 30
     """,
-    "who joins has the lag time to reach the end": """
+    "a follower that joins has the lag time to reach the end": """
         0 fetch 2 0        -> isr 1 pending 1,2 hw 0
         0 append 10        -> isr 1 pending 1,2 hw 0
         9 fetch 2 5        -> isr 1 pending 1,2 hw 5
@@ -139,7 +139,7 @@ TOO_FEW = {
 }
 
 BEHIND = {
-    "who has not got what there was when the epoch began does not join": """
+    "a follower that lacks records from before the epoch does not join": """
         0 fetch 3 0        -> isr 1,2 hw 0
         0 fetch 3 9        -> isr 1,2 hw 0
         0 fetch 3 10       -> isr 1,2 pending 1,2,3 hw 0
@@ -201,7 +201,7 @@ def test_after_a_later_epoch_is_stored_nothing_is_proposed() -> None:
 
 
 LEADING = {
-    "who follows is known when it fetches again": """
+    "a second fetch proves that the follower followed at the first": """
         0 fetch 2 0        -> 0
         1 fetch 3 0        -> 0
         3 fetch 2 0        -> 0
@@ -209,7 +209,7 @@ LEADING = {
         3.6 fetch 2 0      -> 1
         3.7 fetch 3 0      -> 3
     """,
-    "who is not heard of may lead": """
+    "a follower without fetches may lead": """
         0 fetch 2 0        -> 0
         0 check            -> 0
         4 check            -> 0
@@ -219,7 +219,7 @@ LEADING = {
         8 check            -> 4.1
         9 check            -> 9
     """,
-    "a change that is stored proves as much, of the time when it was proposed": """
+    "a stored change proves the leadership at the time of its proposal": """
         1 append 5         -> 0
         11 fetch 2 5       -> 0
         11 check           -> 0
@@ -233,7 +233,7 @@ LEADING = {
 
 
 @pytest.mark.parametrize("name", LEADING)
-def test_until_when_nobody_else_led(name: str) -> None:
+def test_the_time_until_which_no_other_replica_led(name: str) -> None:
     stage = Stage((ME, 2, 3), required=1, end=0, hw=0)
     for line in filter(None, map(str.strip, LEADING[name].splitlines())):
         command, _, expected = line.partition("->")
@@ -242,7 +242,7 @@ def test_until_when_nobody_else_led(name: str) -> None:
         assert (line, stage.leader.led_s) == (line, float(expected))
 
 
-def test_who_is_eligible_may_lead_as_well() -> None:
+def test_an_eligible_replica_may_lead_too() -> None:
     assert Stage((ME,), required=1, end=0, hw=0).leader.led_s == math.inf
     facts = PartitionFacts(T0, TOPIC_ID, PartitionState(ME, 5, (ME,), 1, (2,)), 7, (ME, 2, 3))
     leader = LeaderState.begin(facts, broker_id=ME, epoch_start=0, now=3.0)

@@ -1,4 +1,4 @@
-"""What a broker does when a controller commands, and which commands it refuses."""
+"""The controller's commands to a broker: the effects of each, and the commands that it refuses."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_partition_without_a_replica_here_is_refused(replicas: Replicas)
         TopicPartition("t", -4),
     ],
 )
-async def test_what_no_partition_can_be_called_gets_no_directory(
+async def test_an_invalid_partition_name_gets_no_directory(
     replicas: Replicas, key: TopicPartition
 ) -> None:
     answers = await replicas.told(facts(key), facts(T1))
@@ -104,7 +104,7 @@ async def test_an_unknown_or_later_broker_epoch_is_accepted(
     assert await replicas.told(facts(), broker_epoch=broker_epoch) == [ErrorCode.NONE]
 
 
-async def test_who_would_rather_not_lead_leads_on_and_says_so(replicas: Replicas) -> None:
+async def test_a_yielding_leader_leads_on_and_answers_storage_error(replicas: Replicas) -> None:
     await replicas.told(facts(isr=(ME, 2)), facts(T1, isr=(ME, 2)))
     replicas.manager.leadership_yield.add(T0, "its disk is full")
     storage = ErrorCode.KAFKA_STORAGE_ERROR
@@ -183,7 +183,7 @@ async def test_a_controller_that_knows_no_topic_ids_leaves_the_log_where_it_is(
     assert replicas.directories() == ["t-0"]
 
 
-async def test_after_all_roles_were_told_what_else_lies_here_is_set_aside(
+async def test_a_command_with_all_roles_sets_other_logs_aside(
     replicas: Replicas,
 ) -> None:
     await replicas.told(facts(T0), facts(T1))
@@ -220,7 +220,7 @@ async def test_stopping_keeps_the_data_unless_told_to_delete(replicas: Replicas)
     assert T0 not in replicas.manager.high_watermarks()
 
 
-async def test_what_is_not_here_can_be_stopped_and_deleted(replicas: Replicas) -> None:
+async def test_a_missing_replica_can_be_stopped_and_deleted(replicas: Replicas) -> None:
     assert await replicas.stopped(T0, delete=True) is ErrorCode.NONE
     await replicas.told(facts(T0))
     await replicas.stopped(T0)
@@ -236,7 +236,7 @@ async def test_a_stop_of_an_older_epoch_is_74(replicas: Replicas) -> None:
 
 
 @pytest.mark.parametrize("what", ["deposed", "stopped", "led again"])
-async def test_changes_of_a_role_wake_who_waits(replicas: Replicas, what: str) -> None:
+async def test_changes_of_a_role_wake_waiting_requests(replicas: Replicas, what: str) -> None:
     await replicas.told(facts(T0), facts(T1))
     manager = replicas.manager
     waiters = [
@@ -321,7 +321,7 @@ async def test_many_partitions_of_one_command_are_opened_each_once(replicas: Rep
     assert replicas.config_reads == ["many"]
 
 
-async def test_who_leads_no_longer_hears_it_also_without_zookeeper(replicas: Replicas) -> None:
+async def test_a_deposed_leader_obeys_without_zookeeper(replicas: Replicas) -> None:
     """Only what is not open here yet needs its topic's configuration."""
     await replicas.told(facts(T0, isr=(ME, 2)))
     replicas.config_failure = ConnectionLoss("the service is silent")

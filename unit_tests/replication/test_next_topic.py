@@ -1,5 +1,5 @@
-"""What a broker writes of a replica is not stored for the next topic of that name, whose nodes have
-the versions of those before."""
+"""A broker's write about a replica of a deleted topic is not stored for the recreated topic, whose
+nodes have the same versions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Writer = Callable[[Broker, NextTopic], Awaitable[None]]
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    """Its replica has a hole, and counts."""
+    """A broker with a damaged replica that is still in the ISR."""
     made = Broker(tmp_path)
     await made.begin(state(ME, (ME, 2)))
     topic = encode_topic(TopicAssignment({0: (ME, 2)}, TOPIC_ID))
@@ -74,7 +74,7 @@ def next_topic(broker: Broker) -> NextTopic:
 
 
 @WRITERS
-async def test_what_is_on_its_way_when_the_topic_is_made_anew_is_not_stored_for_the_next(
+async def test_a_write_in_flight_when_the_topic_is_recreated_is_not_stored(
     broker: Broker, next_topic: NextTopic, write: Writer
 ) -> None:
     next_topic.comes_before_the_next_write_of(broker.coord)
@@ -83,7 +83,7 @@ async def test_what_is_on_its_way_when_the_topic_is_made_anew_is_not_stored_for_
     assert stored in (NEXT, without(NEXT, ME))
 
 
-async def test_what_the_only_replica_has_lost_is_not_written_down_for_the_next(
+async def test_a_loss_of_the_only_replica_is_not_written_for_the_recreated_topic(
     broker: Broker,
 ) -> None:
     alone = encode_topic(TopicAssignment({0: (ME,)}, TOPIC_ID))
@@ -96,10 +96,10 @@ async def test_what_the_only_replica_has_lost_is_not_written_down_for_the_next(
 
 
 @WRITERS
-async def test_what_was_sent_before_the_connection_was_lost_is_not_stored_for_the_next(
+async def test_a_write_sent_before_a_connection_loss_is_not_stored_for_the_recreated_topic(
     broker: Broker, next_topic: NextTopic, write: Writer
 ) -> None:
-    """Also where it was tried again meanwhile."""
+    """This also holds for a writer that has tried again meanwhile."""
     next_topic.keep_the_next_write_of(broker.coord)
     with suppress(ConnectionLoss):
         await write(broker, next_topic)

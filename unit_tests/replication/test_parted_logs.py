@@ -1,4 +1,4 @@
-"""Logs that have parted, and a leader that has deleted where they did."""
+"""Diverging logs, and a leader that has deleted the point of divergence."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from unit_tests.handlers.bench import batch
 from unit_tests.replication.copying import Group
 
 
-async def test_what_parted_where_the_leader_has_deleted_goes_with_its_producers(
+async def test_a_log_that_diverges_below_the_leaders_log_start_is_replaced_with_its_producers(
     tmp_path: Path,
 ) -> None:
-    """The leader cannot say where the logs parted, only that its own begins behind that. A producer
-    whose records were never the leader's was told that they are there, when it sent them again."""
+    """The leader does not know where the logs diverged, only that its own starts after that point.
+    Otherwise a producer would hear that its batch is stored, though it was never the leader's."""
     pair = Group(tmp_path)
     await pair.lead(1, 0)
     pair[1].append(b"first")

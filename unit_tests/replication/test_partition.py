@@ -1,4 +1,4 @@
-"""The high watermark of a partition, and who may write to it."""
+"""The high watermark of a partition, and the checks of its role and leader epoch."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_acks_all_wants_min_insync_replicas_but_never_more_than_there_are(
         (5, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-async def test_the_epoch_that_a_client_believes_is_checked(
+async def test_the_leader_epoch_of_a_request_is_checked(
     replicas: Replicas, asked: int, expected: ErrorCode
 ) -> None:
     await replicas.told(facts(epoch=4))

@@ -81,7 +81,9 @@ async def test_very_many_partitions_are_watched_and_forgotten_in_turns() -> None
 
 
 @pytest.mark.parametrize("disturbs", [False, True])
-async def test_what_changes_before_it_is_watched_completes_the_request(disturbs: bool) -> None:
+async def test_a_change_before_its_partition_is_watched_completes_the_request(
+    disturbs: bool,
+) -> None:
     purgatory = Purgatory()
     task = waiting(purgatory, *MANY, missing=100)
     await loop_turns(1)

@@ -1,7 +1,7 @@
 """Random schedules of appends, fetches, ISR changes and lost replies, against a real partition.
 
-After every step: whoever may be elected has what is committed, the high watermark has not gone
-back, and the stored ISR is among what the leader takes for possible.
+After every step each electable replica has all committed records, the high watermark has not gone
+back, and the stored ISR is one that the leader considers possible.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEDULES = 120
 
 
 class Schedule:
-    """One leadership. The node, and where the followers are, are known to nobody else."""
+    """One leadership, with the state node and the followers' log ends."""
 
     def __init__(self, replicas: Replicas, rng: random.Random, epoch: int) -> None:
         self.replicas = replicas
@@ -57,7 +57,7 @@ class Schedule:
         self.partition = self.replicas.partition()
         committed = self.partition.high_watermark
         end = self.partition.log.log_end_offset
-        # Whoever may be elected has what is committed; nobody has more than the leader.
+        # Each electable replica has all committed records; no replica has more than the leader.
         self.ends = {each: self.rng.randrange(committed, end + 1) for each in FOLLOWERS}
         self.committed = committed
 
@@ -104,7 +104,7 @@ class Schedule:
         return change
 
     def _write(self, change: IsrChange) -> bool:
-        """At the service: whether it is applied."""
+        """Apply the write at ZooKeeper; return whether it was applied."""
         stale = change.joins != NOBODY and change.incarnation != self.incarnations[change.joins]
         if stale or change.expected_version != self.version:
             return False
@@ -131,7 +131,7 @@ class Schedule:
         return f"lost reply: {self.state.isr}"
 
     def meddle(self) -> str:
-        """A broker takes itself out."""
+        """Let a broker remove itself from the ISR."""
         broker = self.rng.choice(FOLLOWERS)
         if broker in self.state.isr:
             isr = tuple(each for each in self.state.isr if each != broker)

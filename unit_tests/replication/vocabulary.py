@@ -1,4 +1,4 @@
-"""A replica manager over real logs, and the words of a controller that commands it."""
+"""A replica manager over real logs, and the commands of a controller to it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def facts(
 
 
 class Replicas:
-    """The replicas of broker ME, between `open` and whatever end a test gives them."""
+    """The replicas of broker ME, from `open` until the test ends them."""
 
     def __init__(
         self, home: Path, config: LogConfig | None = None, metrics: Metrics | None = None
@@ -92,7 +92,7 @@ class Replicas:
     async def told(
         self, *partitions: PartitionFacts, controller_epoch: int = 1, broker_epoch: int = -1
     ) -> list[ErrorCode]:
-        """The answers to LeaderAndIsr, in the order of the command."""
+        """Return the answers to LeaderAndIsr, in the order of the command."""
         command = LeaderAndIsr(ME, controller_epoch, broker_epoch, partitions)
         answers = await self.manager.leader_and_isr(command)
         return [answers[each.topic_partition] for each in partitions]
@@ -120,7 +120,7 @@ class Replicas:
         )
 
     def refusal(self, epoch: int = -1, key: TopicPartition = T0) -> ErrorCode:
-        """What a request for the leader is told."""
+        """Return the error code of a request for the leader."""
         try:
             self.manager.leader(key, epoch)
         except BrokerError as error:

@@ -123,7 +123,7 @@ async def test_members_and_owners_come_and_go() -> None:
     assert stage.members() == {} and stage.owners() == {}
 
 
-async def test_what_is_shown_already_is_not_written_again() -> None:
+async def test_members_that_are_shown_already_are_not_written_again() -> None:
     stage = await Stage.begin()
     await stage.show(view({"m1": ["a-0"]}))
     stage.shard.clock.advance(10)
@@ -162,7 +162,7 @@ async def test_the_next_coordinator_brings_it_in_order() -> None:
     assert stage.members() == {"m1": ["a"]}
 
 
-async def test_what_zookeeper_does_not_take_is_shown_later() -> None:
+async def test_members_are_shown_later_if_zookeeper_is_silent() -> None:
     stage = await Stage.begin()
     stage.coord.suspend()
     stage.mirror.members_changed(view({"m1": ["a-0"]}))
@@ -223,7 +223,7 @@ async def test_offsets_and_classic_consumers_outlive_a_coordinated_group() -> No
     assert paths.group_member(GROUP, "g_host-1-abcd") in left
 
 
-async def test_who_joins_while_a_group_comes_to_its_end_keeps_its_claim() -> None:
+async def test_a_member_that_joins_a_dying_group_keeps_its_claim() -> None:
     stage = await Stage.begin()
     await stage.show(view({"m1": ["a-0"]}))
     await stage.show(EMPTY)
@@ -301,7 +301,7 @@ async def test_the_nodes_of_a_group_that_come_and_go_meanwhile_are_looked_at_ane
     assert stage.members() == {CLAIM: []}
 
 
-async def test_who_waits_at_the_end_of_a_shard_is_told() -> None:
+async def test_the_end_of_a_shard_answers_a_waiting_join() -> None:
     stage = await Stage.begin()
     waiting = asyncio.create_task(stage.mirror.may_begin(GROUP))
     await loop_turns(1)

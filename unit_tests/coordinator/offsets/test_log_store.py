@@ -57,7 +57,7 @@ async def test_a_commit_is_shown_when_it_is_committed() -> None:
     assert await stage.fetch() == {"a-0": 3}
 
 
-async def test_what_nobody_waits_for_any_more_is_shown_all_the_same() -> None:
+async def test_a_commit_of_a_cancelled_request_is_shown() -> None:
     stage = await begin()
     await stage.commit(GROUP, a=1)
     stage.shard.log.holds = True
@@ -70,7 +70,7 @@ async def test_what_nobody_waits_for_any_more_is_shown_all_the_same() -> None:
     assert await stage.fetch() == {"a-0": 2}
 
 
-async def test_who_is_unwound_with_its_process_begins_nothing() -> None:
+async def test_a_commit_that_is_unwound_with_its_process_starts_no_task() -> None:
     """As the simulation does with what a killed broker held."""
     stage = await begin()
     await stage.commit(GROUP, a=1)
@@ -203,7 +203,7 @@ async def test_a_node_that_nobody_can_read_holds_up_its_own_group_only() -> None
         await stage.fetch("bad")
 
 
-async def test_what_no_record_can_hold_does_not_keep_a_shard_from_loading() -> None:
+async def test_an_offset_that_fits_no_record_does_not_stop_loading() -> None:
     stage = await Stage.begin(ZookeeperOffsets)
     await stage.commit("good", t=1)
     await stage.store.commit("long", {tp("t-0"): CommittedOffset(2, metadata="x" * 40_000)})

@@ -1,5 +1,5 @@
-"""`offsets.storage=zookeeper`: what a commit leaves in the nodes, who may write them, and what is
-answered when ZooKeeper's answers do not come."""
+"""`offsets.storage=zookeeper`: the nodes of a commit, the brokers that may write them, and the
+answers while ZooKeeper is silent."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ async def test_partitions_that_are_made_up_cost_no_requests(
     assert len(asked) < 6
 
 
-async def test_what_was_given_up_is_not_written_later() -> None:
+async def test_a_commit_that_timed_out_is_not_written_later() -> None:
     stage = await begin(timeout_s=0.5)
     await stage.commit(GROUP, a=1)
     stage.coord.suspend()

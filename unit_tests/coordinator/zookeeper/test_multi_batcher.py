@@ -170,7 +170,7 @@ async def test_a_write_that_is_not_wanted_any_more_is_not_sent_alone(coord: Coun
     assert [await value(coord, number) for number in range(3)] == [b"0", b"0", b"1"]
 
 
-# ---- a lost reply: nobody knows
+# ---- a lost reply: the outcome is unknown
 
 
 @pytest.mark.parametrize("applied", [True, False])
