@@ -50,7 +50,7 @@ async def _alter(coord: KazooCoord, wish: Wish) -> None:
         _check_values(wish)
         return {key: v for key, v in {**current, **wish.add}.items() if key not in wish.delete}
 
-    owner = paths.topic(name) if wish.type == TOPICS else None
+    owner = name if wish.type == TOPICS else None
     if not await change_config(coord, entity, change, owner=owner):
         raise Failure(f"The topic '{name}' does not exist.")
     if wish.type == TOPICS:

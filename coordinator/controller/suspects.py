@@ -19,7 +19,7 @@ from pybroker.coordinator.controller.reading import read_each
 from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.coordinator.zookeeper.claims import Claim, read_claim
 from pybroker.coordinator.zookeeper.registry import read_incarnation
-from pybroker.model import NO_TOPIC_ID, TopicPartition, is_orphaned
+from pybroker.model import TopicPartition, is_orphaned
 
 logger = logging.getLogger(__name__)
 
@@ -85,14 +85,12 @@ class Suspects:
         return lambda each: decide_longest(each, claims, self._services.circumstances(each))
 
     async def _read(self, partition: Partition, incarnations: dict[int, int]) -> dict[int, Claim]:
-        """Those that hold; one for an earlier topic of the name may have been on its way when that
-        was removed. `incarnations` are those that are known, and gets the others."""
+        """Those that hold. `incarnations` are those that are known, and gets the others."""
         key, coord = partition.topic_partition, self._services.coord
-        topic_id = self._services.context.topics[key.topic].topic_id
 
         async def read(replica: int) -> Claim | None:
             claim = await read_claim(coord, key, replica)
-            if claim is None or claim.topic_id not in (NO_TOPIC_ID, topic_id):
+            if claim is None:
                 return None
             if replica not in incarnations:
                 incarnations[replica] = await read_incarnation(coord, replica)

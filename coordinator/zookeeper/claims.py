@@ -9,27 +9,25 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pybroker.coordinator.zookeeper import paths
-from pybroker.coordinator.zookeeper.json_nodes import dump, load_object, malformed
+from pybroker.coordinator.zookeeper import paths, topic_nodes
+from pybroker.coordinator.zookeeper.json_nodes import dump, load_object
 from pybroker.coordinator.zookeeper.registry import ensure
-from pybroker.errors import MalformedNode, NodeExists, NoNode
-from pybroker.model import NO_TOPIC_ID, TopicPartition, decode_uuid, encode_uuid
-from pybroker.ports import Coord
+from pybroker.errors import MalformedNode, NoNode
+from pybroker.model import TopicPartition
+from pybroker.ports import Coord, SetOp
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The replica's log ends at `end`, its last batch is of leader epoch `epoch`. `leader_epoch`:
     that of the partition's state to which this is the answer. `incarnation`: that of the broker
-    (KIP-903); one that has begun anew since may have lost what it claimed. `topic_id`: NO_TOPIC_ID
-    where the replica does not know it."""
+    (KIP-903); one that has begun anew since may have lost what it claimed."""
 
     replica: int
     epoch: int
     end: int
     leader_epoch: int
     incarnation: int
-    topic_id: uuid.UUID = NO_TOPIC_ID
 
 
 def encode_claim(claim: Claim) -> bytes:
@@ -42,7 +40,6 @@ def encode_claim(claim: Claim) -> bytes:
             "end": str(claim.end),
             "leader_epoch": claim.leader_epoch,
             "incarnation": claim.incarnation,
-            "topic_id": encode_uuid(claim.topic_id),
         }
     )
 
@@ -50,32 +47,20 @@ def encode_claim(claim: Claim) -> bytes:
 def decode_claim(path: str, data: bytes) -> Claim:
     """Raises MalformedNode."""
     fields = load_object(path, data)
-    text = fields.text("topic_id", default="")
-    try:
-        topic_id = decode_uuid(text) if text else NO_TOPIC_ID
-    except ValueError as error:
-        raise malformed(path, "a base64url UUID of 22 characters at topic_id", text) from error
     return Claim(
         replica=fields.integer("replica"),
         epoch=fields.integer("epoch"),
         end=fields.number_in_text("end"),
         leader_epoch=fields.integer("leader_epoch"),
         incarnation=fields.integer("incarnation"),
-        topic_id=topic_id,
     )
 
 
-async def write_claim(coord: Coord, key: TopicPartition, claim: Claim) -> None:
-    """In place of an earlier one. Raises CoordError."""
-    path, data = paths.suspect(key, claim.replica), encode_claim(claim)
-    try:
-        await coord.set(path, data)
-    except NoNode:
-        await ensure(coord, paths.parent(path))
-        with suppress(NodeExists):
-            await coord.create(path, data)
-            return
-        await coord.set(path, data)
+async def write_claim(coord: Coord, key: TopicPartition, topic_id: uuid.UUID, claim: Claim) -> None:
+    """In place of an earlier one. Raises CoordError; NoNode if the topic of that id is gone."""
+    path = paths.suspect(key, claim.replica)
+    await ensure(coord, path)
+    await topic_nodes.apply(coord, (key.topic, topic_id), SetOp(path, encode_claim(claim)))
 
 
 async def read_claim(coord: Coord, key: TopicPartition, replica: int) -> Claim | None:

@@ -17,7 +17,7 @@ from pybroker.coordinator.zookeeper.json_nodes import Fields, dump, load_object
 from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.errors import BadVersion, ConnectionLoss, NoNode
 from pybroker.model import NO_OFFSET, TopicPartition
-from pybroker.ports import Coord
+from pybroker.ports import Coord, SetOp
 
 UNCLEAN_ELECTION: Final = "unclean-election"
 """A replica leads that may lack committed records, since no other was left."""
@@ -110,14 +110,14 @@ class LossReceipts:
         the receipt of that leader epoch. Raises NoNode if there is none."""
         path = paths.loss(topic_partition)
         loss = GivenUp(self._broker_id, start, end)
-        created = None
+        name = topic_partition.topic
+        topic = name, await topic_nodes.stored_id(self._coord, name)
         for attempt in range(ATTEMPTS_MAX):
-            found = await topic_nodes.find(self._coord, path)
-            receipts = decode_receipts(path, found.data)
+            data, stat = await self._coord.get(path)
+            receipts = decode_receipts(path, data)
             numbers = [n for n, each in enumerate(receipts) if each.leader_epoch == leader_epoch]
-            if not numbers or created not in (None, found.stat.czxid):
+            if not numbers:
                 raise NoNode(f"{path} has no loss receipt of leader epoch {leader_epoch}")
-            created = found.stat.czxid
             number = numbers[-1]
             given_up = _with(receipts[number].given_up, loss)
             if given_up == receipts[number].given_up:
@@ -125,7 +125,7 @@ class LossReceipts:
             changed = replace(receipts[number], given_up=given_up)
             data = encode_receipts((*receipts[:number], changed, *receipts[number + 1 :]))
             try:
-                await topic_nodes.replace(self._coord, found, data)
+                await topic_nodes.apply(self._coord, topic, SetOp(path, data, stat.version))
             except (BadVersion, ConnectionLoss):
                 if attempt == ATTEMPTS_MAX - 1:
                     raise

@@ -374,8 +374,7 @@ class BrokerApp:
         )
 
     def _new_commands(self) -> LocalBrokerChannel:
-        settled, told = self._isr_changes.settled, self._suspects.told
-        return LocalBrokerChannel(self.replicas, self.metadata, settled, told)
+        return LocalBrokerChannel(self.replicas, self.metadata, self._suspects.told)
 
     def _new_quarantine(self) -> Quarantine:
         return Quarantine(

@@ -5,11 +5,9 @@ refusals.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
 
 from pybroker.coordinator.zookeeper.paths import CONTROLLER_EPOCH
 from pybroker.coordinator.zookeeper.schemas import decode_number
@@ -26,9 +24,6 @@ from pybroker.ports import Coord
 from pybroker.replication.manager import ReplicaManager
 
 log = logging.getLogger(__name__)
-
-_SETTLING_S: Final = 0.5
-"""How long other commands may have to wait for what is on its way to ZooKeeper."""
 
 
 class ProvenEpochs:
@@ -69,14 +64,11 @@ class LocalBrokerChannel:
         self,
         replicas: ReplicaManager,
         metadata: MetadataView,
-        settled: Callable[[Collection[TopicPartition]], Awaitable[None]],
         told: Callable[[Iterable[PartitionFacts]], None] = lambda partitions: None,
     ) -> None:
-        """`settled` waits until no change of ISRs that was begun for these partitions can be stored
-        any more, or raises CoordError; `told` hears what the controller says of partitions."""
+        """`told` hears what the controller says of partitions."""
         self._replicas = replicas
         self._metadata = metadata
-        self._settled = settled
         self._told = told
 
     async def close(self) -> None:
@@ -111,16 +103,9 @@ class LocalBrokerChannel:
         self._told(command.partitions)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        """A partition counts as deleted when nothing more is written for it: not into the state of
-        the next one of that name. Until then the controller asks again."""
         answers = await self._replicas.stop_replica(command)
-        deleted = {item.topic_partition for item in command.partitions if item.delete}
+        deleted = (item.topic_partition for item in command.partitions if item.delete)
         gone = sum(answers[key] is ErrorCode.NONE for key in deleted)
         if gone:
             log.info("partitions deleted partitions=%d epoch=%d", gone, command.controller_epoch)
-        try:
-            async with asyncio.timeout(_SETTLING_S):
-                await self._settled(deleted)
-        except (CoordError, TimeoutError):
-            return {**answers, **dict.fromkeys(deleted, ErrorCode.REQUEST_TIMED_OUT)}
         return answers

@@ -1,9 +1,10 @@
 """Writes the changes of in-sync replicas that leaders propose, and looks for followers that lag.
 
-A change is a conditional set of the state node; where a broker joins, in one multi with a check of
-its incarnation (KIP-903). It is over when a write proves it: an answer, or the refusal of a later
-attempt. A reading proves nothing alone, so after a lost reply the same write is tried again, and
-until then the change counts as stored and as not stored, whichever is safer.
+A change is a conditional set of the state node, in one multi with a check that the topic exists,
+and of the incarnation of a broker that joins (KIP-903). It is over when a write proves it: an
+answer, or the refusal of a later attempt. A reading proves nothing alone, so after a lost reply the
+same write is tried again, and until then the change counts as stored and as not stored, whichever
+is safer.
 
 What is proposed while a round is under way makes up the next round: hundreds of partitions that
 change at once share a few multis.
@@ -14,17 +15,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from pybroker.background import TaskOwner
-from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.coordinator.zookeeper.schemas import decode_state, encode_partitions, encode_state
 from pybroker.errors import CoordError, MalformedNode, MultiFailed, NoNode
 from pybroker.metrics import Metrics
-from pybroker.model import PartitionState, TopicPartition
-from pybroker.ports import CheckOp, Clock, Coord, CoordOp, NodeStat, OpResult, SessionEvent, SetOp
+from pybroker.model import NO_TOPIC_ID, PartitionState, TopicPartition
+from pybroker.ports import CheckOp, Clock, Coord, CoordOp, NodeStat, SessionEvent, SetOp
 from pybroker.replication.isr_notifications import CHECK_S, ChangedPartitions
 from pybroker.replication.leader_state import NOBODY, IsrChange
 from pybroker.replication.manager import ReplicaManager
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
 
 _CHANGES_PER_MULTI_MAX: Final = 100
-"""Up to 200 operations, as in the controller's multis."""
+"""Up to 400 operations: each may check a topic, and a broker twice."""
 _READS_AT_A_TIME: Final = 500
 _RETRY_S: Final = 0.2
 _RETRY_S_MAX: Final = 5.0
@@ -50,7 +51,6 @@ _Led = tuple[Partition, int]
 """A partition that is led here, and the version of the state node that says so."""
 
 _ANY_VERSION: Final = -1
-_NEVER: Final = -2
 _CONDITIONS_ON_WHO_JOINS: Final = 2
 """How many checks stand before the write that lets a broker join."""
 
@@ -67,14 +67,6 @@ class IsrChanges:
         self._metrics = metrics
         self._again: list[IsrChange] = []
         """Changes of this round whose outcome nobody knows yet."""
-        self._under_way: set[TopicPartition] = set()
-        self._unproved: set[TopicPartition] = set()
-        """What was written last may still arrive."""
-        self._outdated_epoch = _NEVER
-        """The broker epoch up to which what we were told may be of topics that are gone: no
-        deletion waits for a broker whose session has ended."""
-        self._returned = asyncio.Event()
-        """Set when a write is under way no more; then another one takes its place."""
         self._reachable = asyncio.Event()
         """Set when ZooKeeper can be asked again."""
         self._untold = ChangedPartitions()
@@ -92,29 +84,15 @@ class IsrChanges:
         it."""
         await self._tasks.close()
 
-    async def settled(self, keys: Collection[TopicPartition]) -> None:
-        """Returns when no write of theirs that was begun can take effect any more. The state node
-        of a partition that is made anew has the versions of the one before: what was meant for
-        that would fit. Raises CoordError if ZooKeeper cannot be asked."""
-        while not self._under_way.isdisjoint(keys):
-            await self._returned.wait()
-        if not self._unproved.isdisjoint(keys):
-            await self._coord.sync()  # it stands behind all that this broker sent before
-            self._unproved.difference_update(keys)
-
     async def lead_now(self, partitions: Iterable[Partition]) -> frozenset[TopicPartition]:
         """Those of which ZooKeeper says, after this is called, that this replica leads; without
         those of which nobody knows."""
         asked = [
             (each, version) for each in partitions if (version := each.led_version) is not None
         ]
-        if not self._knows_roles:
-            return frozenset()
         some = range(0, len(asked), _CHANGES_PER_MULTI_MAX)
         shares = [asked[start : start + _CHANGES_PER_MULTI_MAX] for start in some]
         found = itertools.chain(*await asyncio.gather(*map(self._unreplaced, shares)))
-        if not self._knows_roles:
-            return frozenset()
         return frozenset(
             each.topic_partition for each, version in found if each.led_version == version
         )
@@ -123,11 +101,13 @@ class IsrChanges:
         """Those whose state nodes have these versions: all in one multi; if that is refused, each
         in its own."""
         try:
-            await self._coord.multi(
+            await topic_nodes.multi(
+                self._coord,
+                [(each.topic_partition.topic, each.topic_id or NO_TOPIC_ID) for each, _ in asked],
                 [
                     CheckOp(paths.partition_state(each.topic_partition), version)
                     for each, version in asked
-                ]
+                ],
             )
         except MultiFailed:
             if len(asked) == 1:
@@ -139,21 +119,8 @@ class IsrChanges:
         return asked
 
     def _on_session(self, event: SessionEvent) -> None:
-        if event is SessionEvent.EXPIRED:
-            replicas = self._replicas
-            self._outdated_epoch = max(replicas.broker_epoch, replicas.roles_epoch)
         if event in _NEWS:
             self._reachable.set()
-
-    @property
-    def _knows_roles(self) -> bool:
-        """Whether we were told since our session began. Asked right before each write, which is
-        refused if the session ends after that. In a session that came and went in between, we may
-        have been registered and told without knowing it."""
-        if self._outdated_epoch == _NEVER:
-            return True
-        replicas = self._replicas
-        return replicas.roles_epoch >= replicas.broker_epoch > self._outdated_epoch
 
     # writing
 
@@ -181,13 +148,10 @@ class IsrChanges:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._reachable.wait()
-                pause_s = min(2 * pause_s, _RETRY_S_MAX) if self._knows_roles else _RETRY_S
+                pause_s = min(2 * pause_s, _RETRY_S_MAX)
                 replicas.isr_change_wanted.set()
 
     async def _round(self, changes: Sequence[IsrChange]) -> None:
-        if not self._knows_roles:
-            self._again += changes
-            return
         looks = [change for change in changes if change.only_looks]
         changes = [change for change in changes if not change.only_looks]
         ready: list[_Ready] = []
@@ -211,23 +175,20 @@ class IsrChanges:
     async def _verify(self, looks: Sequence[IsrChange]) -> None:
         """Whether all these state nodes are what is known of them, in one multi: a mere reading
         may be answered by a member of ZooKeeper that lags behind."""
-        if not self._knows_roles:
-            self._again += looks
-            return
         try:
-            await self._coord.multi(
+            await topic_nodes.multi(
+                self._coord,
+                map(_topic, looks),
                 [
                     CheckOp(paths.partition_state(each.topic_partition), each.expected_version)
                     for each in looks
-                ]
+                ],
             )
-        except MultiFailed:
-            found = await asyncio.gather(*map(self._look, looks))
-            left = [each for each, data in zip(looks, found, strict=True) if data is not None]
-            if len(left) < len(looks) or len(looks) == 1:
-                self._again += left
-            else:  # what was read does not say which it is
+        except MultiFailed as failure:
+            if len(looks) > 1:
                 await asyncio.gather(*(self._verify([each]) for each in looks))
+            else:
+                await self._learn_why(looks[0], failure)
         except CoordError:
             self._again += looks
         else:
@@ -241,16 +202,15 @@ class IsrChanges:
         try:
             data, stat = await self._coord.get(path)
             state = decode_state(path, data)
+            if stat.version > change.expected_version:
+                await topic_nodes.apply(self._coord, _topic(change), CheckOp(path, stat.version))
         except NoNode:
-            self._supersede(change, "the state node is gone")
+            self._supersede(change, "the topic is gone")
             return None
         except MalformedNode as error:
             self._supersede(change, str(error))
             return None
         except CoordError:
-            self._again.append(change)
-            return None
-        if not self._knows_roles:
             self._again.append(change)
             return None
         if stat.version <= change.expected_version:
@@ -263,11 +223,12 @@ class IsrChanges:
         batch = [item for item in batch if self._leader_of(item[0]) is not None]
         if not batch:
             return
-        if not self._knows_roles:
-            self._again += [change for change, _ in batch]
-            return
         try:
-            results = await self._write(batch)
+            results = await topic_nodes.multi(
+                self._coord,
+                [_topic(change) for change, _ in batch],
+                [op for change, data in batch for op in _operations(change, data)],
+            )
         except MultiFailed as failure:
             if len(batch) > 1:
                 await asyncio.gather(*(self._store([item]) for item in batch))
@@ -281,29 +242,13 @@ class IsrChanges:
         for (change, _), stat in zip(batch, stats, strict=True):
             self._stored(change, stat.version)
 
-    async def _write(self, batch: Sequence[_Ready]) -> Sequence[OpResult]:
-        keys = {change.topic_partition for change, _ in batch}
-        self._under_way |= keys
-        self._unproved |= keys
-        try:
-            results = await self._coord.multi(
-                [op for change, data in batch for op in _operations(change, data)]
-            )
-        except MultiFailed:
-            self._unproved -= keys
-            raise
-        else:
-            self._unproved -= keys
-            return results
-        finally:
-            self._under_way -= keys
-            self._returned.set()
-            self._returned = asyncio.Event()
-
     async def _learn_why(self, change: IsrChange, failure: MultiFailed) -> None:
-        """The write was refused. If the state node is as it was, its conditions on the broker that
-        was to join were not met: it must be registered, or the controller could not see it die,
-        and must have been since the fetch that spoke for it."""
+        """The write was refused. If the topic is there and the state node is as it was, its
+        conditions on the broker that was to join were not met: it must be registered, or the
+        controller could not see it die, and must have been since the fetch that spoke for it."""
+        if failure.index < 0:
+            self._supersede(change, "the topic is gone")
+            return
         if await self._look(change) is None:
             return
         if change.joins == NOBODY or failure.index >= _CONDITIONS_ON_WHO_JOINS:
@@ -443,6 +388,10 @@ class IsrChanges:
                     log.info("isr changes not told partitions=%d error=%r", len(batch), error)
                     self._untold.put_back(batch)
                     break
+
+
+def _topic(change: IsrChange) -> topic_nodes.Topic:
+    return change.topic_partition.topic, change.topic_id
 
 
 def _operations(change: IsrChange, data: bytes) -> list[CoordOp]:

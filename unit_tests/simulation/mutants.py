@@ -137,11 +137,6 @@ def _believing(verify: Any) -> Any:
     return changed
 
 
-def _always(knows_roles: Any) -> Any:
-    """Nor does who has a new session wait until it is told its roles: that would hide the bug."""
-    return property(lambda self: True)
-
-
 def _any_incarnation(operations: Any) -> Any:
     """Who was to join may have been started anew; it only has to be there."""
 
@@ -285,7 +280,6 @@ PLANTED: Final = (
             Replacement(isr_changes, "_operations", _unconditional),
             Replacement(IsrChanges, "_look", _blind),
             Replacement(IsrChanges, "_verify", _believing),
-            Replacement(IsrChanges, "_knows_roles", _always),
         ),
     ),
     Planted(

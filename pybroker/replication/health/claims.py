@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -23,6 +24,9 @@ log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
 
+_Claimed = tuple[uuid.UUID, Claim]
+"""For the topic of that id."""
+
 
 class Claims:
     """Runs between `start` and `stop`."""
@@ -34,7 +38,7 @@ class Claims:
         self._coord = coord
         self._replicas = replicas
         self._incarnation = incarnation
-        self._told: dict[TopicPartition, Claim] = {}
+        self._told: dict[TopicPartition, _Claimed] = {}
         """What the controller was told last: it need not be told again."""
         self._asked: dict[TopicPartition, None] = {}
         self._wake = asyncio.Event()
@@ -72,7 +76,7 @@ class Claims:
                 await asyncio.sleep(_RETRY_S)
                 self._wake.set()
 
-    async def _claim(self, key: TopicPartition) -> Claim | None:
+    async def _claim(self, key: TopicPartition) -> _Claimed | None:
         """Write the claim, if it is still asked for; None where that was not done."""
         partition = self._replicas.partitions.get(key)
         state = None if partition is None else partition.state
@@ -89,20 +93,20 @@ class Claims:
             end=partition.log.log_end_offset,
             leader_epoch=state.leader_epoch,
             incarnation=incarnation,
-            topic_id=partition.topic_id or NO_TOPIC_ID,
         )
-        if self._told.get(key) == claim:
+        topic_id = partition.topic_id or NO_TOPIC_ID
+        if self._told.get(key) == (topic_id, claim):
             self._asked.pop(key, None)
             return None
         try:
-            await write_claim(self._coord, key, claim)
+            await write_claim(self._coord, key, topic_id, claim)
         except CoordError as error:
             log.info("claim not written partition=%s error=%r", key, error)
             return None
         log.info("claim partition=%s epoch=%d log_end=%d", key, claim.epoch, claim.end)
-        return claim
+        return topic_id, claim
 
-    async def _tell(self, claims: Mapping[TopicPartition, Claim]) -> None:
+    async def _tell(self, claims: Mapping[TopicPartition, _Claimed]) -> None:
         """Let the controller look at them, as at a changed ISR."""
         try:
             notice = encode_partitions(claims)

@@ -23,17 +23,18 @@ from pybroker.coordinator.zookeeper.loss_receipts import (
     decode_receipts,
     encode_receipts,
 )
-from pybroker.coordinator.zookeeper.registry import end_earlier_lives
+from pybroker.coordinator.zookeeper.registry import end_earlier_lives, ensure
 from pybroker.coordinator.zookeeper.schemas import decode_state, decode_topic, encode_state
 from pybroker.errors import BadVersion, ConnectionLoss, MalformedNode, NodeExists, NoNode
 from pybroker.model import (
     NO_LEADER,
+    NO_TOPIC_ID,
     PartitionFacts,
     PartitionState,
     TopicPartition,
     is_orphaned,
 )
-from pybroker.ports import CheckOp, Clock, Coord
+from pybroker.ports import Clock, Coord, CoordOp, CreateOp, SetOp
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
@@ -139,22 +140,23 @@ class PowerLoss:
                 return
 
     async def _try(self, key: TopicPartition, left: Left, reason: str) -> None:
-        none_removed = await topic_nodes.none_removed_since_now(self._coord)
         path = paths.topic(key.topic)
-        topic = decode_topic(path, (await self._coord.get(path))[0])
-        replicas = topic.replicas.get(key.partition, ())
+        assignment = decode_topic(path, (await self._coord.get(path))[0])
+        topic = key.topic, assignment.topic_id or NO_TOPIC_ID
+        replicas = assignment.replicas.get(key.partition, ())
         if self._broker_id not in replicas:
             return
         path = paths.partition_state(key)
-        found = await topic_nodes.find(self._coord, path, none_removed)
-        state = decode_state(path, found.data)
+        data, stat = await self._coord.get(path)
+        state = decode_state(path, data)
         if len(replicas) == 1:
-            await self._write_receipt(key, state, left, reason, none_removed)
+            await self._write_receipt(key, topic, state, left, reason)
             return
         changed = without(state, self._broker_id)
         if changed is None:
             return
-        await topic_nodes.replace(self._coord, found, encode_state(changed, found.data))
+        write = SetOp(path, encode_state(changed, data), stat.version)
+        await topic_nodes.apply(self._coord, topic, write)
         state_change.warning(
             "replica steps aside partition=%s reason=%s log_end=%d leader=%d "
             "leader_epoch=%d isr=%s eligible=%s",
@@ -170,17 +172,17 @@ class PowerLoss:
     async def _write_receipt(
         self,
         key: TopicPartition,
+        topic: topic_nodes.Topic,
         state: PartitionState,
         left: Left,
         reason: str,
-        none_removed: CheckOp,
     ) -> None:
         path = paths.loss(key)
-        found: topic_nodes.Found | None = None
+        version: int | None = None
         receipts: Receipts = ()
         with suppress(NoNode):
-            found = await topic_nodes.find(self._coord, path, none_removed)
-            receipts = decode_receipts(path, found.data)
+            data, stat = await self._coord.get(path)
+            receipts, version = decode_receipts(path, data), stat.version
         receipt = LossReceipt(
             leader=self._broker_id,
             leader_epoch=state.leader_epoch,
@@ -194,10 +196,12 @@ class PowerLoss:
         if receipts and replace(receipts[-1], timestamp_ms=receipt.timestamp_ms) == receipt:
             return  # written by a start that did not come to its end
         encoded = encode_receipts((*receipts, receipt))
-        if found is None:
-            await topic_nodes.create(self._coord, path, encoded, none_removed)
+        write: CoordOp = CreateOp(path, encoded)
+        if version is None:
+            await ensure(self._coord, paths.parent(path))
         else:
-            await topic_nodes.replace(self._coord, found, encoded)
+            write = SetOp(path, encoded, version)
+        await topic_nodes.apply(self._coord, topic, write)
         log.warning(
             "loss_receipt partition=%s reason=%s log_end=%d "
             "high_watermark_checkpoint=%d: records that it had may be missing",

@@ -196,9 +196,10 @@ class Quarantine:
         """A lost reply is a failure like any other: what was stored is found at the next look."""
         if self._task.runs:
             await self._hear_incarnation()
+        topic = key.topic, await topic_nodes.stored_id(self._coord, key.topic)
         path = paths.partition_state(key)
-        found = await topic_nodes.find(self._coord, path)
-        state = decode_state(path, found.data)
+        data, stat = await self._coord.get(path)
+        state = decode_state(path, data)
         changed = stepped_aside(state, self._broker_id, live)
         if changed is None:
             if key not in self._told:
@@ -210,7 +211,7 @@ class Quarantine:
                     damage.offset,
                 )
             return False
-        await self._store(found, encode_state(changed, found.data))
+        await self._store(topic, SetOp(path, encode_state(changed, data), stat.version))
         state_change.warning(
             "replica steps aside partition=%s reason=damaged offset=%d leader=%d leader_epoch=%d"
             " isr=%s eligible=%s",
@@ -223,14 +224,14 @@ class Quarantine:
         )
         return True
 
-    async def _store(self, found: topic_nodes.Found, data: bytes) -> None:
+    async def _store(self, topic: topic_nodes.Topic, write: SetOp) -> None:
         """A broker that has registered becomes another incarnation with it: a fetch that is still
         on its way speaks for the log that was, and must bring nobody back. Raises CoordError."""
         if not self._task.runs:
-            await topic_nodes.replace(self._coord, found, data)
+            await topic_nodes.apply(self._coord, topic, write)
             return
         raises = SetOp(paths.incarnation(self._broker_id), b"")
-        _, raised = await topic_nodes.replace(self._coord, found, data, raises)
+        _, raised = await topic_nodes.apply(self._coord, topic, write, raises)
         assert isinstance(raised, NodeStat)
         self._stored_incarnation = raised.version
 

@@ -14,7 +14,7 @@ from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.coordinator.zookeeper.schemas import decode_state, decode_topic, encode_state
 from pybroker.errors import CoordError, MalformedNode, NoNode
 from pybroker.model import NO_LEADER, TopicPartition
-from pybroker.ports import Coord
+from pybroker.ports import Coord, SetOp
 from pybroker.replication.health.power_loss import without
 from pybroker.storage.manager import LogManager
 
@@ -72,9 +72,10 @@ class UnfitCopies:
         """Whether nothing is left to be done, and whether the replica has left."""
         if key not in self._logs.incomplete:
             return True, False
+        topic = key.topic, await topic_nodes.stored_id(self._coord, key.topic)
         path = paths.partition_state(key)
-        found = await topic_nodes.find(self._coord, path)
-        state = decode_state(path, found.data)
+        data, stat = await self._coord.get(path)
+        state = decode_state(path, data)
         changed = without(state, self._broker_id)
         if changed is None:
             return True, False
@@ -88,7 +89,8 @@ class UnfitCopies:
             others = await self._others(key)
         if others.isdisjoint(self._live()):
             return False, False
-        await topic_nodes.replace(self._coord, found, encode_state(changed, found.data))
+        write = SetOp(path, encode_state(changed, data), stat.version)
+        await topic_nodes.apply(self._coord, topic, write)
         state_change.warning(
             "replica steps aside partition=%s reason=incomplete leader=%d leader_epoch=%d isr=%s"
             " eligible=%s",

@@ -21,7 +21,8 @@ from pybroker.coordinator.zookeeper.claims import (
 )
 from pybroker.coordinator.zookeeper.loss_receipts import POWER_LOSS, decode_receipts
 from pybroker.coordinator.zookeeper.registry import ensure, read_incarnation
-from pybroker.model import NO_LEADER, NO_TOPIC_ID, PartitionState
+from pybroker.errors import NoNode
+from pybroker.model import NO_LEADER, PartitionState
 from pybroker.ports import Coord
 from unit_tests.coordinator.controller.cluster import Cluster, key
 from unit_tests.patience import until
@@ -85,27 +86,30 @@ def test_nobody_leads_before_all_are_back_and_have_answered(
 
 
 def test_a_claim_survives_its_node() -> None:
-    claim = Claim(3, 4, 1 << 40, 5, 8, uuid.UUID(int=1 << 90))
+    claim = Claim(3, 4, 1 << 40, 5, 8)
     assert decode_claim("/", encode_claim(claim)) == claim
 
 
 async def test_claims_in_zookeeper(cluster: Cluster) -> None:
     coord = cluster.tool
+    await cluster.create("orders", {0: (3,)})
+    topic_id = cluster.topic_id("orders")
     assert await read_claim(coord, KEY, 3) is None
     for end in (7, 8):
-        await write_claim(coord, KEY, Claim(3, 4, end, 5, 1))
+        await write_claim(coord, KEY, topic_id, Claim(3, 4, end, 5, 1))
+    with pytest.raises(NoNode):
+        await write_claim(coord, KEY, uuid.UUID(int=7), Claim(3, 4, 9, 5, 1))
     assert await read_claim(coord, KEY, 3) == Claim(3, 4, 8, 5, 1)
     await coord.set(paths.suspect(KEY, 3), b"garbage")
     assert await read_claim(coord, KEY, 3) is None
 
 
-async def claim(
-    cluster: Cluster, replica: int, end: int, topic_id: uuid.UUID = NO_TOPIC_ID
-) -> None:
+async def claim(cluster: Cluster, replica: int, end: int) -> None:
     """As the broker does after the power loss."""
     await ensure(cluster.tool, paths.incarnation(replica))
     incarnation = await read_incarnation(cluster.tool, replica)
-    await write_claim(cluster.tool, KEY, Claim(replica, 0, end, 1, incarnation, topic_id))
+    found = Claim(replica, 0, end, 1, incarnation)
+    await write_claim(cluster.tool, KEY, cluster.topic_id("orders"), found)
 
 
 async def notify(cluster: Cluster) -> None:
@@ -172,11 +176,10 @@ async def test_a_broker_that_begins_anew_during_the_election_does_not_lead(
 
 async def test_the_controller_elects_when_the_last_claim_is_there(cluster: Cluster) -> None:
     await orphan(cluster)
-    earlier, now = uuid.UUID(int=7), cluster.topic_id("orders")
-    for replica, end, topic_id in ((2, 5, now), (3, 9, earlier), (3, 6, now)):
+    for replica, end in ((2, 5), (3, 6)):
         state = cluster.state("orders-0")
         assert state is not None and state.leader == NO_LEADER
-        await claim(cluster, replica, end, topic_id)
+        await claim(cluster, replica, end)
         await notify(cluster)
     await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
     node = cluster.tree.node(paths.loss(KEY))
