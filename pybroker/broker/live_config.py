@@ -92,9 +92,7 @@ class LiveConfig:
         """Replace a topic's values; False if there is no such topic. `change` and `replaces` as of
         `change_config`, and what it raises."""
         entity = topic_entity(name)
-        written = await change_config(
-            self._coord, entity, change, owner=paths.topic(name), replaces=replaces
-        )
+        written = await change_config(self._coord, entity, change, owner=name, replaces=replaces)
         if written:
             await self._refresh(entity)
         return written

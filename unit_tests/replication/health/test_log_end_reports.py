@@ -17,6 +17,7 @@ from pybroker.coordinator.zookeeper.registry import create_parents, read_incarna
 from pybroker.coordinator.zookeeper.schemas import decode_partitions
 from pybroker.model import (
     NO_LEADER,
+    NO_TOPIC_ID,
     LeaderAndIsr,
     PartitionFacts,
     PartitionState,
@@ -112,6 +113,7 @@ async def test_no_notice_is_too_large_however_many_partitions_wait(tmp_path: Pat
     state = PartitionState(NO_LEADER, ORPHANED_IN, (), 1)
     log = SimpleNamespace(latest_epoch=0, log_end_offset=1)
     waiting = SimpleNamespace(state=state, log=log, topic_id=None)
+    await coord.create(paths.topic_id(NO_TOPIC_ID))
     keys = [TopicPartition("t" * 249, number) for number in range(2_100)]
     replicas = SimpleNamespace(partitions=dict.fromkeys(keys, waiting), broker_id=BROKER_ID)
     reports = LogEndReports(coord, cast(ReplicaManager, replicas), lambda: 3)
