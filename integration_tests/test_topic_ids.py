@@ -18,7 +18,7 @@ from unit_tests.patience import wait_until
 pytestmark = pytest.mark.ours
 
 TOPIC_IDS = "/pybroker/topic_ids"
-REMOVALS = "/pybroker/removals"
+OLD_COUNTER = "/pybroker/removals"
 TOPIC = "/brokers/topics/orders"
 
 
@@ -117,9 +117,9 @@ def test_topics_of_an_earlier_version_are_changed_deleted_and_made_anew(
     for broker in cluster.ids:
         cluster.terminate(broker)
     zookeeper.delete(TOPIC_IDS, recursive=True)
-    zookeeper.create(REMOVALS)
+    zookeeper.create(OLD_COUNTER)
     for _ in range(3):
-        zookeeper.set(REMOVALS, b"")
+        zookeeper.set(OLD_COUNTER, b"")
     cluster.start()
     cluster.wait_until_in_sync("orders")
     assert zookeeper.get_children(TOPIC_IDS) == [earlier]
@@ -133,4 +133,4 @@ def test_topics_of_an_earlier_version_are_changed_deleted_and_made_anew(
     create(cluster, 1, 2, 3)
     assert zookeeper.get_children(TOPIC_IDS) == [stored_id(zookeeper)] != [earlier]
     assert produce(cluster) == 0
-    assert zookeeper.exists(REMOVALS).version == 3, "nothing uses the counter any more"
+    assert zookeeper.exists(OLD_COUNTER).version == 3, "nothing uses the counter any more"
