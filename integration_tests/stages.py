@@ -95,6 +95,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_sessions",
         "test_limits",
         "test_damaged_nodes",
+        "test_topic_ids",
         "test_bombs",
         "test_registry",
         "test_embedded_zookeeper",

@@ -52,7 +52,7 @@ async def _alter(coord: KazooCoord, args: Args) -> None:
         _check_values(args)
         return {key: v for key, v in {**current, **args.add}.items() if key not in args.delete}
 
-    owner = paths.topic(name) if args.type == TOPICS else None
+    owner = name if args.type == TOPICS else None
     if not await change_config(coord, entity, change, owner=owner):
         raise Failure(f"The topic '{name}' does not exist.")
     if args.type == TOPICS:

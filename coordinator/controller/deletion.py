@@ -5,8 +5,8 @@ Brokers forget the topic (leader LEADER_DURING_DELETION), live replicas remove t
 confirm, then the nodes go: first the tree below the topic, last, in one multi, the topic, its
 configuration, its loss receipts and the request. So whatever happens in between, the request
 survives as long as anything of the topic does, and a new controller starts over. A replica on a
-dead broker does not hold up the deletion. That multi also counts the removal, so that nothing that
-was meant for the topic is stored for the next of its name (`zookeeper/topic_nodes.py`).
+dead broker does not hold up the deletion. That multi also removes the node of the topic's id:
+nothing that was meant for the topic is stored for a recreated one (`zookeeper/topic_nodes.py`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import dataclasses
 import logging
 import uuid
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pybroker.coordinator.controller.reading import read_each
 from pybroker.coordinator.controller.replicas import ReplicaKey, ReplicaStatus, moved
 from pybroker.coordinator.controller.writes import FencedWriter, Write
 from pybroker.coordinator.zookeeper import paths, topic_nodes
-from pybroker.coordinator.zookeeper.schemas import decode_topic
-from pybroker.errors import CoordError, MalformedNode, NoNode
+from pybroker.errors import CoordError, NoNode
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.ports import Coord, DeleteOp
 
@@ -92,12 +92,12 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: 
 
     Raises ControllerMoved, or CoordError when the outcome is unknown.
     """
-    stored_id = await _stored_id(coord, name)
-    if stored_id not in (None, NO_TOPIC_ID, topic_id):
-        return True  # of another one: ours went when a reply was lost
     roots = [paths.losses(name), paths.suspects(name)]
-    last = [*roots, paths.delete_topic(name)]
-    if stored_id is not None:
+    last = [*roots, paths.delete_topic(name), paths.topic_id(topic_id)]
+    await coord.sync(paths.topic(name))
+    with suppress(NoNode):
+        if await topic_nodes.stored_id(coord, name) not in (NO_TOPIC_ID, topic_id):
+            return True  # of another one: ours went when a reply was lost
         roots.insert(0, paths.topic(name))
         last = [paths.topic(name), paths.topic_config(name), *last]
     below = [path for root in roots for path in await _nodes_below(coord, root)]
@@ -109,25 +109,11 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: 
     existing = [path for path in last if await coord.exists(path) is not None]
     if not existing:
         return True
-    deletes = [DeleteOp(path) for path in existing]
-    counts = await topic_nodes.removal(coord)
-    (outcome,) = await writer.write_all([Write((*deletes, counts))])
+    (outcome,) = await writer.write_all([Write(tuple(map(DeleteOp, existing)))])
     if isinstance(outcome, CoordError):
         logger.warning("topic_removal_interrupted topic=%s reason=%r", name, outcome)
         return False
     return True
-
-
-async def _stored_id(coord: Coord, name: str) -> uuid.UUID | None:
-    """NO_TOPIC_ID of a node that does not say it, None where there is no node."""
-    path = paths.topic(name)
-    await coord.sync(path)
-    try:
-        return decode_topic(path, (await coord.get(path))[0]).topic_id or NO_TOPIC_ID
-    except MalformedNode:
-        return NO_TOPIC_ID
-    except NoNode:
-        return None
 
 
 async def _nodes_below(coord: Coord, root: str) -> list[str]:

@@ -4,11 +4,9 @@ with each list as it reads it, so it hears of every change after the reading.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import uuid
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pybroker.coordinator.controller import partitions
 from pybroker.coordinator.controller.context import ClusterContext
@@ -26,8 +24,8 @@ from pybroker.coordinator.controller.writes import FencedWriter, Write
 from pybroker.coordinator.controller.yield_every import yield_every
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import CoordError
-from pybroker.model import TopicDescription, TopicPartition
-from pybroker.ports import Coord, Rng, SetOp, Watch
+from pybroker.model import TopicDescription, TopicPartition, encode_uuid
+from pybroker.ports import Coord, CoordOp, CreateOp, Rng, SetOp, Watch
 
 log = logging.getLogger(__name__)
 
@@ -104,24 +102,30 @@ class ControllerInitializer:
         await self._put_partitions(keys, states, unreadable)
 
     async def identify(self, nodes: Iterable[TopicNode]) -> dict[str, TopicDescription]:
-        """Return the topics, each with a topic id. Kafka's older tools write topic nodes without an
-        id: such a node gets the id in the context, or a new one, and is otherwise kept. A topic
-        whose id could not be stored is left out."""
+        """Return the topics, each with a topic id, and a node of that id. Kafka's older tools write
+        topic nodes without an id: such a node gets the id in the context, or a new one, and is
+        otherwise kept. A topic whose id could not be stored is left out."""
         identified: dict[str, TopicDescription] = {}
-        nameless: list[tuple[TopicNode, uuid.UUID]] = []
+        writes: dict[str, Write] = {}
+        stored = {*await self._coord.children(paths.TOPIC_IDS)}
         for node in nodes:
-            if node.assignment.topic_id is not None:
-                identified[node.name] = _described(node, node.assignment.topic_id)
-                continue
-            known = self._context.topics.get(node.name)
-            topic_id = random_topic_id(self._rng) if known is None else known.topic_id
-            nameless.append((node, topic_id))
-        outcomes = await self._writer.write_all([_naming(*pair) for pair in nameless])
-        for (node, topic_id), outcome in zip(nameless, outcomes, strict=True):
+            name, topic_id = node.name, node.assignment.topic_id
+            ops: list[CoordOp] = []
+            if topic_id is None:
+                known = self._context.topics.get(name)
+                topic_id = random_topic_id(self._rng) if known is None else known.topic_id
+                content = schemas.encode_topic(replace(node.assignment, topic_id=topic_id))
+                ops.append(SetOp(paths.topic(name), content, node.version))
+            if encode_uuid(topic_id) not in stored:
+                ops.append(CreateOp(paths.topic_id(topic_id)))
+            identified[name] = TopicDescription(name, topic_id, dict(node.assignment.replicas))
+            if ops:
+                writes[name] = Write(tuple(ops))
+        outcomes = await self._writer.write_all(list(writes.values()))
+        for name, outcome in zip(writes, outcomes, strict=True):
             if isinstance(outcome, CoordError):
-                log.warning("topic_id_not_stored topic=%s reason=%r", node.name, outcome)
-            else:
-                identified[node.name] = _described(node, topic_id)
+                log.warning("topic_id_not_stored topic=%s reason=%r", name, outcome)
+                del identified[name]
         return identified
 
     async def _put_partitions(
@@ -141,12 +145,3 @@ class ControllerInitializer:
             stale = frozenset() if node is None else partitions.registered_since(node, brokers)
             if stale:
                 self._context.stale[key] = stale
-
-
-def _described(node: TopicNode, topic_id: uuid.UUID) -> TopicDescription:
-    return TopicDescription(node.name, topic_id, dict(node.assignment.replicas))
-
-
-def _naming(node: TopicNode, topic_id: uuid.UUID) -> Write:
-    named = dataclasses.replace(node.assignment, topic_id=topic_id)
-    return Write((SetOp(paths.topic(node.name), schemas.encode_topic(named), node.version),))

@@ -27,8 +27,8 @@ from pybroker.errors import (
     NoNode,
     RequestTooLarge,
 )
-from pybroker.model import Broker, topic_name_fault
-from pybroker.ports import Coord, Rng
+from pybroker.model import NO_TOPIC_ID, Broker, topic_name_fault
+from pybroker.ports import Coord, Rng, SetOp
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +94,7 @@ async def expand_topic(
     be reached."""
     wanted: TopicAssignment | None = None
     for attempt in range(ATTEMPTS_MAX):
-        found = await _find(coord, name)
-        topic = schemas.decode_topic(found.path, found.data)
+        topic, version = await _find(coord, name)
         if wanted is not None and topic == wanted:
             break  # the connection was lost after the write, not before
         added = plan_growth(name, topic, count, chosen, brokers, rng)
@@ -103,7 +102,8 @@ async def expand_topic(
             return count
         wanted = replace(topic, replicas={**topic.replicas, **added})
         try:
-            await topic_nodes.replace(coord, found, schemas.encode_topic(wanted))
+            write = SetOp(paths.topic(name), schemas.encode_topic(wanted), version)
+            await topic_nodes.apply(coord, (name, topic.topic_id or NO_TOPIC_ID), write)
         except NoNode as error:
             raise _unknown(name) from error
         except BadVersion:
@@ -124,16 +124,17 @@ async def expand_topic(
     return count
 
 
-async def _find(coord: Coord, name: str) -> topic_nodes.Found:
-    """The topic's node."""
+async def _find(coord: Coord, name: str) -> tuple[TopicAssignment, int]:
+    """The topic's node, and its version."""
     if topic_name_fault(name) is not None:
         raise _unknown(name)
     if await coord.exists(paths.delete_topic(name)) is not None:
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is queued for deletion.")
     try:
-        return await topic_nodes.find(coord, paths.topic(name))
+        data, stat = await coord.get(paths.topic(name))
     except NoNode as error:
         raise _unknown(name) from error
+    return schemas.decode_topic(paths.topic(name), data), stat.version
 
 
 def _unknown(name: str) -> BrokerError:

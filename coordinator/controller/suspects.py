@@ -21,7 +21,7 @@ from pybroker.coordinator.controller.reading import read_each
 from pybroker.coordinator.controller.services import ControllerServices
 from pybroker.coordinator.zookeeper.log_end_reports import LogEndReport, read_log_end
 from pybroker.coordinator.zookeeper.registry import read_incarnation
-from pybroker.model import NO_TOPIC_ID, TopicPartition, is_orphaned
+from pybroker.model import TopicPartition, is_orphaned
 
 log = logging.getLogger(__name__)
 
@@ -92,14 +92,13 @@ class Suspects:
         self, partition: Partition, incarnations: dict[int, int]
     ) -> dict[int, LogEndReport]:
         """Return the valid reports by replica. A report is valid if its broker has not begun a new
-        incarnation, and if it is for this topic, not for a deleted topic of the same name.
-        `incarnations` holds the incarnations that were read already; the others are added."""
+        incarnation. `incarnations` holds the incarnations that were read already; the others are
+        added."""
         key, coord = partition.topic_partition, self._services.coord
-        topic_id = self._services.context.topics[key.topic].topic_id
 
         async def read(replica: int) -> LogEndReport | None:
             report = await read_log_end(coord, key, replica)
-            if report is None or report.topic_id not in (NO_TOPIC_ID, topic_id):
+            if report is None:
                 return None
             if replica not in incarnations:
                 incarnations[replica] = await read_incarnation(coord, replica)

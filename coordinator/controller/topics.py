@@ -39,8 +39,6 @@ logger = logging.getLogger(__name__)
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 """As many as Kafka 3.9 creates for one request; an assignment of that many fits into a node."""
 ATTEMPTS_MAX: Final = 3
-REMOVALS_MAX: Final = 100
-"""So often a deletion by id begins again as other topics are removed."""
 
 Assignment = Mapping[int, Sequence[int]]
 """Partition -> broker ids, the preferred replica first."""
@@ -145,6 +143,7 @@ async def create_topic(
     await check_new_topic(coord, name)
     replicas = {partition: tuple(brokers) for partition, brokers in assignment.items()}
     topic = CreateOp(paths.topic(name), schemas.encode_topic(TopicAssignment(replicas, topic_id)))
+    identity = CreateOp(paths.topic_id(topic_id))
     config_path, config = paths.topic_config(name), schemas.encode_config(configs)
     for attempt in range(ATTEMPTS_MAX):
         leftover = await coord.exists(config_path) is not None
@@ -152,14 +151,14 @@ async def create_topic(
             SetOp(config_path, config) if leftover else CreateOp(config_path, config)
         )
         try:
-            await coord.multi([topic, settings])
+            await coord.multi([identity, topic, settings])
         except MultiFailed as error:
-            if error.index == 1:
+            if error.index == 2:
                 continue
             if not isinstance(error.cause, NodeExists):
                 raise error.cause from error
-            if attempt and (await read_topic(coord, name)).topic_id == topic_id:
-                return
+            if error.index == 0:
+                return  # the reply was lost
             raise already_exists(name) from error
         except ConnectionLoss:
             if attempt == ATTEMPTS_MAX - 1:
@@ -198,27 +197,14 @@ async def topic_names(coord: Coord) -> set[str]:
 async def request_deletion_of(coord: Coord, name: str, topic_id: uuid.UUID) -> None:
     """As `request_deletion`, of the topic with that id only: the name may be another one's by now.
 
-    Raises BrokerError UNKNOWN_TOPIC_ID, MalformedNode, or CoordError.
+    Raises BrokerError UNKNOWN_TOPIC_ID, or CoordError.
     """
-    path = paths.topic(name)
-    for _ in range(REMOVALS_MAX):
-        none_removed = await topic_nodes.none_removed_since_now(coord)
-        try:
-            found = schemas.decode_topic(path, (await coord.get(path))[0]).topic_id
-        except NoNode:
-            found = None
-        if found != topic_id:
-            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {topic_id}")
-        try:
-            await coord.multi([none_removed, CreateOp(paths.delete_topic(name))])
-        except MultiFailed as error:
-            if error.index == 0:
-                continue  # another topic may have been removed, or this one
-            if not isinstance(error.cause, NodeExists):
-                raise error.cause from error
-            logger.debug("topic_deletion_already_requested topic=%s", name)
-        return
-    raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, "other topics are being removed all the time")
+    try:
+        await topic_nodes.apply(coord, (name, topic_id), CreateOp(paths.delete_topic(name)))
+    except NoNode as error:
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {topic_id}") from error
+    except NodeExists:
+        logger.debug("topic_deletion_already_requested topic=%s", name)
 
 
 async def read_topic(coord: Coord, name: str) -> TopicDescription:

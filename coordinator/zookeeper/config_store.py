@@ -13,13 +13,12 @@ from typing import Final
 from pybroker.coordinator.zookeeper import paths, schemas, topic_nodes
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import BadVersion, ConnectionLoss, CoordError, MultiFailed, NodeExists, NoNode
-from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, SetOp
+from pybroker.ports import Coord, CoordOp, CreateOp, SetOp
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 20
-"""Other clients may write meanwhile, and many topics may be removed one after the other."""
-_ANY_VERSION: Final = -1
+"""Other clients may write meanwhile."""
 
 Change = Callable[[dict[str, str]], Mapping[str, str]]
 """From the stored values to the new values."""
@@ -41,10 +40,10 @@ async def change_config(
     """Replace the values of an entity by `change` of them and notify all brokers, both or neither.
 
     Another client's change in between is not overwritten: `change` is called again with the new
-    values. Return False if the node `owner`, of the topic to which the values belong, does not
-    exist; the values of a deleted topic are not stored for its recreation. With `replaces`, the
-    stored values may be damaged, since `change` does not depend on them. Raises MalformedNode,
-    CoordError, and the errors of `change`.
+    values. Return False if the topic `owner`, to which the values belong, does not exist, or is
+    deleted meanwhile; the values of a deleted topic are not stored for its recreation. With
+    `replaces`, the stored values may be damaged, since `change` does not depend on them. Raises
+    MalformedNode, CoordError, and the errors of `change`.
     """
     path = paths.config(entity)
     note = CreateOp(
@@ -52,17 +51,18 @@ async def change_config(
         schemas.encode_config_change(paths.config_entity_path(entity)),
         sequence=True,
     )
+    try:
+        topic = None if owner is None else (owner, await topic_nodes.stored_id(coord, owner))
+    except NoNode:
+        return False
     for attempt in range(ATTEMPTS_MAX):
-        guards: list[CoordOp] = []
-        if owner is not None:
-            guards = [CheckOp(owner, _ANY_VERSION), await topic_nodes.none_removed_since_now(coord)]
         current, version = await _read(coord, entity, tolerant=replaces)
         data = schemas.encode_config(change(current))
         write: CoordOp = CreateOp(path, data) if version is None else SetOp(path, data, version)
         try:
-            await coord.multi([*guards, write, note])
+            await topic_nodes.multi(coord, topic, [write, note])
         except MultiFailed as error:
-            if guards and error.index == 0:
+            if error.index < 0:
                 return False
             if not isinstance(error.cause, BadVersion | NodeExists | NoNode):
                 raise error.cause from error

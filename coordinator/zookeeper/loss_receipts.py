@@ -19,7 +19,7 @@ from pybroker.coordinator.zookeeper.json_nodes import Fields, dump, load_object
 from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.errors import ConnectionLoss, NoNode
 from pybroker.model import NO_OFFSET, TopicPartition
-from pybroker.ports import Coord
+from pybroker.ports import Coord, SetOp
 
 UNCLEAN_ELECTION: Final = "unclean-election"
 """A replica that may lack committed records leads, since no other replica was left."""
@@ -114,22 +114,21 @@ class LossReceipts:
         included, to the receipt of that leader epoch. Raises NoNode if there is no such receipt."""
         path = paths.loss(topic_partition)
         loss = GivenUp(self._broker_id, start, end)
-        created = None
+        name = topic_partition.topic
+        topic = name, await topic_nodes.stored_id(self._coord, name)
 
         async def add() -> None:
-            nonlocal created
-            found = await topic_nodes.find(self._coord, path)
-            receipts = decode_receipts(path, found.data)
+            stored, stat = await self._coord.get(path)
+            receipts = decode_receipts(path, stored)
             numbers = [n for n, each in enumerate(receipts) if each.leader_epoch == leader_epoch]
-            if not numbers or created not in (None, found.stat.czxid):
+            if not numbers:
                 raise NoNode(f"{path} has no loss receipt of leader epoch {leader_epoch}")
-            created = found.stat.czxid
             number = numbers[-1]
             given_up = _with(receipts[number].given_up, loss)
             if given_up != receipts[number].given_up:
                 changed = replace(receipts[number], given_up=given_up)
                 data = encode_receipts((*receipts[:number], changed, *receipts[number + 1 :]))
-                await topic_nodes.replace(self._coord, found, data)
+                await topic_nodes.apply(self._coord, topic, SetOp(path, data, stat.version))
 
         await tried_again(add)
 

@@ -4,7 +4,7 @@ operation in it.
 Every write contains its own checks, so a joint multi guarantees each writer the same as a multi of
 its own: all of its operations under all of its checks, or none. If ZooKeeper refuses a joint multi,
 each write is sent alone and gets its own answer. After a lost reply each writer gets the error: the
-outcome of its write is unknown.
+outcome of its write is unknown. A check that several writes share is sent once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pybroker.background import BackgroundTask
 from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.zookeeper.limits import operation_bytes
 from pybroker.errors import ConnectionLoss, MultiFailed
-from pybroker.ports import CoordOp, OpResult
+from pybroker.ports import CheckOp, CoordOp, OpResult
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +35,21 @@ class Multis(Protocol):
         """As `Coord.multi`."""
 
 
+async def multi_under(
+    multis: Multis, checks: Sequence[CheckOp], ops: Sequence[CoordOp]
+) -> list[OpResult]:
+    """As `Coord.multi`, of `ops` only: they are applied if `checks` hold. The index of MultiFailed
+    is that of the operation in `ops`, and below 0 if a check does not hold."""
+    try:
+        return (await multis.multi([*checks, *ops]))[len(checks) :]
+    except MultiFailed as error:
+        raise MultiFailed(error.index - len(checks), error.cause) from error
+
+
 class _Write(NamedTuple):
     ops: Sequence[CoordOp]
     is_wanted: Callable[[], bool]
+    checks: Sequence[CheckOp]
     done: asyncio.Future[list[OpResult]]
 
 
@@ -66,18 +78,25 @@ class MultiBatcher:
         self._lanes = [BackgroundTask("multis") for _ in range(at_once)]
 
     async def multi(
-        self, ops: Sequence[CoordOp], is_wanted: Callable[[], bool] = _always
+        self,
+        ops: Sequence[CoordOp],
+        is_wanted: Callable[[], bool] = _always,
+        checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
-        """As `Coord.multi`. The batcher calls `is_wanted` right before each time it sends the
+        """As `multi_under`. The batcher calls `is_wanted` right before each time it sends the
         write; if it returns False, the caller gets ConnectionLoss instead. If the caller is
-        cancelled before its write is sent, the write is dropped."""
-        return await self.submit(ops, is_wanted)
+        cancelled before its write is sent, the write is dropped. `checks` are of nodes that no
+        write of this batcher changes: a multi checks each of them once, before all writes."""
+        return await self.submit(ops, is_wanted, checks)
 
     def submit(
-        self, ops: Sequence[CoordOp], is_wanted: Callable[[], bool] = _always
+        self,
+        ops: Sequence[CoordOp],
+        is_wanted: Callable[[], bool] = _always,
+        checks: Sequence[CheckOp] = (),
     ) -> asyncio.Future[list[OpResult]]:
         """As `multi`, for a caller that waits for many writes without a task for each."""
-        write = _Write(ops, is_wanted, asyncio.get_running_loop().create_future())
+        write = _Write(ops, is_wanted, checks, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         idle = (lane for lane in self._lanes if not lane.runs)
         next(idle, self._lanes[0]).start(self._run)
@@ -94,7 +113,7 @@ class MultiBatcher:
         while self._queue:
             write = self._queue[0]
             operations += len(write.ops)
-            size += sum(map(operation_bytes, write.ops))
+            size += sum(map(operation_bytes, [*write.checks, *write.ops]))
             is_full = operations > self._operations_max or size > BYTES_PER_MULTI_MAX
             if writes and is_full:
                 break
@@ -106,8 +125,10 @@ class MultiBatcher:
         writes = [each for each in writes if not each.done.done()]
         if not writes:
             return
+        checks = list(dict.fromkeys(check for each in writes for check in each.checks))
+        ops = [op for each in writes for op in each.ops]
         try:
-            results = iter(await self._multis.multi([op for each in writes for op in each.ops]))
+            results = iter(await multi_under(self._multis, checks, ops))
         except MultiFailed as error:
             if len(writes) > 1:
                 log.info("multi_redone_singly writes=%d reason=%r", len(writes), error)

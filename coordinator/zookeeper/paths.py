@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 import urllib.parse
+import uuid
 from typing import Final, NamedTuple
 
-from pybroker.model import TopicPartition
+from pybroker.model import TopicPartition, encode_uuid
 
 BROKER_IDS: Final = "/brokers/ids"
 BROKER_SEQUENCE: Final = "/brokers/seqid"
@@ -41,8 +42,7 @@ COORDINATORS: Final = "/pybroker/coordinators"
 COMMITTED: Final = "/pybroker/offsets"
 OFFSETS_STORED: Final = "/pybroker/offsets_stored"
 SUSPECTS: Final = "/pybroker/suspects"
-REMOVALS: Final = "/pybroker/removals"
-"""The data version of this node grows with every topic that is removed."""
+TOPIC_IDS: Final = "/pybroker/topic_ids"
 LOSSES: Final = "/pybroker/losses"
 
 CONFIG_CHANGE_PREFIX: Final = f"{CONFIG_CHANGES}/config_change_"
@@ -72,7 +72,7 @@ PERSISTENT_PARENTS: Final = (
     INCARNATIONS,
     COORDINATORS,
     LOSSES,
-    REMOVALS,
+    TOPIC_IDS,
 )
 """The nodes that a broker creates at its start: Kafka's tools rely on them."""
 
@@ -183,6 +183,11 @@ def parse_partition_state(path: str) -> TopicPartition | None:
             index = _number(number)
             return None if index is None else TopicPartition(decode_name(name), index)
     return None
+
+
+def topic_id(topic_id: uuid.UUID) -> str:
+    """Return the node that exists as long as the topic does; named by the id as Kafka writes it."""
+    return f"{TOPIC_IDS}/{encode_uuid(topic_id)}"
 
 
 def losses(name: str) -> str:

@@ -1,89 +1,76 @@
-"""Nodes of a topic are changed on the condition that they are still those that were read.
+"""Nodes of a topic are changed on the condition that the topic still exists.
 
-A node's version does not say that: the nodes of the next topic of a name have the versions of those
-before. So the removals of topics are counted, by the version of a node that is set in the multi
-which removes a topic's. Who writes reads the count first, and checks it in the multi: what was
-meant for a topic that is gone is refused, also when it arrives late, after its reply was given up.
+A node's version does not say that: the nodes of a recreated topic have the versions of those
+before. So each topic has a node `/pybroker/topic_ids/<id>` that is created and removed in the multi
+that creates and removes the topic, and a write to the topic's nodes checks it in its multi. A write
+for a deleted topic is refused, also when it arrives late, after its reply was given up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from pybroker.coordinator.zookeeper import paths
-from pybroker.coordinator.zookeeper.registry import ensure
-from pybroker.errors import BadVersion, MultiFailed, NoNode
-from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, OpResult, SetOp
+from pybroker.coordinator.zookeeper.multi_batcher import multi_under
+from pybroker.coordinator.zookeeper.schemas import decode_topic
+from pybroker.errors import MalformedNode, MultiFailed, NoNode
+from pybroker.model import NO_TOPIC_ID
+from pybroker.ports import CheckOp, Coord, CoordOp, OpResult
 
-_ATTEMPTS_MAX: Final = 100
-"""Other topics may be removed meanwhile, many one after the other."""
+Topic = tuple[str, uuid.UUID]
+"""Its name and its id."""
+Send = Callable[[Sequence[CheckOp], Sequence[CoordOp]], Awaitable[list[OpResult]]]
+"""Sends operations under checks, as `multi_under`."""
 
-_ALWAYS: Final = CheckOp("/", -1)
-"""Where nobody counts: a tool may be used on the nodes of Apache Kafka."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A node as it was read, and the check that no topic was removed since."""
-
-    path: str
-    data: bytes
-    stat: NodeStat
-    none_removed: CheckOp
+_ANY_VERSION: Final = -1
 
 
-async def none_removed_since_now(coord: Coord) -> CheckOp:
-    """To be asked for before the nodes are read. Raises CoordError."""
-    stat = await coord.exists(paths.REMOVALS)
-    return _ALWAYS if stat is None else CheckOp(paths.REMOVALS, stat.version)
-
-
-async def removal(coord: Coord) -> SetOp:
-    """What counts the removal of a topic, in the same multi. Raises CoordError."""
-    if await coord.exists(paths.REMOVALS) is None:
-        await ensure(coord, paths.REMOVALS)
-    return SetOp(paths.REMOVALS, b"")
-
-
-async def find(coord: Coord, path: str, none_removed: CheckOp | None = None) -> Found:
-    """Read a node that is to be replaced; `none_removed` where something was read before it.
-    Raises NoNode, CoordError."""
-    check = none_removed or await none_removed_since_now(coord)
-    data, stat = await coord.get(path)
-    return Found(path, data, stat, check)
-
-
-async def create(coord: Coord, path: str, data: bytes, none_removed: CheckOp) -> None:
-    """Make a node of the topic that was read since `none_removed`, and its parent where that is
-    missing. Raises BadVersion: begin again; NodeExists, or another CoordError."""
-    await ensure(coord, paths.parent(path))
+async def stored_id(coord: Coord, name: str) -> uuid.UUID:
+    """Return the topic's id, NO_TOPIC_ID if its node does not say it. Raises NoNode if there is no
+    such topic, or another CoordError."""
+    path = paths.topic(name)
+    data, _ = await coord.get(path)
     try:
-        await coord.multi([none_removed, CreateOp(path, data)])
+        return decode_topic(path, data).topic_id or NO_TOPIC_ID
+    except MalformedNode:
+        return NO_TOPIC_ID
+
+
+async def multi(
+    coord: Coord, topic: Topic | None, ops: Sequence[CoordOp], send: Send | None = None
+) -> list[OpResult]:
+    """Apply `ops`, all or none, if the topic exists; None: they belong to no topic. Return their
+    results in this order. `send` sends them, by default in a multi of their own.
+
+    Raises MultiFailed: its index is that of the operation in `ops`, and below 0 if the topic is
+    gone. Or another CoordError; after ConnectionLoss `ops` may be applied, for this topic only.
+    """
+    send = send or partial(multi_under, coord)
+    if topic is None:
+        return await send((), ops)
+    try:
+        return await send((CheckOp(paths.topic_id(topic[1]), _ANY_VERSION),), ops)
+    except MultiFailed as error:
+        if error.index >= 0 or not await _is_stored(coord, topic):
+            raise
+    # An older version or another tool created the topic, and no controller has looked at it yet.
+    return await send((), ops)
+
+
+async def apply(coord: Coord, topic: Topic, *ops: CoordOp) -> list[OpResult]:
+    """As `multi`, but raises the error of the operation that was refused; NoNode if the topic is
+    gone."""
+    try:
+        return await multi(coord, topic, ops)
     except MultiFailed as error:
         raise error.cause from error
 
 
-async def replace(coord: Coord, found: Found, data: bytes, *others: CoordOp) -> Sequence[OpResult]:
-    """Set the node's data if it is the one that was found, unchanged; with it `others`, all or
-    nothing. The results in this order.
-
-    Raises BadVersion (find it again), NoNode, or another CoordError; what an operation of `others`
-    was refused for, too. After ConnectionLoss it may be stored, for this topic only.
-    """
-    none_removed = found.none_removed
-    for _ in range(_ATTEMPTS_MAX):
-        write = SetOp(found.path, data, found.stat.version)
-        try:
-            return (await coord.multi([none_removed, write, *others]))[1:]
-        except MultiFailed as error:
-            if error.index > 0:
-                raise error.cause from error
-        none_removed = await none_removed_since_now(coord)
-        stat = await coord.exists(found.path)
-        if stat is None:
-            raise NoNode(found.path)
-        if (stat.czxid, stat.version) != (found.stat.czxid, found.stat.version):
-            break
-    raise BadVersion(f"{found.path} is not what was read")
+async def _is_stored(coord: Coord, topic: Topic) -> bool:
+    try:
+        return await stored_id(coord, topic[0]) == topic[1]
+    except NoNode:
+        return False

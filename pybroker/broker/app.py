@@ -375,7 +375,7 @@ class BrokerApp:
 
     def _new_commands(self) -> LocalBrokerChannel:
         told = partial(in_sync_again, self._logs.suspects, self._broker.id)
-        return LocalBrokerChannel(self.replicas, self.metadata, self._isr_changes.settled, told)
+        return LocalBrokerChannel(self.replicas, self.metadata, told)
 
     def _new_damaged_replicas(self) -> DamagedReplicas:
         return DamagedReplicas(

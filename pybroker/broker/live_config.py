@@ -91,9 +91,7 @@ class LiveConfig:
         """Change a topic's values. Return False if there is no such topic. `change`, `replaces` and
         the errors are those of `change_config`."""
         entity = topic_entity(name)
-        written = await change_config(
-            self._coord, entity, change, owner=paths.topic(name), replaces=replaces
-        )
+        written = await change_config(self._coord, entity, change, owner=name, replaces=replaces)
         if written:
             await self._refresh(entity)
         return written

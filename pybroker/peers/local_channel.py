@@ -5,11 +5,9 @@ the same errors.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
 
 from pybroker.coordinator.zookeeper.paths import CONTROLLER_EPOCH
 from pybroker.coordinator.zookeeper.schemas import decode_number
@@ -26,10 +24,6 @@ from pybroker.ports import Coord
 from pybroker.replication.manager import ReplicaManager
 
 log = logging.getLogger(__name__)
-
-_SETTLING_S: Final = 0.5
-"""How long a command may wait for writes in flight to ZooKeeper, in seconds; other commands wait
-behind it."""
 
 
 class ProvenEpochs:
@@ -69,15 +63,11 @@ class LocalBrokerChannel:
         self,
         replicas: ReplicaManager,
         metadata: MetadataView,
-        settled: Callable[[Collection[TopicPartition]], Awaitable[None]],
         told: Callable[[Iterable[PartitionFacts]], None] = lambda partitions: None,
     ) -> None:
-        """`settled` waits until no ISR change in flight of these partitions can be stored any
-        more, or raises CoordError. `told` is called with the controller's commands about
-        partitions."""
+        """`told` is called with the controller's commands about partitions."""
         self._replicas = replicas
         self._metadata = metadata
-        self._settled = settled
         self._told = told
 
     async def close(self) -> None:
@@ -113,17 +103,10 @@ class LocalBrokerChannel:
         self._told(command.partitions)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        """Stop partitions and delete those that are marked. A partition counts as deleted once no
-        write for it is in flight, so that none can reach the state node of a recreated topic.
-        Until then the controller asks again."""
+        """Stop partitions and delete those that are marked."""
         answers = await self._replicas.stop_replica(command)
-        deleted = {item.topic_partition for item in command.partitions if item.delete}
+        deleted = (item.topic_partition for item in command.partitions if item.delete)
         gone = sum(answers[key] is ErrorCode.NONE for key in deleted)
         if gone:
             log.info("partitions deleted partitions=%d epoch=%d", gone, command.controller_epoch)
-        try:
-            async with asyncio.timeout(_SETTLING_S):
-                await self._settled(deleted)
-        except (CoordError, TimeoutError):
-            return {**answers, **dict.fromkeys(deleted, ErrorCode.REQUEST_TIMED_OUT)}
         return answers

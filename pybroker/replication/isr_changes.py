@@ -1,9 +1,10 @@
 """Writes the changes of in-sync replicas that leaders propose, and looks for followers that lag.
 
-A change is a conditional set of the state node; where a broker joins, in one multi with a check of
-its incarnation (KIP-903). It is over when a write proves it: an answer, or the refusal of a later
-attempt. A reading proves nothing alone, so after a lost reply the same write is tried again, and
-until then the change counts as stored and as not stored, whichever is safer.
+A change is a conditional set of the state node, in one multi with a check that the topic exists,
+and of the incarnation of a broker that joins (KIP-903). It is over when a write proves it: an
+answer, or the refusal of a later attempt. A reading proves nothing alone, so after a lost reply the
+same write is tried again, and until then the change counts as stored and as not stored, whichever
+is safer.
 
 What is proposed while a round is under way makes up the next round: hundreds of partitions that
 change at once share a few multis.
@@ -19,13 +20,13 @@ from typing import Final
 
 from pybroker.background import TaskOwner
 from pybroker.bounded_gather import bounded_gather
-from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.coordinator.zookeeper.multi_batcher import MultiBatcher
 from pybroker.coordinator.zookeeper.schemas import decode_state, encode_partitions, encode_state
 from pybroker.errors import CoordError, MalformedNode, MultiFailed, NoNode
 from pybroker.metrics import Metrics
-from pybroker.model import PartitionState, TopicPartition
-from pybroker.ports import CheckOp, Clock, Coord, CoordOp, NodeStat, SessionEvent, SetOp
+from pybroker.model import NO_TOPIC_ID, PartitionState, TopicPartition
+from pybroker.ports import CheckOp, Clock, Coord, CoordOp, NodeStat, OpResult, SessionEvent, SetOp
 from pybroker.replication.isr_notifications import CHECK_S, ChangedPartitions
 from pybroker.replication.leader_state import NOBODY, IsrChange
 from pybroker.replication.manager import ReplicaManager
@@ -50,7 +51,7 @@ LeadNow = Callable[[Sequence[Partition]], Awaitable[Collection[TopicPartition]]]
 """Asks ZooKeeper of which of these the replica here is the leader that is stored."""
 
 _ANY_VERSION: Final = -1
-_NEVER: Final = -2
+_GONE: Final = "the topic is gone"
 _CONDITIONS_ON_WHO_JOINS: Final = 2
 """How many checks stand before the write that lets a broker join."""
 
@@ -68,14 +69,6 @@ class IsrChanges:
         self._metrics = metrics
         self._again: list[IsrChange] = []
         """Changes of this round whose outcome nobody knows yet."""
-        self._under_way: set[TopicPartition] = set()
-        self._unproved: set[TopicPartition] = set()
-        """What was written last may still arrive."""
-        self._outdated_epoch = _NEVER
-        """The broker epoch up to which what we were told may be of topics that are gone: no
-        deletion waits for a broker whose session has ended."""
-        self._returned = asyncio.Event()
-        """Set when a write is under way no more; then another one takes its place."""
         self._reachable = asyncio.Event()
         """Set when ZooKeeper can be asked again."""
         self._untold = ChangedPartitions()
@@ -93,16 +86,6 @@ class IsrChanges:
         it."""
         await self._tasks.close()
 
-    async def settled(self, keys: Collection[TopicPartition]) -> None:
-        """Returns when no write of theirs that was begun can take effect any more. The state node
-        of a partition that is made anew has the versions of the one before: what was meant for
-        that would fit. Raises CoordError if ZooKeeper cannot be asked."""
-        while not self._under_way.isdisjoint(keys):
-            await self._returned.wait()
-        if not self._unproved.isdisjoint(keys):
-            await self._coord.sync()  # it stands behind all that this broker sent before
-            self._unproved.difference_update(keys)
-
     async def lead_now(self, partitions: Sequence[Partition]) -> frozenset[TopicPartition]:
         """Those of which ZooKeeper says, after this is called, that this replica leads; without
         those of which nobody knows."""
@@ -110,8 +93,6 @@ class IsrChanges:
             (each, version) for each in partitions if (version := each.led_version) is not None
         ]
         is_led = await bounded_gather(self._is_unreplaced, asked, _AT_ONCE_MAX)
-        if not self._knows_roles:
-            return frozenset()
         return frozenset(
             each.topic_partition
             for (each, version), is_led in zip(asked, is_led, strict=True)
@@ -121,31 +102,33 @@ class IsrChanges:
     async def _is_unreplaced(self, asked: _Led) -> bool:
         """Whether the partition's state node has this version."""
         partition, version = asked
-        check = CheckOp(paths.partition_state(partition.topic_partition), version)
+        key = partition.topic_partition
+        check = CheckOp(paths.partition_state(key), version)
         try:
-            await self._multis.multi([check], lambda: self._knows_roles)
+            await self._multi((key.topic, partition.topic_id or NO_TOPIC_ID), [check])
         except CoordError:
             return False
         return True
 
     def _on_session(self, event: SessionEvent) -> None:
-        if event is SessionEvent.EXPIRED:
-            replicas = self._replicas
-            self._outdated_epoch = max(replicas.broker_epoch, replicas.roles_epoch)
         if event in _NEWS:
             self._reachable.set()
 
-    @property
-    def _knows_roles(self) -> bool:
-        """Whether we were told since our session began. Asked right before each write, which is
-        refused if the session ends after that. In a session that came and went in between, we may
-        have been registered and told without knowing it."""
-        if self._outdated_epoch == _NEVER:
-            return True
-        replicas = self._replicas
-        return replicas.roles_epoch >= replicas.broker_epoch > self._outdated_epoch
-
     # writing
+
+    async def _multi(
+        self,
+        topic: topic_nodes.Topic,
+        ops: Sequence[CoordOp],
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> list[OpResult]:
+        """As `topic_nodes.multi`, together with the writes of other partitions."""
+        return await topic_nodes.multi(
+            self._coord,
+            topic,
+            ops,
+            lambda checks, ops: self._multis.multi(ops, is_wanted, checks),
+        )
 
     async def _write_all(self) -> None:
         replicas, pause_s = self._replicas, _RETRY_S
@@ -171,13 +154,11 @@ class IsrChanges:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._reachable.wait()
-                pause_s = min(2 * pause_s, _RETRY_S_MAX) if self._knows_roles else _RETRY_S
+                pause_s = min(2 * pause_s, _RETRY_S_MAX)
                 replicas.isr_change_wanted.set()
 
     async def _carry_out(self, change: IsrChange) -> None:
-        if not self._knows_roles:
-            self._again.append(change)
-        elif change.only_looks:
+        if change.only_looks:
             await self._verify(change)
         elif (data := await self._look(change)) is not None:
             await self._store(change, data)
@@ -187,10 +168,9 @@ class IsrChanges:
         by a member of ZooKeeper that lags behind."""
         check = CheckOp(paths.partition_state(change.topic_partition), change.expected_version)
         try:
-            await self._multis.multi([check], lambda: self._knows_roles)
-        except MultiFailed:
-            if await self._look(change) is not None:
-                self._again.append(change)
+            await self._multi(_topic(change), [check])
+        except MultiFailed as failure:
+            await self._learn_why(change, failure)
         except CoordError:
             self._again.append(change)
         else:
@@ -203,16 +183,21 @@ class IsrChanges:
         try:
             data, stat = await self._coord.get(path)
             state = decode_state(path, data)
+            if stat.version > change.expected_version:
+                await self._multi(_topic(change), [CheckOp(path, stat.version)])
         except NoNode:
-            self._supersede(change, "the state node is gone")
+            self._supersede(change, _GONE)
+            return None
+        except MultiFailed as failure:
+            if failure.index < 0:
+                self._supersede(change, _GONE)
+            else:
+                self._again.append(change)
             return None
         except MalformedNode as error:
             self._supersede(change, str(error))
             return None
         except CoordError:
-            self._again.append(change)
-            return None
-        if not self._knows_roles:
             self._again.append(change)
             return None
         if stat.version <= change.expected_version:
@@ -222,34 +207,27 @@ class IsrChanges:
 
     async def _store(self, change: IsrChange, data: bytes) -> None:
         """Unless nobody wants it any more."""
-        key = change.topic_partition
-        self._under_way.add(key)
-        self._unproved.add(key)
         try:
-            *_, stored = await self._multis.multi(
-                _operations(change, data), lambda: self._may_be_sent(change)
+            *_, stored = await self._multi(
+                _topic(change),
+                _operations(change, data),
+                lambda: self._leader_of(change) is not None,
             )
         except MultiFailed as failure:
-            self._unproved.discard(key)
             await self._learn_why(change, failure)
         except CoordError:
             self._again.append(change)
         else:
-            self._unproved.discard(key)
             assert isinstance(stored, NodeStat)
             self._stored(change, stored.version)
-        finally:
-            self._under_way.discard(key)
-            self._returned.set()
-            self._returned = asyncio.Event()
-
-    def _may_be_sent(self, change: IsrChange) -> bool:
-        return self._knows_roles and self._leader_of(change) is not None
 
     async def _learn_why(self, change: IsrChange, failure: MultiFailed) -> None:
-        """The write was refused. If the state node is as it was, its conditions on the broker that
-        was to join were not met: it must be registered, or the controller could not see it die,
-        and must have been since the fetch that spoke for it."""
+        """The write was refused. If the topic is there and the state node is as it was, its
+        conditions on the broker that was to join were not met: it must be registered, or the
+        controller could not see it die, and must have been since the fetch that spoke for it."""
+        if failure.index < 0:
+            self._supersede(change, _GONE)
+            return
         if await self._look(change) is None:
             return
         if change.joins == NOBODY or failure.index >= _CONDITIONS_ON_WHO_JOINS:
@@ -389,6 +367,10 @@ class IsrChanges:
                     log.info("isr changes not told partitions=%d error=%r", len(batch), error)
                     self._untold.put_back(batch)
                     break
+
+
+def _topic(change: IsrChange) -> topic_nodes.Topic:
+    return change.topic_partition.topic, change.topic_id
 
 
 def _operations(change: IsrChange, data: bytes) -> list[CoordOp]:

@@ -9,6 +9,7 @@ can no longer be applied: a lost reply proves nothing.
 from __future__ import annotations
 
 import math
+import uuid
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -79,11 +80,13 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """Store `state` in the partition's state node, on the condition that the node still has
-    `expected_version`, and that the broker `joins` (NOBODY: only leavers) still has `incarnation`.
+    """Store `state` in the partition's state node, on the condition that the topic `topic_id` still
+    exists, that the node still has `expected_version`, and that the broker `joins` (NOBODY: only
+    leavers) still has `incarnation`.
     """
 
     topic_partition: TopicPartition
+    topic_id: uuid.UUID
     state: PartitionState
     expected_version: int
     joins: int = NOBODY
@@ -248,8 +251,14 @@ class LeaderState:
         if may_be_replaced or not self._doubted.isdisjoint(state.isr):
             self._doubted.clear()
             self._proposed_s = now
-            key, version = self.facts.topic_partition, self.facts.partition_epoch
-            self.pending = IsrChange(key, state, version, only_looks=True)
+            facts = self.facts
+            self.pending = IsrChange(
+                facts.topic_partition,
+                facts.topic_id,
+                state,
+                facts.partition_epoch,
+                only_looks=True,
+            )
             return self.pending
         return None
 
@@ -333,7 +342,12 @@ class LeaderState:
         facts = self.facts
         state = isr_changed(facts.state, isr, required)
         self.pending = IsrChange(
-            facts.topic_partition, state, facts.partition_epoch, joins, incarnation
+            facts.topic_partition,
+            facts.topic_id,
+            state,
+            facts.partition_epoch,
+            joins,
+            incarnation,
         )
         self._recount()
         return self.pending

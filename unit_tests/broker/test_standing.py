@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -394,10 +394,6 @@ async def test_a_leader_that_asked_to_be_replaced_asks_zookeeper_before_it_retur
     assert await latest(bench) == (ErrorCode.NONE, 1)
 
 
-async def nothing_is_on_its_way(keys: Collection[TopicPartition]) -> None:
-    """Stands in for `IsrChanges.settled`: no ISR change is under way."""
-
-
 async def test_a_leader_told_of_its_successor_returns_no_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,7 +409,7 @@ async def test_a_leader_told_of_its_successor_returns_no_end(
     monkeypatch.setattr(replicas, "leader_and_isr", obey_later)
     state = PartitionState(leader=2, leader_epoch=1, isr=(2,), controller_epoch=1)
     facts = PartitionFacts(key, partition.topic_id or NO_TOPIC_ID, state, 1, (1, 2))
-    channel = LocalBrokerChannel(replicas, bench.app.metadata, nothing_is_on_its_way)
+    channel = LocalBrokerChannel(replicas, bench.app.metadata)
     telling = asyncio.create_task(channel.leader_and_isr(LeaderAndIsr(2, 99, -1, (facts,))))
     await idle()
     assert partition.is_leader

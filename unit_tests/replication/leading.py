@@ -3,12 +3,19 @@ of followers, ZooKeeper and the controller."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
-from pybroker.coordinator.zookeeper.schemas import decode_partitions, decode_state, encode_state
+from pybroker.coordinator.zookeeper.schemas import (
+    TopicAssignment,
+    decode_partitions,
+    decode_state,
+    encode_state,
+    encode_topic,
+)
 from pybroker.metrics import Metrics
 from pybroker.model import PartitionFacts, PartitionState, TopicPartition
 from pybroker.replication.isr_changes import IsrChanges
@@ -64,15 +71,20 @@ class Leading:
         epoch: int = 0,
         eligible: tuple[int, ...] = (),
         more: bytes = b"",
+        topic_id: uuid.UUID = TOPIC_ID,
     ) -> None:
         """Store this state and tell the leader of it; `more` is what the node held before."""
         state = PartitionState(ME, epoch, isr, 1, eligible)
         facts = []
         for key in keys or (T0,):
+            await ensure(self.coord, paths.topic_id(topic_id))
+            await ensure(self.coord, paths.topic(key.topic))
+            topic = encode_topic(TopicAssignment({key.partition: ALL}, topic_id))
+            await self.coord.set(paths.topic(key.topic), topic)
             path = paths.partition_state(key)
             await ensure(self.coord, path)
             stat = await self.coord.set(path, encode_state(state, more))
-            facts.append(PartitionFacts(key, TOPIC_ID, state, stat.version, ALL))
+            facts.append(PartitionFacts(key, topic_id, state, stat.version, ALL))
         await self.replicas.told(*facts)
 
     async def tell_again(self, broker_epoch: int = -1) -> None:

@@ -36,22 +36,30 @@ class Model:
     rules: Rules = field(default_factory=Rules)
 
     def begin(self) -> World:
-        isr = self.bounds.isr
-        state = PartitionState(isr[0], 0, isr, 1)
+        state = self._first_state
         replicas = tuple(Replica() for _ in BROKERS)
         return World(replicas, state, 0, frozenset({(state, 0)}), required=self.bounds.required)
+
+    @property
+    def _first_state(self) -> PartitionState:
+        """As a topic is made."""
+        isr = self.bounds.isr
+        return PartitionState(isr[0], 0, isr, 1)
 
     def check(self, world: World) -> None:
         """Raise Violation if an electable replica lacks a committed record."""
         committed = world.committed
         for broker in (*world.state.isr, *world.state.eligible):
-            if world.replicas[broker].log[: len(committed)] != committed:
+            replica = world.replicas[broker]
+            held = replica.log if replica.topic == world.topic else ()
+            if held[: len(committed)] != committed:
                 raise Violation(f"{broker} may be elected and has not got {committed}")
 
     def steps(self, world: World) -> Steps:
         """Yield each step from this world: its text and the next world. Raises Violation."""
         yield from self._controller(world)
         yield from self._restarts(world)
+        yield from self._recreation(world)
         for broker in BROKERS:
             yield from self._orders(world, broker)
             replica = world.replicas[broker]
@@ -88,8 +96,11 @@ class Model:
     def _orders(self, world: World, broker: int) -> Steps:
         replica = world.replicas[broker]
         for state, version in world.orders:
-            if state.leader_epoch <= replica.epoch:
+            is_other = replica.topic != world.topic
+            if state.leader_epoch <= replica.epoch and not is_other:
                 continue
+            if is_other:
+                replica = Replica(incarnation=replica.incarnation, topic=world.topic)
             epoch, leader = state.leader_epoch, state.leader
             told = replica._replace(epoch=epoch, leader=leader, leading=None)
             if leader == broker:
@@ -116,6 +127,7 @@ class Model:
                 history=replica.history,
                 epoch=state.leader_epoch - (state.leader != broker),
                 incarnation=replica.incarnation + 1,
+                topic=replica.topic,
             )
             if spent.restarts < self.bounds.restarts:
                 counted = world._replace(spent=spent._replace(restarts=spent.restarts + 1))
@@ -124,6 +136,33 @@ class Model:
                 counted = world._replace(spent=spent._replace(wipes=spent.wipes + 1))
                 fresh = fresh._replace(log=(), history=())
                 yield f"{broker} restarts empty", self._with(counted, broker, fresh)
+
+    def _recreation(self, world: World) -> Steps:
+        """The state node is what a new topic's is, version and all, and what is under way goes on.
+        All brokers have removed their replicas, but for one whose session has ended: no deletion
+        waits for it, and it does as before until it is told of the new topic."""
+        if world.spent.recreated >= self.bounds.recreated:
+            return
+        spent = world.spent._replace(recreated=world.spent.recreated + 1)
+        state = self._first_state
+        for away in (NOBODY, *BROKERS):
+            replicas = tuple(
+                each
+                if broker == away
+                else Replica(incarnation=each.incarnation, topic=spent.recreated)
+                for broker, each in enumerate(world.replicas)
+            )
+            yield (
+                f"the topic is made anew, which {away} has not heard of",
+                world._replace(
+                    replicas=replicas,
+                    state=state,
+                    version=0,
+                    orders=frozenset({(state, 0)}),
+                    committed=(),
+                    spent=spent,
+                ),
+            )
 
     # leaders and followers
 
@@ -138,6 +177,8 @@ class Model:
         for broker in BROKERS:
             follower = world.replicas[broker]
             if follower.leader != leader or follower.leading is not None or broker == leader:
+                continue
+            if follower.topic != source.topic:
                 continue
             if self.rules.fence_fetches and follower.epoch != source.epoch:
                 continue
@@ -197,7 +238,8 @@ class Model:
         if world.spent.changes >= self.bounds.changes:
             return
         spent = world.spent._replace(changes=world.spent.changes + 1)
-        for label, change in self._proposals(world, broker):
+        for label, proposed in self._proposals(world, broker):
+            change = proposed._replace(topic=world.replicas[broker].topic)
             asked = world._replace(flying=world.flying | {change}, spent=spent)
             pending = leading._replace(pending=change)
             replica = world.replicas[broker]._replace(leading=pending)
@@ -236,7 +278,8 @@ class Model:
         joining = None if change.joins == NOBODY else world.replicas[change.joins]
         stale = joining is not None and joining.incarnation != change.incarnation
         is_current = world.version == change.version or not self.rules.writes_are_conditional
-        if not is_current or (stale and self.rules.incarnation_is_checked):
+        is_gone = self.rules.topic_is_checked and change.topic != world.topic
+        if is_gone or not is_current or (stale and self.rules.incarnation_is_checked):
             yield f"the write of {writer} is refused", self._refused(landed, change)
             return
         version = world.version + 1
@@ -254,6 +297,8 @@ class Model:
         """The write is refused, and the writer reads the stored state."""
         state = world.state
         meant = change.state
+        if change.topic != world.topic:
+            return self._give_up(world, change)
         if (state.leader, state.leader_epoch) != (meant.leader, meant.leader_epoch):
             return world
         if world.version == change.version:
@@ -283,6 +328,8 @@ class Model:
         end = self._committed_end(world, leader, replica)
         if end == before:
             return self._with(world, leader, replica)
+        if replica.topic != world.topic:  # nobody is promised anything of a deleted topic
+            return self._with(world, leader, replica._replace(high_watermark=end))
         known, told = world.committed, replica.log[:end]
         if told[: len(known)] != known[: len(told)]:
             raise Violation(f"{leader} commits {told}, and {known} was committed before")

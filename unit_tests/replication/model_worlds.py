@@ -1,5 +1,6 @@
 """A small model of one partition's replication, for exhaustive search: three brokers, a state node
-in ZooKeeper, a controller, and everything that may come late or not at all.
+in ZooKeeper, a controller, and everything that may come late or not at all; also the topic that is
+deleted and made anew.
 
 A `World` is immutable and hashable. `Rules` switches single rules off, which shows what each of
 them is good for. Epochs, elections and truncation are decided by the code itself, and remembered.
@@ -57,6 +58,8 @@ class Rules:
     """The high watermark stands while the ISR is below min.insync.replicas (KIP-966)."""
     eligible_commits_nothing: bool = True
     """The high watermark stands while the node names eligible replicas outside the ISR."""
+    topic_is_checked: bool = True
+    """A write is refused when the topic that it was meant for is deleted."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Bounds:
     """Restarts with an empty disk, only of brokers that are not electable."""
     lowered: int = 0
     """The number of times that min.insync.replicas goes down to 1."""
+    recreated: int = 0
+    """The number of times that the topic is deleted and recreated."""
     required: int = 1
     """min.insync.replicas."""
     isr: tuple[int, ...] = BROKERS
@@ -86,6 +91,7 @@ class Spent(NamedTuple):
     restarts: int = 0
     wipes: int = 0
     lowered: int = 0
+    recreated: int = 0
 
 
 class Change(NamedTuple):
@@ -95,6 +101,8 @@ class Change(NamedTuple):
     version: int
     joins: int = NOBODY
     incarnation: int = 0
+    topic: int = 0
+    """Which topic of the name it was meant for."""
 
 
 class Leadership(NamedTuple):
@@ -109,7 +117,7 @@ class Leadership(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """`epoch` and `leader` are what the broker was told last."""
+    """`epoch` and `leader` are what the broker was told last, of the topic `topic`."""
 
     log: Log = ()
     history: History = ()
@@ -118,6 +126,7 @@ class Replica(NamedTuple):
     high_watermark: int = 0
     incarnation: int = 0
     leading: Leadership | None = None
+    topic: int = 0
 
 
 class World(NamedTuple):
@@ -132,6 +141,11 @@ class World(NamedTuple):
     """The records that were acknowledged to producers."""
     required: int = 1
     spent: Spent = Spent()
+
+    @property
+    def topic(self) -> int:
+        """Which topic of the name there is."""
+        return self.spent.recreated
 
 
 class Violation(Exception):

@@ -8,6 +8,7 @@ from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult
 from unit_tests.patience import until
 from unit_tests.replication.leading import LAG_S, Leading
+from unit_tests.replication.next_topic import NextTopic
 from unit_tests.replication.vocabulary import ME
 
 MANY = [TopicPartition("t", number) for number in range(250)]
@@ -50,7 +51,7 @@ async def test_lead_now_checks_many_partitions_in_few_multis(leading: Leading) -
     await leading.meddle(MANY[7], leader=2, leader_epoch=1)
     assert await leading.changes.lead_now(led) == {*MANY} - {MANY[7]}
     assert multis() == 3 + 3 + 100
-    leading.coord.expire()
+    await NextTopic(leading.tree, MANY[0]).comes()
     assert await leading.changes.lead_now(led) == set()
 
 

@@ -3,29 +3,20 @@ topic have the same versions as those of the deleted one."""
 
 from __future__ import annotations
 
-import asyncio
+import uuid
 from collections.abc import Sequence
 
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import encode_state
-from pybroker.errors import ErrorCode
-from pybroker.handlers.metadata_view import MetadataView
-from pybroker.model import (
-    LEADER_DURING_DELETION,
-    PartitionFacts,
-    StopReplica,
-    StopReplicaPartition,
-    TopicPartition,
-)
-from pybroker.peers.local_channel import LocalBrokerChannel
+from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult, SetOp
-from unit_tests.idle_loop import idle
 from unit_tests.patience import until
-from unit_tests.replication.leading import ALL, LAG_S, Leading
+from unit_tests.replication.leading import LAG_S, Leading
 from unit_tests.replication.next_topic import NEXT, NextTopic
 from unit_tests.replication.vocabulary import ME, T0, T1, TOPIC_ID
 
 LATE_S = LAG_S + 1
+OTHER_ID = uuid.UUID(int=11)
 
 
 async def test_a_change_refused_for_a_deleted_topic_is_not_retried_on_its_recreation(
@@ -52,104 +43,69 @@ async def test_a_change_refused_for_a_deleted_topic_is_not_retried_on_its_recrea
     assert await leading.coord.get(path) == (b"of the next", leading.tree.node(path)[1])  # type: ignore[index]
 
 
-async def test_a_leader_in_a_new_session_writes_nothing_before_it_gets_its_roles(
+async def test_a_leader_of_a_deleted_topic_changes_nothing_of_its_recreation(
     leading: Leading,
 ) -> None:
-    """While its session was over, no deletion waited for it."""
+    """No deletion waited for it while its session was over. Its other partitions go on."""
     other = TopicPartition("other", 0)
-    await leading.lead(T0, other)
+    await leading.lead(T0)
+    await leading.lead(other, topic_id=OTHER_ID)
     for key in (T0, other):
         leading.replicas.append(key=key)
     leading.coord.suspend()
     await leading.pass_time(LATE_S)
-    await until(lambda: not leading.replicas.manager.isr_changes)
     leading.coord.expire()
     await NextTopic(leading.tree, T0).comes()
-    path = paths.partition_state(T0)
-    leading.tree.apply([SetOp(path, encode_state(NEXT))], session_id=0)
     leading.coord.resume()
-    await until(lambda: leading.coord.session_id)
-    await idle()
-    assert leading.node == NEXT
-    assert leading.state_of(other).isr == ALL
-    facts = PartitionFacts(other, TOPIC_ID, leading.state_of(other), 1, ALL)
-    await leading.replicas.stopped(T0, delete=True)
-    leading.replicas.manager.broker_epoch = 5
-    await leading.replicas.told(facts, broker_epoch=5)
     await leading.until_stored(ME, keys=(other,))
+    await until(lambda: leading.metrics.isr_update_failures)
     assert leading.node == NEXT
+    assert leading.hw == 0
+    assert await leading.changes.lead_now([leading.partition(T0)]) == set()
 
 
-async def test_roles_of_a_session_that_ended_unheard_of_count_for_nothing(
-    leading: Leading,
-) -> None:
-    """The broker did not know yet that it had registered in that session; the command came late."""
+async def test_a_write_for_a_deleted_topic_that_arrives_late_is_refused(leading: Leading) -> None:
     await leading.lead()
     leading.replicas.append()
-    manager = leading.replicas.manager
-    manager.broker_epoch = 5
-    await leading.tell_again(broker_epoch=5)
-    for _ in range(2):  # in the first of them it registered, with epoch 6, and was not answered
-        leading.coord.expire()
-        await until(lambda: leading.coord.session_id)
-    await leading.tell_again(broker_epoch=6)
-    await NextTopic(leading.tree, T0).comes()
-    path = paths.partition_state(T0)
-    leading.tree.apply([SetOp(path, encode_state(NEXT))], session_id=0)
+    version = leading.version
+    next_topic = NextTopic(leading.tree, T0)
+    next_topic.keep_the_next_write_of(leading.coord)
     await leading.pass_time(LATE_S)
-    await idle()
-    assert leading.node == NEXT
-
-
-async def test_a_deleted_partition_is_settled_when_nothing_of_it_is_on_its_way(
-    leading: Leading,
-) -> None:
-    await leading.lead()
-    leading.replicas.append()
-    multi, sent, arrives = leading.coord.multi, asyncio.Event(), asyncio.Event()
-
-    async def late(ops: Sequence[CoordOp]) -> list[OpResult]:
-        sent.set()
-        await arrives.wait()
-        return await multi(ops)
-
-    leading.coord.multi = late  # type: ignore[method-assign]
-    await leading.pass_time(LATE_S)
-    await sent.wait()
+    await until(lambda: next_topic.kept)
     await leading.replicas.stopped(delete=True)
-    await leading.changes.settled({T1})
-    settling = asyncio.create_task(leading.changes.settled({T0}))
-    await idle()
-    assert not settling.done()
-    arrives.set()
-    await settling
+    await next_topic.comes()
+    leading.tree.apply([SetOp(paths.partition_state(T0), encode_state(NEXT))], session_id=0)
+    assert leading.version == version
+    next_topic.arrives()
+    assert (leading.node, leading.version) == (NEXT, version)
 
 
-async def test_after_a_lost_reply_it_is_not_called_deleted_before_zookeeper_answers(
+async def test_the_state_of_a_recreated_topic_is_not_believed_of_the_deleted_one(
     leading: Leading,
 ) -> None:
-    """ZooKeeper's first answer after that follows the write in the order of this broker's
-    requests."""
+    """It is what the leader wanted to store, with the version that this would have had."""
     await leading.lead()
     leading.replicas.append()
-    multi, is_lost = leading.coord.multi, asyncio.Event()
-
-    async def lost(ops: Sequence[CoordOp]) -> list[OpResult]:
-        leading.coord.lose_reply(applied=False)
-        try:
-            return await multi(ops)
-        finally:
-            leading.coord.suspend()
-            is_lost.set()
-
-    leading.coord.multi = lost  # type: ignore[method-assign]
+    next_topic = NextTopic(leading.tree, T0)
+    next_topic.keep_the_next_write_of(leading.coord)
     await leading.pass_time(LATE_S)
-    await is_lost.wait()
-    channel = LocalBrokerChannel(leading.replicas.manager, MetadataView(), leading.changes.settled)
-    item = StopReplicaPartition(T0, LEADER_DURING_DELETION, delete=True)
-    command = StopReplica(ME, 1, -1, (item,))
-    assert await channel.stop_replica(command) == {T0: ErrorCode.REQUEST_TIMED_OUT}
-    leading.coord.resume()
-    assert await channel.stop_replica(command) == {T0: ErrorCode.NONE}
-    leading.coord.suspend()
-    assert await channel.stop_replica(command) == {T0: ErrorCode.NONE}
+    await until(lambda: next_topic.kept)
+    (wanted,) = (op for op in next_topic.kept[0] if isinstance(op, SetOp))
+    await next_topic.comes()
+    path = paths.partition_state(T0)
+    for _ in range(wanted.version + 1):
+        leading.tree.apply([SetOp(path, wanted.data)], session_id=0)
+    await until(lambda: leading.metrics.isr_update_failures)
+    assert leading.hw == 0
+
+
+async def test_a_topic_without_a_node_of_its_id_changes_its_isr(leading: Leading) -> None:
+    """An older version created it, and its controller has not been replaced yet."""
+    await leading.lead(T0, T1)
+    await leading.coord.delete(paths.topic_id(TOPIC_ID))
+    partitions = [leading.partition(key) for key in (T0, T1)]
+    assert await leading.changes.lead_now(partitions) == {T0, T1}
+    for key in (T0, T1):
+        leading.replicas.append(key=key)
+    await leading.pass_time(LATE_S)
+    await leading.until_stored(ME, keys=(T0, T1))

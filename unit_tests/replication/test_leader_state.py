@@ -188,7 +188,7 @@ def test_a_refused_incarnation_may_not_ask_again() -> None:
     again = FollowerFetch(2, 5, 0, incarnation=2)
     stage.leader.fetched(again, leader_end=5, now=2.0, lag_max_s=LAG_S)
     proposed = stage.leader.propose_join(2, high_watermark=5, required=1)
-    assert proposed == IsrChange(T0, PartitionState(ME, 5, (ME, 2), 1), 7, 2, 2)
+    assert proposed == IsrChange(T0, TOPIC_ID, PartitionState(ME, 5, (ME, 2), 1), 7, 2, 2)
 
 
 def test_after_a_later_epoch_is_stored_nothing_is_proposed() -> None:

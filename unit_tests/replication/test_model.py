@@ -23,6 +23,7 @@ TWO_OF_THREE: Final = Bounds(epochs=1, required=2, isr=(0, 1), restarts=1)
 LOWERED: Final = Bounds(epochs=0, changes=2, required=2, isr=(0, 1), lowered=1)
 ALONE: Final = Bounds(epochs=1, required=2, isr=(0,))
 """As a topic that was created while one broker was up."""
+RECREATED: Final = Bounds(epochs=0, changes=1, recreated=1, isr=(0,))
 
 WITHOUT: Final = {
     "fence_fetches": ELECTIONS,
@@ -37,15 +38,18 @@ WITHOUT: Final = {
     "incarnation_is_checked": WIPES,
     "small_isr_commits_nothing": ALONE,
     "eligible_commits_nothing": LOWERED,
+    "topic_is_checked": RECREATED,
 }
 
-SMALL: Final = (ELECTIONS, REPLIES, WIPES, TWO_OF_THREE, LOWERED, ALONE)
+SMALL: Final = (ELECTIONS, REPLIES, WIPES, TWO_OF_THREE, LOWERED, ALONE, RECREATED)
 FULL: Final = os.environ.get("PYBROKER_MODEL") == "full"
 LARGER: Final = (
     Bounds(epochs=2, changes=1),
     Bounds(epochs=1, changes=2, lost_replies=1, wipes=1, required=2, isr=(0, 1)),
     Bounds(epochs=2, changes=1, restarts=1, required=2, isr=(0, 1)),
     Bounds(records=2, epochs=2, changes=1, isr=(1, 0, 2)),
+    Bounds(epochs=1, changes=2, recreated=1, lost_replies=1, isr=(0, 1)),
+    Bounds(epochs=1, changes=1, recreated=2, restarts=1, isr=(0, 1)),
 )
 
 

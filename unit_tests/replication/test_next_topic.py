@@ -62,6 +62,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     await made.begin(state(ME, (ME, 2)))
     topic = encode_topic(TopicAssignment({0: (ME, 2)}, TOPIC_ID))
     await made.coord.set(paths.topic("t"), topic)
+    await made.coord.create(paths.topic_id(TOPIC_ID))
     yield made
     await made.damaged.loop.stop()
     made.replicas.logs.unlock()

@@ -139,11 +139,6 @@ def _believing(verify: Any) -> Any:
     return changed
 
 
-def _always(knows_roles: Any) -> Any:
-    """A broker with a new session does not wait for its roles either; that would hide the bug."""
-    return property(lambda self: True)
-
-
 def _any_incarnation(operations: Any) -> Any:
     """A joining follower may have restarted meanwhile; it only has to be there."""
 
@@ -289,7 +284,6 @@ PLANTED: Final = (
             Replacement(isr_changes, "_operations", _unconditional),
             Replacement(IsrChanges, "_look", _blind),
             Replacement(IsrChanges, "_verify", _believing),
-            Replacement(IsrChanges, "_knows_roles", _always),
         ),
     ),
     Planted(

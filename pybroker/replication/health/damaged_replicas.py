@@ -14,9 +14,10 @@ from typing import Final
 
 from pybroker.background import RetryLoop
 from pybroker.coordinator.zookeeper.registry import end_earlier_lives, read_incarnation
+from pybroker.coordinator.zookeeper.topic_nodes import Topic
 from pybroker.errors import CoordError, StorageError
 from pybroker.model import PartitionState, TopicPartition
-from pybroker.ports import CheckOp, Coord
+from pybroker.ports import Coord
 from pybroker.replication.health.incomplete_replicas import IncompleteReplicas
 from pybroker.replication.health.step_aside import StepAside, without
 from pybroker.replication.manager import ReplicaManager
@@ -144,7 +145,7 @@ class DamagedReplicas:
     ) -> bool:
         """Whether the replica counts for nothing now. Raises CoordError."""
 
-        async def decide(state: PartitionState, _: CheckOp) -> PartitionState | None:
+        async def decide(state: PartitionState, _: Topic) -> PartitionState | None:
             changed = stepped_aside(state, self._leave.broker_id, live)
             if changed is None and key not in self._told:
                 self._told.add(key)

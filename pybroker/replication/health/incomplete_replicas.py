@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable, Collection
 from functools import partial
 
+from pybroker.coordinator.zookeeper.topic_nodes import Topic
 from pybroker.errors import CoordError
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition, is_orphaned
-from pybroker.ports import CheckOp
 from pybroker.replication.health.step_aside import StepAside, without
 from pybroker.storage.manager import LogManager
 
@@ -70,7 +70,7 @@ class IncompleteReplicas:
         return changed is not None
 
     async def _decide(
-        self, key: TopicPartition, state: PartitionState, _: CheckOp
+        self, key: TopicPartition, state: PartitionState, _: Topic
     ) -> PartitionState | None:
         me = self._leave.broker_id
         changed = without(state, me)

@@ -5,6 +5,7 @@ eligible replica, the controller asks each replica by that state what it has (se
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -12,7 +13,7 @@ from pybroker.background import RetryLoop
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.log_end_reports import LogEndReport, write_log_end
 from pybroker.coordinator.zookeeper.schemas import encode_partitions
-from pybroker.errors import CoordError
+from pybroker.errors import CoordError, NoNode
 from pybroker.model import NO_TOPIC_ID, TopicPartition, is_orphaned
 from pybroker.ports import Coord
 from pybroker.replication.isr_notifications import PARTITIONS_MAX
@@ -22,6 +23,9 @@ from pybroker.replication.partition import Partition
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
+
+_Report = tuple[uuid.UUID, LogEndReport]
+"""With the id of the topic that it is for."""
 
 
 class LogEndReports:
@@ -34,7 +38,7 @@ class LogEndReports:
         self._coord = coord
         self._replicas = replicas
         self._incarnation = incarnation
-        self._told: dict[TopicPartition, LogEndReport] = {}
+        self._told: dict[TopicPartition, _Report] = {}
         """The last reports of partitions that still wait: the same is not reported again."""
         self._asked: dict[TopicPartition, None] = {}
         self.loop = RetryLoop("log-end-reports", self._report_all, _RETRY_S)
@@ -67,22 +71,25 @@ class LogEndReports:
         """Write the reports, and let the controller look at them, as at a changed ISR."""
         reports = {}
         for key in keys:
-            report = self._report_of(key)
-            if report is not None:
-                await write_log_end(self._coord, key, report)
-                log.info(
-                    "log end reported partition=%s epoch=%d log_end=%d",
-                    key,
-                    report.epoch,
-                    report.end,
-                )
-                reports[key] = report
+            due = self._report_of(key)
+            if due is None:
+                continue
+            topic_id, report = due
+            try:
+                await write_log_end(self._coord, key, topic_id, report)
+            except NoNode:  # the controller has yet to tell of the deletion
+                self._asked[key] = None
+                continue
+            log.info(
+                "log end reported partition=%s epoch=%d log_end=%d", key, report.epoch, report.end
+            )
+            reports[key] = due
         if reports:
             notice = encode_partitions(reports)
             await self._coord.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
             self._told.update(reports)
 
-    def _report_of(self, key: TopicPartition) -> LogEndReport | None:
+    def _report_of(self, key: TopicPartition) -> _Report | None:
         """None if there is nothing to be reported, or not now."""
         partition = self._replicas.partitions.get(key)
         state = None if partition is None else partition.state
@@ -99,6 +106,6 @@ class LogEndReports:
             end=partition.log.log_end_offset,
             leader_epoch=state.leader_epoch,
             incarnation=incarnation,
-            topic_id=partition.topic_id or NO_TOPIC_ID,
         )
-        return None if self._told.get(key) == report else report
+        due = partition.topic_id or NO_TOPIC_ID, report
+        return None if self._told.get(key) == due else due

@@ -23,10 +23,10 @@ from pybroker.coordinator.zookeeper.loss_receipts import (
     decode_receipts,
     encode_receipts,
 )
-from pybroker.coordinator.zookeeper.registry import end_earlier_lives
+from pybroker.coordinator.zookeeper.registry import end_earlier_lives, ensure
 from pybroker.errors import NoNode
 from pybroker.model import PartitionFacts, PartitionState, TopicPartition
-from pybroker.ports import CheckOp, Clock, Coord
+from pybroker.ports import Clock, Coord, CoordOp, CreateOp, SetOp
 from pybroker.replication.health.step_aside import StepAside, without
 from pybroker.storage.manager import LogManager
 
@@ -91,30 +91,30 @@ class PowerLoss:
         left: Left,
         reason: str,
         state: PartitionState,
-        none_removed: CheckOp,
+        topic: topic_nodes.Topic,
     ) -> PartitionState | None:
         replicas = await self._leave.assigned(key)
         if self._broker_id not in replicas:
             return None
         if len(replicas) > 1:
             return without(state, self._broker_id)
-        await self._write_receipt(key, state, left, reason, none_removed)
+        await self._write_receipt(key, topic, state, left, reason)
         return None
 
     async def _write_receipt(
         self,
         key: TopicPartition,
+        topic: topic_nodes.Topic,
         state: PartitionState,
         left: Left,
         reason: str,
-        none_removed: CheckOp,
     ) -> None:
         path = paths.loss(key)
-        found: topic_nodes.Found | None = None
+        version: int | None = None
         receipts: Receipts = ()
         with suppress(NoNode):
-            found = await topic_nodes.find(self._coord, path, none_removed)
-            receipts = decode_receipts(path, found.data)
+            data, stat = await self._coord.get(path)
+            receipts, version = decode_receipts(path, data), stat.version
         receipt = LossReceipt(
             leader=self._broker_id,
             leader_epoch=state.leader_epoch,
@@ -128,10 +128,12 @@ class PowerLoss:
         if receipts and replace(receipts[-1], timestamp_ms=receipt.timestamp_ms) == receipt:
             return  # written by a start that did not come to its end
         encoded = encode_receipts((*receipts, receipt))
-        if found is None:
-            await topic_nodes.create(self._coord, path, encoded, none_removed)
+        write: CoordOp = CreateOp(path, encoded)
+        if version is None:
+            await ensure(self._coord, paths.parent(path))
         else:
-            await topic_nodes.replace(self._coord, found, encoded)
+            write = SetOp(path, encoded, version)
+        await topic_nodes.apply(self._coord, topic, write)
         log.warning(
             "loss_receipt partition=%s reason=%s log_end=%d "
             "high_watermark_checkpoint=%d: records that it had may be missing",

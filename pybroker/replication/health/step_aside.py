@@ -13,14 +13,14 @@ from pybroker.coordinator.zookeeper.asking_again import tried_again
 from pybroker.coordinator.zookeeper.schemas import decode_state, decode_topic, encode_state
 from pybroker.errors import MalformedNode, NoNode
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition, is_orphaned
-from pybroker.ports import CheckOp, Coord, NodeStat, SetOp
+from pybroker.ports import Coord, NodeStat, SetOp
 
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
 
-Decide = Callable[[PartitionState, CheckOp], Awaitable[PartitionState | None]]
-"""Given the stored state, and the check that no topic was removed since before it was read: the
-state that is to replace it, None if none is. Raises CoordError."""
+Decide = Callable[[PartitionState, topic_nodes.Topic], Awaitable[PartitionState | None]]
+"""Given the stored state, and the topic to which it belongs: the state that is to replace it, None
+if none is. Raises CoordError."""
 
 
 def without(state: PartitionState, broker_id: int) -> PartitionState | None:
@@ -78,13 +78,14 @@ class StepAside:
     async def _try(
         self, key: TopicPartition, reason: str, decide: Decide, *, raises: bool
     ) -> PartitionState | None:
+        topic = key.topic, await topic_nodes.stored_id(self.coord, key.topic)
         path = paths.partition_state(key)
-        found = await topic_nodes.find(self.coord, path)
-        changed = await decide(decode_state(path, found.data), found.none_removed)
+        data, stat = await self.coord.get(path)
+        changed = await decide(decode_state(path, data), topic)
         if changed is not None:
-            data = encode_state(changed, found.data)
+            write = SetOp(path, encode_state(changed, data), stat.version)
             raising = [SetOp(paths.incarnation(self.broker_id), b"")] if raises else []
-            *_, last = await topic_nodes.replace(self.coord, found, data, *raising)
+            *_, last = await topic_nodes.apply(self.coord, topic, write, *raising)
             if raises:
                 assert isinstance(last, NodeStat)
                 self.incarnation = last.version

@@ -17,7 +17,7 @@ from pybroker.model import Broker
 from unit_tests.coordinator.controller.cluster import Cluster, key
 from unit_tests.replication.next_topic import NEXT_ID, NextTopic
 
-ID = uuid.UUID(int=77)
+ID = uuid.UUID(int=7)
 THREE = [Broker(1, ()), Broker(2, ()), Broker(4, ())]
 RNG = random.Random(1)
 
@@ -124,24 +124,25 @@ async def test_who_comes_second_builds_on_the_first(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 async def test_a_lost_reply_leaves_no_doubt(cluster: Cluster, applied: bool) -> None:
-    """Three reads come before the write."""
+    """Two reads come before the write."""
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
-    cluster.tool.countdown, cluster.tool.applied = 3, applied
+    cluster.tool.countdown, cluster.tool.applied = 2, applied
     await grow(cluster, 3)
     assert cluster.tool.countdown < 0
     assert sorted(await replicas(cluster)) == [0, 1, 2]
 
 
-async def test_what_was_made_of_one_topic_is_not_stored_for_the_next_of_that_name(
+async def test_partitions_for_a_deleted_topic_are_not_added_to_its_recreation(
     cluster: Cluster,
 ) -> None:
     """Its node has the version of the one before."""
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
     NextTopic(cluster.tree, key("orders-0")).comes_before_the_next_write_of(cluster.tool)
-    await grow(cluster, 2)
+    with pytest.raises(BrokerError) as caught:
+        await grow(cluster, 2)
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     found = await topics.read_topic(cluster.tool, "orders")
-    assert (found.topic_id, found.assignment[0]) == (NEXT_ID, (3, 1))
-    assert len(found.assignment[1]) == 2
+    assert (found.topic_id, found.assignment) == (NEXT_ID, {0: (3, 1)})
 
 
 async def test_validate_only_writes_nothing(cluster: Cluster) -> None:

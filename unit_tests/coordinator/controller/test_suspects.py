@@ -22,7 +22,8 @@ from pybroker.coordinator.zookeeper.log_end_reports import (
 )
 from pybroker.coordinator.zookeeper.loss_receipts import POWER_LOSS, decode_receipts
 from pybroker.coordinator.zookeeper.registry import ensure, read_incarnation
-from pybroker.model import NO_LEADER, NO_TOPIC_ID, PartitionState
+from pybroker.errors import NoNode
+from pybroker.model import NO_LEADER, PartitionState
 from pybroker.ports import Coord
 from unit_tests.coordinator.controller.cluster import Cluster, key
 from unit_tests.patience import until
@@ -87,27 +88,30 @@ def test_no_replica_leads_before_all_have_returned_and_reported(
 
 
 def test_a_claim_survives_its_node() -> None:
-    report = LogEndReport(3, 4, 1 << 40, 5, 8, uuid.UUID(int=1 << 90))
+    report = LogEndReport(3, 4, 1 << 40, 5, 8)
     assert decode_log_end("/", encode_log_end(report)) == report
 
 
 async def test_claims_in_zookeeper(cluster: Cluster) -> None:
     coord = cluster.tool
+    await cluster.create("orders", {0: (3,)})
+    topic_id = cluster.topic_id("orders")
     assert await read_log_end(coord, KEY, 3) is None
     for end in (7, 8):
-        await write_log_end(coord, KEY, LogEndReport(3, 4, end, 5, 1))
+        await write_log_end(coord, KEY, topic_id, LogEndReport(3, 4, end, 5, 1))
+    with pytest.raises(NoNode):
+        await write_log_end(coord, KEY, uuid.UUID(int=7), LogEndReport(3, 4, 9, 5, 1))
     assert await read_log_end(coord, KEY, 3) == LogEndReport(3, 4, 8, 5, 1)
     await coord.set(paths.suspect(KEY, 3), b"garbage")
     assert await read_log_end(coord, KEY, 3) is None
 
 
-async def report(
-    cluster: Cluster, replica: int, end: int, topic_id: uuid.UUID = NO_TOPIC_ID
-) -> None:
+async def report(cluster: Cluster, replica: int, end: int) -> None:
     """Write the report, as the broker does after the power loss."""
     await ensure(cluster.tool, paths.incarnation(replica))
     incarnation = await read_incarnation(cluster.tool, replica)
-    await write_log_end(cluster.tool, KEY, LogEndReport(replica, 0, end, 1, incarnation, topic_id))
+    found = LogEndReport(replica, 0, end, 1, incarnation)
+    await write_log_end(cluster.tool, KEY, cluster.topic_id("orders"), found)
 
 
 async def notify(cluster: Cluster) -> None:
@@ -174,11 +178,10 @@ async def test_a_broker_that_begins_a_new_incarnation_during_the_election_does_n
 
 async def test_the_controller_elects_when_the_last_claim_is_there(cluster: Cluster) -> None:
     await orphan(cluster)
-    earlier, now = uuid.UUID(int=7), cluster.topic_id("orders")
-    for replica, end, topic_id in ((2, 5, now), (3, 9, earlier), (3, 6, now)):
+    for replica, end in ((2, 5), (3, 6)):
         state = cluster.state("orders-0")
         assert state is not None and state.leader == NO_LEADER
-        await report(cluster, replica, end, topic_id)
+        await report(cluster, replica, end)
         await notify(cluster)
     await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
     node = cluster.tree.node(paths.loss(KEY))

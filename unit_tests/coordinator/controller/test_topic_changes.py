@@ -96,6 +96,18 @@ async def test_a_topic_of_an_old_tool_gets_an_id_and_keeps_the_rest(cluster: Clu
     stored = cluster.json(ORDERS)
     assert (stored["version"], stored["kept"], stored["partitions"]) == (3, 7, {"0": [1]})
     assert len(str(stored["topic_id"])) == 22
+    assert cluster.exists(paths.topic_id(cluster.topic_id("orders")))
+
+
+async def test_a_topic_of_an_older_version_gets_a_node_of_its_id(cluster: Cluster) -> None:
+    await cluster.create("orders", {0: (1,)})
+    identity = paths.topic_id(cluster.topic_id("orders"))
+    await cluster.tool.delete(identity)
+    before = cluster.json(ORDERS)
+    await cluster.member(1)
+    await cluster.told(1, "lead orders-0 leader=1 epoch=0 isr=1 new")
+    assert cluster.exists(identity)
+    assert cluster.json(ORDERS) == before
 
 
 async def test_a_state_node_that_exists_is_adopted(cluster: Cluster) -> None:

@@ -23,6 +23,7 @@ from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.idle_loop import idle
 from unit_tests.patience import PATIENCE_S
 from unit_tests.replication.next_topic import NextTopic
+from unit_tests.replication.vocabulary import TOPIC_ID
 
 TOPIC = topic_entity("t")
 
@@ -91,9 +92,7 @@ async def test_a_change_is_written_with_its_notification(service: Service) -> No
 async def test_values_without_their_owner_are_not_written(service: Service) -> None:
     for name, exists in (("t", True), ("gone", False)):
         entity = topic_entity(name)
-        written = await change_config(
-            service.coord, entity, lambda current: {}, owner=paths.topic(name)
-        )
+        written = await change_config(service.coord, entity, lambda current: {}, owner=name)
         assert written is exists
     assert service.content("/config/topics/gone") is None
     assert len(service.notes()) == 1
@@ -102,14 +101,13 @@ async def test_values_without_their_owner_are_not_written(service: Service) -> N
 async def test_values_of_a_deleted_topic_are_not_stored_for_its_recreation(
     service: Service,
 ) -> None:
-    await service.coord.set(paths.topic("t"), encode_topic(TopicAssignment({0: (1,)})))
+    await service.coord.set(paths.topic("t"), encode_topic(TopicAssignment({0: (1,)}, TOPIC_ID)))
+    await service.coord.create(paths.topic_id(TOPIC_ID))
     await service.coord.create(paths.topic_config("t"), encode_config({"a": "1"}))
     next_topic = NextTopic(service.tree, TopicPartition("t", 0))
     next_topic.comes_before_the_next_write_of(service.coord)
-    assert await change_config(
-        service.coord, TOPIC, lambda was: {**was, "b": "2"}, owner=paths.topic("t")
-    )
-    assert await read_config(service.coord, TOPIC) == {"b": "2"}
+    assert not await change_config(service.coord, TOPIC, lambda was: {**was, "b": "2"}, owner="t")
+    assert await read_config(service.coord, TOPIC) == {}
 
 
 async def test_a_change_in_between_is_not_overwritten(service: Service) -> None:

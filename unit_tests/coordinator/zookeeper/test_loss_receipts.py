@@ -27,6 +27,7 @@ from pybroker.ports import CoordOp, CreateOp, OpResult
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.replication.next_topic import NextTopic
+from unit_tests.replication.vocabulary import TOPIC_ID
 
 T0 = TopicPartition("orders", 0)
 RECEIPT = LossReceipt(
@@ -44,8 +45,12 @@ RECEIPT = LossReceipt(
 async def coord() -> AsyncIterator[MemoryCoord]:
     coord = MemoryCoord(MemoryTree(ManualClock()))
     await coord.start()
-    for path in ("/pybroker", paths.LOSSES, paths.losses("orders")):
-        await coord.create(path)
+    await create_parents(coord)
+    await coord.create(paths.losses("orders"))
+    await coord.create(
+        paths.topic("orders"), encode_topic(TopicAssignment({0: (1, 2, 3)}, TOPIC_ID))
+    )
+    await coord.create(paths.topic_id(TOPIC_ID))
     yield coord
     await coord.close()
 
@@ -175,8 +180,6 @@ async def test_an_entry_is_added_once_even_if_a_reply_is_lost(coord: MemoryCoord
 async def test_truncated_offsets_of_a_deleted_topic_are_not_added_to_its_recreation(
     coord: MemoryCoord,
 ) -> None:
-    await create_parents(coord)
-    await coord.create(paths.topic("orders"), encode_topic(TopicAssignment({0: (1,)})))
     await coord.create(paths.loss(T0), encode_receipts([RECEIPT]))
     of_the_next = CreateOp(paths.loss(T0), encode_receipts([RECEIPT]))
     next_topic = NextTopic(coord._tree, T0, CreateOp(paths.losses("orders")), of_the_next)

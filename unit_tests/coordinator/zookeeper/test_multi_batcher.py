@@ -19,6 +19,7 @@ from pybroker.errors import (
     BadVersion,
     ConnectionLoss,
     MultiFailed,
+    NodeExists,
     NoNode,
     RequestTooLarge,
     SessionExpired,
@@ -89,6 +90,33 @@ async def test_each_caller_gets_the_results_of_its_own_operations(coord: Countin
     assert check is None and isinstance(stat, NodeStat) and stat.version == 1
     assert nothing == [None]
     assert made[:2] == ["/a", "/b"] and isinstance(made[2], NodeStat)
+
+
+async def test_a_multi_holds_a_shared_check_once_and_before_all_writes(coord: Counting) -> None:
+    batcher, shared = MultiBatcher(coord), CheckOp("/fence1", 0)
+    results = await asyncio.gather(
+        *(batcher.multi([CreateOp(path)], checks=[shared]) for path in ("/a", "/b", "/c"))
+    )
+    assert results == [["/a"], ["/b"], ["/c"]]
+    assert coord.sizes == [1 + 3]
+
+
+async def test_a_check_that_does_not_hold_refuses_the_writes_that_bring_it(
+    coord: Counting,
+) -> None:
+    batcher = MultiBatcher(coord)
+    holds, refuses = CheckOp("/fence1", 0), CheckOp("/fence1", 7)
+    refused, taken, faulty = await asyncio.gather(
+        batcher.multi([CreateOp("/a")], checks=[refuses]),
+        batcher.multi([CreateOp("/b")], checks=[holds]),
+        batcher.multi([CreateOp("/c"), CreateOp("/fence1")], checks=[holds]),
+        return_exceptions=True,
+    )
+    assert isinstance(refused, MultiFailed) and isinstance(refused.cause, BadVersion)
+    assert isinstance(faulty, MultiFailed) and isinstance(faulty.cause, NodeExists)
+    assert (refused.index, taken, faulty.index) == (-1, ["/b"], 1)
+    assert await coord.exists("/a") is None and await coord.exists("/c") is None
+    assert coord.sizes == [2 + 4, 2, 2, 3]
 
 
 async def test_writes_asked_for_while_multis_are_under_way_share_the_next_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from pybroker.coordinator.zookeeper.registry import create_parents, read_incarna
 from pybroker.coordinator.zookeeper.schemas import decode_partitions
 from pybroker.model import (
     NO_LEADER,
+    NO_TOPIC_ID,
     LeaderAndIsr,
     PartitionFacts,
     PartitionState,
@@ -104,6 +106,31 @@ async def test_who_raises_its_own_incarnation_claims_again(bench: Bench) -> None
     assert (await reported(bench, stat.version)).end == 1
 
 
+async def test_a_deleted_topic_holds_up_no_report_of_another_topic() -> None:
+    coord = MemoryCoord(MemoryTree(SystemClock()))
+    await coord.start()
+    await create_parents(coord)
+    state = PartitionState(NO_LEADER, ORPHANED_IN, (), 1)
+    log = SimpleNamespace(latest_epoch=0, log_end_offset=1)
+    ids = {TopicPartition("gone", 0): uuid.UUID(int=7), KEY: uuid.UUID(int=8)}
+    waiting = {
+        key: SimpleNamespace(state=state, log=log, topic_id=topic_id)
+        for key, topic_id in ids.items()
+    }
+    await coord.create(paths.topic_id(ids[KEY]))
+    replicas = SimpleNamespace(partitions=waiting, broker_id=BROKER_ID)
+    reports = LogEndReports(coord, cast(ReplicaManager, replicas), lambda: 3)
+    for key in ids:
+        replicas.on_orphaned(SimpleNamespace(topic_partition=key))
+    reports.loop.start()
+    await until(lambda: KEY in reports._told)
+    for key in ids:
+        report = await read_log_end(coord, key, BROKER_ID)
+        assert (report is not None) == (key == KEY)
+    await reports.loop.stop()
+    await coord.close()
+
+
 async def test_no_notice_is_too_large_however_many_partitions_wait(tmp_path: Path) -> None:
     """ZooKeeper refuses a large one, and the controller would never hear of any report."""
     coord = MemoryCoord(MemoryTree(SystemClock()))
@@ -112,6 +139,7 @@ async def test_no_notice_is_too_large_however_many_partitions_wait(tmp_path: Pat
     state = PartitionState(NO_LEADER, ORPHANED_IN, (), 1)
     log = SimpleNamespace(latest_epoch=0, log_end_offset=1)
     waiting = SimpleNamespace(state=state, log=log, topic_id=None)
+    await coord.create(paths.topic_id(NO_TOPIC_ID))
     keys = [TopicPartition("t" * 249, number) for number in range(2_100)]
     replicas = SimpleNamespace(partitions=dict.fromkeys(keys, waiting), broker_id=BROKER_ID)
     reports = LogEndReports(coord, cast(ReplicaManager, replicas), lambda: 3)
