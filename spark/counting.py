@@ -182,7 +182,11 @@ async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[s
         await cluster.close()
     for topic, answer in found.items():
         if isinstance(answer, ClientError):
-            log.warning("event=counted-as-compacted topic=%s reason=%s", topic, answer)
+            log.warning(
+                "cleanup.policy not known, the topic counts as compacted topic=%s reason=%s",
+                topic,
+                answer,
+            )
     return {
         topic
         for topic, answer in found.items()

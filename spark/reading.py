@@ -105,8 +105,8 @@ class FrozenReader(DataSourceReader):
         self._schema = schema
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state without the snapshot's ranges: a task receives its own range separately,
-        and a counted snapshot of many partitions has megabytes."""
+        """Return the state without the snapshot's ranges: each task gets its own range separately,
+        and a snapshot with record counts of many partitions takes megabytes."""
         without_ranges = replace(self._frozen, snapshot=replace(self._frozen.snapshot, topics={}))
         return {**self.__dict__, "_frozen": without_ranges}
 

@@ -16,8 +16,9 @@ log = logging.getLogger(__name__)
 
 
 async def classic_members(coord: Coord, group_id: str) -> list[str]:
-    """Return the names of the members that have registered by themselves, as the consumers of Kafka
-    0.8 do. A group with such members has no coordinator. Raises CoordError."""
+    """Return the names of the members whose nodes under /consumers/GROUP/ids no coordinator wrote:
+    consumers that register in ZooKeeper themselves, as those of Kafka 0.8 do. A group with such
+    members has no coordinator. Raises CoordError."""
     root = paths.group_members(group_id)
     names = await children_of(coord, root)
 

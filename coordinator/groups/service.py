@@ -65,8 +65,9 @@ class GroupService:
             )
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether a shard of this broker may have another coordinator, because the broker has lost
-        its connection to ZooKeeper. FindCoordinator then must not name this broker."""
+        """Whether another broker may already coordinate this partition of __consumer_offsets,
+        although this broker still holds a shard of it: the connection to ZooKeeper is lost, or the
+        shard has ended. FindCoordinator then must not name this broker."""
         return self._shards.may_be_elsewhere(partition)
 
     # members

@@ -69,9 +69,10 @@ class ShardContext(Protocol):
         broker may have taken over unnoticed."""
 
     async def confirm_current(self) -> None:
-        """Await this before an answer from memory that only the current coordinator may give, such
-        as committed offsets. Raises NOT_COORDINATOR if another broker may have taken over, even
-        while ZooKeeper is heard. ZooKeeper is asked in case of doubt."""
+        """Wait until it is certain that this broker still coordinates: the leader lease proves it,
+        else ZooKeeper is asked. Await this before an answer from memory that only the current
+        coordinator may give, such as committed offsets. Raises NOT_COORDINATOR if it is not
+        certain."""
 
     @property
     def is_certainly_current(self) -> bool:

@@ -87,7 +87,7 @@ OF_GROUPS: Final = (
     GroupRow(_by("kafka_consumergroup_current_offset_sum", "consumergroup topic", "The sum of the group's committed offsets over the partitions of a topic."), _by_topic(_offsets)),
     GroupRow(_by("kafka_consumergroup_lag", "consumergroup topic partition", "The lag: offsets from the committed offset to the high watermark; never negative."), _each_lag(lambda lag: lag.records)),
     GroupRow(_by("kafka_consumergroup_lag_sum", "consumergroup topic", "The sum of the group's lag over the partitions of a topic."), _by_topic(_records)),
-    GroupRow(_by("pybroker_group_lag_bytes", "consumergroup topic partition", "The lag in bytes of the log, estimated as if all offsets were of the same size. Left out, as is the lag in seconds, if the groups here have committed offsets of more than 1,000 partitions."), _each_lag(lambda lag: lag.bytes)),
+    GroupRow(_by("pybroker_group_lag_bytes", "consumergroup topic partition", "The lag in bytes of the log, estimated as if all offsets were of the same size. Left out, as is the lag in seconds, if the groups that this broker coordinates have more than 1,000 committed offsets in all."), _each_lag(lambda lag: lag.bytes)),
     GroupRow(_by("pybroker_group_lag_seconds", "consumergroup topic partition", "The lag in seconds: the age, by its timestamp, of the oldest record that the group has not consumed; 0 if it has consumed all."), _each_lag(lambda lag: lag.seconds)),
     GroupRow(_by("pybroker_group_lag_age_seconds", "", "The age of the group metrics: the time since the committed offsets were read."), lambda report: [("", round(report.age_s, 3))]),
 )

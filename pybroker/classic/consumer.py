@@ -357,7 +357,7 @@ class ClassicConsumer:
             self._reader.room_again(owned)
 
     def _session_expired(self) -> None:
-        log.warning("session expired consumer=%s", self.consumer_id)
+        log.warning("ZooKeeper session expired consumer=%s", self.consumer_id)
         if self._rebalancer is not None:
             self._rebalancer.forget()
 

@@ -144,7 +144,7 @@ class Rebalancer:
                 log.error("rebalance failed consumer=%s reason=%s", self._consumer_id, error)
                 self._on_outcome(error)
             except GroupIsCoordinated as error:
-                log.error("group is coordinated consumer=%s", self._consumer_id)
+                log.error("rebalancing stopped consumer=%s reason=%s", self._consumer_id, error)
                 self._on_outcome(error)
                 return
             else:

@@ -1,7 +1,8 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups.
 
-Version 0 of the first two uses the classic nodes in ZooKeeper, at any broker. All other requests go
-to the group's coordinator. As in Kafka, OffsetFetch does not check whether a partition exists.
+Version 0 of the first two reads and writes /consumers/GROUP/offsets in ZooKeeper, and any broker
+serves it. All other requests go to the group's coordinator. As in Kafka, OffsetFetch does not check
+whether a partition exists.
 """
 
 from __future__ import annotations

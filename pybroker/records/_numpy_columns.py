@@ -37,7 +37,7 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 class _Wanted(NamedTuple):
-    """The wanted columns, and the range of offset deltas, without its end."""
+    """The columns to decode, and the offset deltas: `first_delta` to `end_delta`, end excluded."""
 
     headers: bool
     keys: bool

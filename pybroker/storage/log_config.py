@@ -1,6 +1,7 @@
-"""The configuration of one partition's log: the options of its topic, two of them as enums.
+"""The configuration of one partition's log: the typed options of its topic.
 
-`topic_config.py` has the rows. Text, bounds and precedence are not checked here.
+`config/topic_config.py` declares and checks them; here `message.timestamp.type` and
+`compression.type` become enums.
 """
 
 from __future__ import annotations

@@ -367,7 +367,10 @@ def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
     CorruptionError if neither is a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
-        raise CorruptionError(f"{first.directory} and {second.directory} hold one partition")
+        raise CorruptionError(
+            f"{first.directory} and {second.directory} are both logs of the same partition, and"
+            " neither is marked as a copy of the other"
+        )
     copy = copies[0]
     other = second if copy is first else first
     if disk.exists(f"{other.directory}/{OUTDATED}"):

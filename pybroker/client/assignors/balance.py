@@ -91,8 +91,10 @@ def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
 
 @dataclass(slots=True)
 class _Flow:
-    """Assigns partitions when members read different topics. A partition can move to any reader of
-    its topic; along such steps load flows from members with many to those with few."""
+    """Assigns partitions when the members subscribe to different topics. While one member has at
+    least two partitions more than another, it moves one partition from each member of a chain to
+    the next, each time to a subscriber of the partition's topic, so that the first member loses one
+    partition and the last gains one."""
 
     kept: Assignments
     reads: Mapping[str, frozenset[str]]

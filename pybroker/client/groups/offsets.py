@@ -161,8 +161,10 @@ class GroupOffsets:
         automatic: bool,
         gone: set[TopicPartition],
     ) -> ClientError | None:
-        """Remove from `rest` the partitions that were stored or are `gone`. Return the error of the
-        others if a retry may help. Raises final errors."""
+        """Send one OffsetCommit. Remove from `rest` the partitions whose offsets were committed; if
+        `automatic`, move partitions that no longer exist from `rest` to `gone`. Return the error of
+        the request, or one of the partitions in `rest` that can be tried again; None if none are
+        left. Raises the final error of a partition."""
         identity = self._identity(asker)
         try:
             response = await self._link.send(

@@ -101,8 +101,8 @@ def _put_together(
 def faults(
     wanted: PartitionRange, position: int, current: CurrentPartition
 ) -> Iterator[RangeFailed]:
-    """Yield the reasons why the range cannot be read from `position` on as it was, most serious
-    first."""
+    """Yield the reasons, most serious first, why reading from `position` to the end of the range
+    may not give the records that were there when the range was made."""
     if not current.known:
         yield gone(wanted, position)
     elif wanted.topic_id and current.topic_id and wanted.topic_id != current.topic_id:

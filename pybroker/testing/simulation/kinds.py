@@ -57,8 +57,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`lasts_s` is the range of durations that a seed draws from; (0, 0) means an instantaneous
-    fault.
+    """A kind of fault that a simulation can inject. A seed draws how long (s) such a fault lasts
+    from the range `lasts_s`; (0, 0): it is instantaneous.
     """
 
     name: str

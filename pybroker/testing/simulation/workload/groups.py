@@ -93,8 +93,9 @@ class _OfGroup(Client):
 
 
 class MemberClient(_OfGroup):
-    """A member. The seed decides at the start of each life how it ends and how it commits. Lives do
-    not end by themselves after the faults.
+    """A member of a consumer group. In each incarnation the seed draws how the member commits, and
+    after how long it leaves, unsubscribes, crashes, or pauses and goes on. Once `shared.is_even` or
+    `is_stopping` is set, members stay.
     """
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
