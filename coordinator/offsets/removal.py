@@ -1,10 +1,10 @@
-"""Offsets that nobody needs any more: those that have expired, and those of topics that were
-deleted. One shard looks after its own groups.
+"""Removes committed offsets that have expired, and those of deleted topics. One shard looks after
+its own groups.
 
-A topic's deletion is heard of as it happens, from the controller. Who was not in office then makes
-up for it at the next look for expired offsets: what belongs to a topic that ZooKeeper does not know
-goes too. A commit that comes in while somebody looks is never removed, for it may be of a new topic
-of that name, or of a consumer that is back.
+The coordinator hears of a topic's deletion from the controller. A later coordinator makes up for a
+deletion that it did not hear of: its next look for expired offsets also removes those of topics
+that ZooKeeper does not know. A commit that arrives during a look is never removed, because it may
+be for a recreated topic, or of a consumer that is back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CONSUMER: Final = "consumer"
 
 
 class Removable(Protocol):
-    """What a store offers for that, beside being an `OffsetStore`. All that waits may raise
+    """The operations of an offset store that `OffsetRemoval` needs. Each coroutine may raise
     BrokerError and CoordError."""
 
     def watch(self) -> Touched:
@@ -47,7 +47,7 @@ class Removable(Protocol):
         """Also those of classic consumers."""
 
     async def names(self, group_id: str) -> Collection[TopicPartition]:
-        """For which there is something, committed by whomever."""
+        """The partitions with a committed offset, whichever client committed it."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
