@@ -25,7 +25,7 @@ from pybroker.errors import BrokerError, CoordError
 from pybroker.model import NO_TIMESTAMP, TopicPartition
 from pybroker.ports import Coord
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
@@ -146,9 +146,9 @@ class OffsetRemoval:
             for group_id in sorted(await self._store.group_ids()):
                 await self._look_at(group_id, existing, touched)
         except (BrokerError, CoordError) as error:
-            logger.info("offsets_not_expired partition=%d reason=%r", self._shard.partition, error)
+            log.info("offsets_not_expired partition=%d reason=%r", self._shard.partition, error)
         except Exception:
-            logger.exception("offsets_not_expired partition=%d", self._shard.partition)
+            log.exception("offsets_not_expired partition=%d", self._shard.partition)
         finally:
             self._store.unwatch(touched)
             self._look_later()
@@ -157,7 +157,7 @@ class OffsetRemoval:
         try:
             offsets = await self._store.fetch(group_id, None)
         except BrokerError as error:
-            logger.warning("offsets_not_expired group=%s reason=%r", group_id, error)
+            log.warning("offsets_not_expired group=%s reason=%r", group_id, error)
             return
         now_ms = self._shard.clock.wall_ms()
         facts = self._facts(group_id)
@@ -165,7 +165,7 @@ class OffsetRemoval:
         orphaned = [key for key in offsets if key.topic not in existing]
         keys = dict.fromkeys([*old, *orphaned])
         if keys:
-            logger.info(
+            log.info(
                 "offsets_removed group=%s expired=%d of_deleted_topics=%d",
                 group_id,
                 len(old),
@@ -187,11 +187,11 @@ class OffsetRemoval:
                     await self._remove_of(names, touched)
                     return
                 except (BrokerError, CoordError) as error:
-                    logger.info("offsets_kept topics=%s reason=%r", sorted(names), error)
+                    log.info("offsets_kept topics=%s reason=%r", sorted(names), error)
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, RETRY_MAX_S)
         except Exception:
-            logger.exception("offsets_kept topics=%s", sorted(names))
+            log.exception("offsets_kept topics=%s", sorted(names))
         finally:
             self._store.unwatch(touched)
 
@@ -199,5 +199,5 @@ class OffsetRemoval:
         for group_id in sorted(await self._store.all_group_ids()):
             keys = sorted(key for key in await self._store.names(group_id) if key.topic in names)
             if keys:
-                logger.info("offsets_removed group=%s topics=%s", group_id, sorted(names))
+                log.info("offsets_removed group=%s topics=%s", group_id, sorted(names))
                 await self._store.remove_untouched(group_id, keys, touched)
