@@ -16,18 +16,6 @@ SUBJECT_LENGTH_MAX: Final = 72
 """The longest subject of a commit, in characters."""
 SUBJECTS_SINCE: Final = "c2256e1b1f67aeb36b945bdad8d18b657b18a9f2"
 """The last commit that the rule of subjects does not cover."""
-_NOT_REWORDED: Final = """
-    pybroker/replication/
-    coordinator/groups/ coordinator/offsets/ coordinator/zookeeper/
-    unit_tests/replication/ unit_tests/coordinator/
-"""
-NOT_REWORDED: Final = tuple(_NOT_REWORDED.split())
-"""Beginnings of the paths of files whose docstrings and test names are not reworded yet."""
-
-
-def is_covered(label: str) -> bool:
-    """Whether the rules of docstrings and test names hold for the file of that path."""
-    return not label.startswith(NOT_REWORDED)
 
 
 def riddles(source: Source) -> list[str]:

@@ -26,7 +26,7 @@ from pybroker.errors import CoordError, NoNode
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.ports import Coord, DeleteOp
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +104,14 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: 
     outcomes = await writer.write_all([Write((DeleteOp(path),)) for path in reversed(below)])
     for outcome in outcomes:
         if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode):
-            logger.warning("topic_removal_interrupted topic=%s reason=%r", name, outcome)
+            log.warning("topic_removal_interrupted topic=%s reason=%r", name, outcome)
             return False
     existing = [path for path in last if await coord.exists(path) is not None]
     if not existing:
         return True
     (outcome,) = await writer.write_all([Write(tuple(map(DeleteOp, existing)))])
     if isinstance(outcome, CoordError):
-        logger.warning("topic_removal_interrupted topic=%s reason=%r", name, outcome)
+        log.warning("topic_removal_interrupted topic=%s reason=%r", name, outcome)
         return False
     return True
 

@@ -19,7 +19,7 @@ from pybroker.errors import ConnectionLoss, CoordError, NoNode
 from pybroker.model import LEADER_DURING_DELETION, StopReplicaPartition, TopicPartition
 from pybroker.ports import DeleteOp, Watch
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class Deletions:
@@ -56,7 +56,7 @@ class Deletions:
     async def _drop_requests(self, names: Collection[str]) -> None:
         if not names:
             return
-        logger.warning("topic_deletion_refused topics=%s", sorted(names))
+        log.warning("topic_deletion_refused topics=%s", sorted(names))
         outcomes = await self._services.writer.write_all(
             [Write((DeleteOp(paths.delete_topic(name)),)) for name in sorted(names)]
         )
@@ -72,7 +72,7 @@ class Deletions:
         if not self._services.settings.delete_topic_enable:
             return
         for name in sorted(set(names) - self._context.deletions.keys()):
-            logger.info("topic_deletion_started topic=%s", name)
+            log.info("topic_deletion_started topic=%s", name)
             self._services.journal.deletion(name, done=False)
             assignment = self._context.topics[name].assignment
             self._context.deletions[name] = Deletion.begun(name, assignment, self._context.brokers)
@@ -125,7 +125,7 @@ class Deletions:
                 continue
             deletion.finished()  # whoever drops a topic too early is told so here
             if await self._remove_topic(name):
-                logger.info("topic_deleted topic=%s", name)
+                log.info("topic_deleted topic=%s", name)
                 self._services.journal.deletion(name, done=True)
                 self._context.drop_topic(name)
             else:
@@ -136,5 +136,5 @@ class Deletions:
         try:
             return await remove_topic(services.coord, services.writer, name, topic_id)
         except ConnectionLoss as error:
-            logger.warning("topic_removal_interrupted topic=%s reason=%r", name, error)
+            log.warning("topic_removal_interrupted topic=%s reason=%r", name, error)
             return False

@@ -30,7 +30,7 @@ from pybroker.errors import (
 from pybroker.model import NO_TOPIC_ID, Broker, topic_name_fault
 from pybroker.ports import Coord, Rng, SetOp
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 Replicas = dict[int, tuple[int, ...]]
 
@@ -120,7 +120,7 @@ async def expand_topic(
         raise BrokerError(
             ErrorCode.UNKNOWN_SERVER_ERROR, f"the node {paths.topic(name)} keeps changing"
         )
-    logger.info("partitions_created topic=%s partitions=%d", name, count)
+    log.info("partitions_created topic=%s partitions=%d", name, count)
     return count
 
 

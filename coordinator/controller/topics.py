@@ -34,7 +34,7 @@ from pybroker.model import (
 )
 from pybroker.ports import Coord, CoordOp, CreateOp, Rng, SetOp
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 """As many as Kafka 3.9 creates for one request; an assignment of that many fits into a node."""
@@ -167,7 +167,7 @@ async def create_topic(
         except RequestTooLarge as error:
             raise BrokerError(ErrorCode.INVALID_PARTITIONS, str(error)) from error
         else:
-            logger.info("topic_created topic=%s partitions=%d", name, len(replicas))
+            log.info("topic_created topic=%s partitions=%d", name, len(replicas))
             return
     raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the node {config_path} keeps changing")
 
@@ -185,7 +185,7 @@ async def request_deletion(coord: Coord, name: str) -> None:
     try:
         await coord.create(paths.delete_topic(name))
     except NodeExists:
-        logger.debug("topic_deletion_already_requested topic=%s", name)
+        log.debug("topic_deletion_already_requested topic=%s", name)
 
 
 async def topic_names(coord: Coord) -> set[str]:
@@ -204,7 +204,7 @@ async def request_deletion_of(coord: Coord, name: str, topic_id: uuid.UUID) -> N
     except NoNode as error:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {topic_id}") from error
     except NodeExists:
-        logger.debug("topic_deletion_already_requested topic=%s", name)
+        log.debug("topic_deletion_already_requested topic=%s", name)
 
 
 async def read_topic(coord: Coord, name: str) -> TopicDescription:

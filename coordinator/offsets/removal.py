@@ -1,10 +1,10 @@
-"""Offsets that nobody needs any more: those that have expired, and those of topics that were
-deleted. One shard looks after its own groups.
+"""Removes committed offsets that have expired, and those of deleted topics. One shard looks after
+its own groups.
 
-A topic's deletion is heard of as it happens, from the controller. Who was not in office then makes
-up for it at the next look for expired offsets: what belongs to a topic that ZooKeeper does not know
-goes too. A commit that comes in while somebody looks is never removed, for it may be of a new topic
-of that name, or of a consumer that is back.
+The coordinator hears of a topic's deletion from the controller. A later coordinator makes up for a
+deletion that it did not hear of: its next look for expired offsets also removes those of topics
+that ZooKeeper does not know. A commit that arrives during a look is never removed, because it may
+be for a recreated topic, or of a consumer that is back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pybroker.errors import BrokerError, CoordError
 from pybroker.model import NO_TIMESTAMP, TopicPartition
 from pybroker.ports import Coord
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
@@ -33,7 +33,7 @@ _CONSUMER: Final = "consumer"
 
 
 class Removable(Protocol):
-    """What a store offers for that, beside being an `OffsetStore`. All that waits may raise
+    """The operations of an offset store that `OffsetRemoval` needs. Each coroutine may raise
     BrokerError and CoordError."""
 
     def watch(self) -> Touched:
@@ -47,7 +47,7 @@ class Removable(Protocol):
         """Also those of classic consumers."""
 
     async def names(self, group_id: str) -> Collection[TopicPartition]:
-        """For which there is something, committed by whomever."""
+        """The partitions with a committed offset, whichever client committed it."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
@@ -146,9 +146,9 @@ class OffsetRemoval:
             for group_id in sorted(await self._store.group_ids()):
                 await self._look_at(group_id, existing, touched)
         except (BrokerError, CoordError) as error:
-            logger.info("offsets_not_expired partition=%d reason=%r", self._shard.partition, error)
+            log.info("offsets_not_expired partition=%d reason=%r", self._shard.partition, error)
         except Exception:
-            logger.exception("offsets_not_expired partition=%d", self._shard.partition)
+            log.exception("offsets_not_expired partition=%d", self._shard.partition)
         finally:
             self._store.unwatch(touched)
             self._look_later()
@@ -157,7 +157,7 @@ class OffsetRemoval:
         try:
             offsets = await self._store.fetch(group_id, None)
         except BrokerError as error:
-            logger.warning("offsets_not_expired group=%s reason=%r", group_id, error)
+            log.warning("offsets_not_expired group=%s reason=%r", group_id, error)
             return
         now_ms = self._shard.clock.wall_ms()
         facts = self._facts(group_id)
@@ -165,7 +165,7 @@ class OffsetRemoval:
         orphaned = [key for key in offsets if key.topic not in existing]
         keys = dict.fromkeys([*old, *orphaned])
         if keys:
-            logger.info(
+            log.info(
                 "offsets_removed group=%s expired=%d of_deleted_topics=%d",
                 group_id,
                 len(old),
@@ -187,11 +187,11 @@ class OffsetRemoval:
                     await self._remove_of(names, touched)
                     return
                 except (BrokerError, CoordError) as error:
-                    logger.info("offsets_kept topics=%s reason=%r", sorted(names), error)
+                    log.info("offsets_kept topics=%s reason=%r", sorted(names), error)
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, RETRY_MAX_S)
         except Exception:
-            logger.exception("offsets_kept topics=%s", sorted(names))
+            log.exception("offsets_kept topics=%s", sorted(names))
         finally:
             self._store.unwatch(touched)
 
@@ -199,5 +199,5 @@ class OffsetRemoval:
         for group_id in sorted(await self._store.all_group_ids()):
             keys = sorted(key for key in await self._store.names(group_id) if key.topic in names)
             if keys:
-                logger.info("offsets_removed group=%s topics=%s", group_id, sorted(names))
+                log.info("offsets_removed group=%s topics=%s", group_id, sorted(names))
                 await self._store.remove_untouched(group_id, keys, touched)

@@ -31,7 +31,7 @@ from pybroker.errors import StartupError
 from pybroker.host.child_process import ended, tied_to_us
 from pybroker.host.java import server_command
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _HOST: Final = "127.0.0.1"
 _START_TIMEOUT_S: Final = 20.0
@@ -248,7 +248,7 @@ class EmbeddedZooKeeper:
         record = self._record()
         pid = record["pid"]
         if pid and record["start"] == _start_time(pid) and self._is_ours(pid):
-            _log.warning("zookeeper pid=%d outlived its broker, ending it", pid)
+            log.warning("zookeeper pid=%d outlived its broker, ending it", pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -271,7 +271,7 @@ class EmbeddedZooKeeper:
             with socket.create_server((_HOST, 0)) as probe:
                 port = int(probe.getsockname()[1])
         if asked:
-            _log.warning("port %d is in use, the embedded ZooKeeper takes port %d", asked, port)
+            log.warning("port %d is in use, the embedded ZooKeeper takes port %d", asked, port)
         return port
 
     def _check_port(self) -> None:
@@ -345,7 +345,7 @@ class EmbeddedZooKeeper:
             child = self._child
             if child is not None:
                 await ended(child)
-                _log.error(
+                log.error(
                     "zookeeper ended, restarting it pid=%d exit_code=%s",
                     child.pid,
                     child.returncode,
@@ -355,7 +355,7 @@ class EmbeddedZooKeeper:
                 async with asyncio.timeout(_START_TIMEOUT_S):
                     await self._await_answer(await self._start_child())
             except (StartupError, OSError, TimeoutError) as error:
-                _log.error("zookeeper cannot be started again: %s", error)
+                log.error("zookeeper cannot be started again: %s", error)
 
 
 def _locked(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""What every `Coord` does, as tests: run against the in-memory service and against a real server.
+"""Tests of every `Coord`: they run against the in-memory service and against a real server.
 
 A module that runs them makes a subclass of `CoordContract` named `Test...` and a fixture `service`.
 """
@@ -148,7 +148,9 @@ class CoordContract:
         await refused(NoNode, coord.create("/a/b"))
         assert await coord.exists("/a") is None
 
-    async def test_what_stands_in_the_way_is_named(self, service: Service) -> None:
+    async def test_a_refused_operation_raises_the_error_of_its_cause(
+        self, service: Service
+    ) -> None:
         coord = await service.client()
         await coord.create("/a")
         await coord.create("/a/b")

@@ -25,7 +25,9 @@ LATE_S = LAG_S + 1
 MANY = [TopicPartition("t", number) for number in range(250)]
 
 
-async def test_who_lags_leaves_and_the_high_watermark_follows(leading: Leading) -> None:
+async def test_a_lagging_follower_leaves_the_isr_and_the_high_watermark_advances(
+    leading: Leading,
+) -> None:
     await leading.lead()
     leading.replicas.append()
     leading.fetch(2, 1)
@@ -37,7 +39,7 @@ async def test_who_lags_leaves_and_the_high_watermark_follows(leading: Leading) 
     assert (leading.metrics.isr_shrinks, leading.metrics.isr_expands) == (1, 0)
 
 
-async def test_who_has_everything_stays_however_long_ago_it_fetched(leading: Leading) -> None:
+async def test_a_follower_at_the_log_end_stays_in_sync_without_fetching(leading: Leading) -> None:
     await leading.lead()
     leading.replicas.append()
     leading.fetch(2, 1)
@@ -51,7 +53,7 @@ async def test_who_has_everything_stays_however_long_ago_it_fetched(leading: Lea
     await leading.until_stored(ME)
 
 
-async def test_who_caught_up_comes_back(leading: Leading) -> None:
+async def test_a_follower_that_caught_up_joins_the_isr(leading: Leading) -> None:
     await leading.lead(isr=(ME,))
     leading.replicas.append()
     leading.fetch(2, 0)
@@ -79,7 +81,9 @@ async def test_keys_of_later_versions_are_kept(leading: Leading) -> None:
     }
 
 
-async def test_who_leaves_too_small_an_isr_stays_eligible(strict: Leading) -> None:
+async def test_a_replica_whose_leaving_makes_the_isr_too_small_stays_eligible(
+    strict: Leading,
+) -> None:
     await strict.lead(isr=(ME, 2))
     strict.replicas.append()
     strict.fetch(2, 1)
@@ -194,7 +198,7 @@ async def test_a_broker_that_is_not_registered_does_not_join(leading: Leading) -
     await leading.until_stored(ME, 2)
 
 
-async def test_who_does_not_tell_its_incarnation_does_not_join(leading: Leading) -> None:
+async def test_a_fetch_without_an_incarnation_does_not_expand_the_isr(leading: Leading) -> None:
     await leading.lead(isr=(ME,))
     leading.fetch(2, 0, incarnation=-1)
     assert leading.replicas.manager.isr_changes == {}
@@ -232,7 +236,7 @@ async def test_a_later_leader_epoch_ends_the_writing(leading: Leading) -> None:
     await leading.until_stored(ME, 2)
 
 
-async def test_who_waits_for_a_leader_that_was_replaced_is_told_at_once(leading: Leading) -> None:
+async def test_a_waiting_produce_ends_when_the_leader_is_replaced(leading: Leading) -> None:
     await leading.lead()
     leading.replicas.append()
     produces = leading.replicas.manager.produces
@@ -325,7 +329,7 @@ async def test_a_lone_change_is_told_at_once(leading: Leading) -> None:
     await until(lambda: leading.told() == [{T0}])
 
 
-async def test_who_waits_for_acks_is_told_that_too_few_are_left(strict: Leading) -> None:
+async def test_a_waiting_produce_ends_when_the_isr_becomes_too_small(strict: Leading) -> None:
     await strict.lead(isr=(ME, 2))
     strict.replicas.append()
     waiting = asyncio.create_task(
@@ -358,9 +362,9 @@ async def test_a_change_is_tried_again_after_a_failure_that_nobody_expects(
     ]
 
 
-async def test_who_was_started_anew_may_have_left_by_itself(leading: Leading) -> None:
-    """After a power loss a broker takes itself out of the ISR that is stored, and nobody need have
-    told the leader; it would count it in sync for ever, and never take it back."""
+async def test_the_leader_finds_that_a_restarted_follower_left_the_isr(leading: Leading) -> None:
+    """After a power loss a broker removes itself from the stored ISR, and the leader may not hear
+    of it. Without the check it would count the broker in sync for ever, and never add it again."""
     await leading.lead()
     for broker in (2, 3):
         leading.fetch(broker, 0)
@@ -376,9 +380,11 @@ async def test_who_was_started_anew_may_have_left_by_itself(leading: Leading) ->
     await leading.until_stored(ME, 2, 3)
 
 
-async def test_who_fetches_no_more_may_have_been_told_to_lead(leading: Leading) -> None:
-    """While the controller does not reach this leader; and where nothing is written, nobody lags
-    who could be taken out of the ISR."""
+async def test_a_leader_whose_follower_stops_fetching_finds_that_it_was_replaced(
+    leading: Leading,
+) -> None:
+    """The controller does not reach this leader. Without writes no follower lags, so no change of
+    the ISR shows the leader its successor."""
     await leading.lead()
     for broker in (2, 3):
         leading.fetch(broker, 0)
@@ -394,7 +400,7 @@ async def test_who_fetches_no_more_may_have_been_told_to_lead(leading: Leading) 
     assert partition.certainly_leads(leading.clock.monotonic(), LAG_S)
 
 
-async def test_who_cannot_ask_whether_another_leads_is_not_certain(leading: Leading) -> None:
+async def test_a_leader_without_zookeeper_is_not_certain_to_lead(leading: Leading) -> None:
     await leading.lead()
     leading.coord.suspend()
     partition = leading.partition()
@@ -405,7 +411,7 @@ async def test_who_cannot_ask_whether_another_leads_is_not_certain(leading: Lead
     await until(lambda: partition.certainly_leads(leading.clock.monotonic(), LAG_S))
 
 
-async def test_who_was_started_anew_and_is_in_sync_costs_no_write(leading: Leading) -> None:
+async def test_a_restarted_follower_in_sync_causes_no_write(leading: Leading) -> None:
     await leading.lead()
     leading.replicas.append()
     for broker in (2, 3):
@@ -423,8 +429,8 @@ async def test_who_was_started_anew_and_is_in_sync_costs_no_write(leading: Leadi
     assert leading.tree.zxid <= before + 3  # the laggard's leaving, and its notification
 
 
-async def test_who_left_by_itself_just_before_the_epoch_began_is_found(leading: Leading) -> None:
-    """The controller had read what was stored before, and this leader has never heard of it."""
+async def test_the_leader_finds_that_a_follower_left_before_the_epoch(leading: Leading) -> None:
+    """The controller had read the older state, so this leader has never heard of the change."""
     await leading.lead()
     await leading.meddle(isr=(ME, 2))
     leading.fetch(2, 0)
@@ -435,7 +441,7 @@ async def test_who_left_by_itself_just_before_the_epoch_began_is_found(leading: 
     await leading.until_stored(ME, 2, 3)
 
 
-async def test_who_leads_on_in_a_later_epoch_asks_for_nobody_it_knows(leading: Leading) -> None:
+async def test_a_leader_in_a_later_epoch_checks_only_for_new_incarnations(leading: Leading) -> None:
     await leading.lead()
     for broker in (2, 3):
         leading.fetch(broker, 0)
@@ -471,7 +477,7 @@ async def test_a_member_of_zookeeper_that_lags_does_not_say_what_is_stored(
     assert (leading.believed, answers) == ((ME, 2), [])
 
 
-async def test_what_the_controller_had_read_before_ends_no_doubt(leading: Leading) -> None:
+async def test_an_older_state_from_the_controller_does_not_end_the_check(leading: Leading) -> None:
     await leading.lead()
     for broker in (2, 3):
         leading.fetch(broker, 0)

@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left of a log: where it ends now, and the high watermark that was last written."""
+    """The remainder of a log: its log end offset now, and the last high watermark checkpoint."""
 
     log_end: int
     high_watermark: int
 
 
 def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Left]:
-    """What is left of these logs, as far as they are there."""
+    """Return the remainder of each of these logs that exists."""
     return {
         key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
         for key in keys

@@ -84,7 +84,7 @@ def test_growth_goes_on_from_the_first_broker_of_the_topic(
         ),
     ],
 )
-def test_what_does_not_grow(
+def test_an_impossible_expansion_is_refused(
     topic: TopicAssignment,
     count: int,
     chosen: list[list[int]] | None,
@@ -105,7 +105,7 @@ async def replicas(cluster: Cluster) -> dict[int, tuple[int, ...]]:
     return dict((await topics.read_topic(cluster.tool, "orders")).assignment)
 
 
-async def test_what_others_wrote_into_the_node_stays(cluster: Cluster) -> None:
+async def test_an_expansion_keeps_unknown_keys_of_the_topic_node(cluster: Cluster) -> None:
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
     path = paths.topic("orders")
     odd = TopicAssignment({0: (1,)}, ID, unknown={"later": 1})
@@ -116,7 +116,7 @@ async def test_what_others_wrote_into_the_node_stays(cluster: Cluster) -> None:
     assert dict(found.replicas) == {0: (1,), 1: (2,)}
 
 
-async def test_who_comes_second_builds_on_the_first(cluster: Cluster) -> None:
+async def test_a_concurrent_expansion_builds_on_the_first_one(cluster: Cluster) -> None:
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
     await asyncio.gather(grow(cluster, 2), grow(cluster, 4))
     assert sorted(await replicas(cluster)) == [0, 1, 2, 3]

@@ -36,7 +36,9 @@ LIVE = [Broker(1, ()), Broker(2, ())]
         ),
     ],
 )
-def test_what_cannot_be_planned(partitions: int, factor: int, code: ErrorCode, detail: str) -> None:
+def test_a_plan_with_impossible_numbers_is_refused(
+    partitions: int, factor: int, code: ErrorCode, detail: str
+) -> None:
     with pytest.raises(BrokerError) as caught:
         topics.plan_assignment(LIVE, partitions, factor, random.Random(1))
     assert caught.value.code is code
@@ -61,7 +63,7 @@ def test_a_plan_has_the_asked_shape() -> None:
         ({0: [1, 7]}, "[7]"),
     ],
 )
-def test_what_is_no_assignment(assignment: dict[int, list[int]], detail: str) -> None:
+def test_an_invalid_assignment_is_refused(assignment: dict[int, list[int]], detail: str) -> None:
     with pytest.raises(BrokerError) as caught:
         topics.check_assignment(assignment, {1, 2})
     assert caught.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -95,7 +97,7 @@ async def test_names(cluster: Cluster, name: str, code: ErrorCode | None) -> Non
     assert caught.value.code is code
 
 
-async def test_what_is_stored_is_what_is_read(cluster: Cluster) -> None:
+async def test_a_created_topic_is_read_as_it_was_stored(cluster: Cluster) -> None:
     await topics.create_topic(
         cluster.tool, "orders", {0: (1, 2), 1: (2, 1)}, {"retention.ms": "5"}, ID
     )
@@ -169,7 +171,7 @@ async def test_deletion_by_id_spares_the_next_topic_of_that_name(
 
 
 @pytest.mark.parametrize("name", ["nothing", "", "a/b"])
-async def test_what_does_not_exist_cannot_be_deleted(cluster: Cluster, name: str) -> None:
+async def test_a_topic_that_does_not_exist_cannot_be_deleted(cluster: Cluster, name: str) -> None:
     with pytest.raises(BrokerError) as caught:
         await topics.request_deletion(cluster.tool, name)
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -57,7 +57,9 @@ PAST = CommittedOffset(1, commit_ms=NOW_MS, expire_ms=NOW_MS)
         (facts(GroupState.DEAD, 0, READ), []),
     ],
 )
-def test_what_expires(group: GroupFacts | None, gone: list[str]) -> None:
+def test_offsets_expire_by_their_age_and_the_state_of_the_group(
+    group: GroupFacts | None, gone: list[str]
+) -> None:
     offsets = {
         tp("old-0"): OLD,
         tp("new-0"): NEW,
@@ -110,7 +112,7 @@ async def test_offsets_without_a_group_expire_after_their_commit(kind: type[Stor
     assert await stage.store.group_ids() in ([], set())
 
 
-async def test_what_only_classic_consumers_wrote_never_expires() -> None:
+async def test_offsets_written_only_by_classic_consumers_never_expire() -> None:
     stage = await Removing.with_topics(ZookeeperOffsets, "a")
     await stage.edit("a-0", b"5")
     await stage.after(100_000)
@@ -155,7 +157,9 @@ async def test_offsets_of_a_deleted_topic_go_in_their_order(kind: type[Store]) -
     assert [call.args[1] for call in remove.await_args_list] == [keys]
 
 
-async def test_who_missed_a_deletion_makes_up_for_it(kind: type[Store]) -> None:
+async def test_the_periodic_check_removes_offsets_after_a_missed_deletion(
+    kind: type[Store],
+) -> None:
     stage = await Removing.with_topics(kind, "a")
     await stage.commit(GROUP, a=1, gone=2)
     await stage.after(INTERVAL_S)

@@ -18,8 +18,8 @@ from unit_tests.coordinator.runtime.vocabulary import MemoryShard
 from unit_tests.idle_loop import idle
 
 
-async def test_who_was_replaced_tells_nothing_although_its_zookeeper_lags() -> None:
-    """Nobody has told it, and it does not hear of its followers."""
+async def test_a_replaced_coordinator_returns_no_offsets_although_its_zookeeper_lags() -> None:
+    """The controller has not told the broker, and the broker has not heard from its followers."""
     stage = await Stage.begin(ZookeeperOffsets)
     await stage.commit(GROUP, a=5)
     assert await stage.fetch() == {"a-0": 5}

@@ -50,7 +50,7 @@ def state(
         (state(1, (1, 2)), (1, 3), None),
     ],
 )
-def test_who_steps_aside_leaves_somebody_behind(
+def test_a_replica_steps_aside_only_if_another_can_lead(
     before: PartitionState, live: Container[int], after: PartitionState | None
 ) -> None:
     assert stepped_aside(before, ME, live) == after
@@ -169,11 +169,11 @@ async def test_a_hole_that_the_start_finds_is_settled_before_anything_else(broke
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-async def test_who_steps_aside_in_office_becomes_another_incarnation(
+async def test_a_replica_that_steps_aside_in_use_raises_the_incarnation(
     broker: Broker, is_lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a fetch that is still on its way brings back what the log was. Where the reply is lost,
-    its own fetches would never count again."""
+    """A fetch sent before, with the old incarnation, must not bring the replica back. After a lost
+    reply the broker must learn the new incarnation: with the old one none of its fetches counts."""
     await broker.begin(state(2, (2, ME)))
     await broker.replicas.told(facts(leader=2, epoch=4, isr=(2, ME)))
     write = broker.coord.multi
@@ -463,7 +463,7 @@ async def test_a_follower_that_is_to_join_is_not_let_in_for_what_it_had(broker: 
     assert await broker.stored() == (state(2, (2,)), 1)
 
 
-async def test_what_is_whole_is_left_alone(broker: Broker) -> None:
+async def test_an_undamaged_replica_is_left_alone(broker: Broker) -> None:
     await broker.begin(state(ME, (ME, 2)))
     broker.damaged.loop.start()
     broker.scrubber.start()

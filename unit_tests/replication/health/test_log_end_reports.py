@@ -1,4 +1,4 @@
-"""What a replica says it has, when nobody is known to have everything."""
+"""Each replica of an orphaned partition reports its log end."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ async def reported(bench: Bench, incarnation: int) -> LogEndReport:
                 return found
 
 
-async def test_who_is_registered_anew_claims_again(bench: Bench) -> None:
-    """What was reported before counts no more: the session may have ended with the machine."""
+async def test_a_broker_that_registers_again_reports_again(bench: Bench) -> None:
+    """An earlier report does not count: the session may have ended with the machine."""
     await orphan(bench)
     before = await read_incarnation(bench.coord, BROKER_ID)
     report = await reported(bench, before)
@@ -83,7 +83,7 @@ async def test_who_is_registered_anew_claims_again(bench: Bench) -> None:
     assert (await reported(bench, now)).end == 1
 
 
-async def test_who_is_told_the_same_again_says_nothing_new(bench: Bench) -> None:
+async def test_the_same_state_again_writes_no_new_report(bench: Bench) -> None:
     await orphan(bench)
     await reported(bench, await read_incarnation(bench.coord, BROKER_ID))
     path = paths.suspect(KEY, BROKER_ID)
@@ -95,8 +95,9 @@ async def test_who_is_told_the_same_again_says_nothing_new(bench: Bench) -> None
     assert again is not None and again[1].version == node[1].version
 
 
-async def test_who_raises_its_own_incarnation_claims_again(bench: Bench) -> None:
-    """Another replica of it steps aside in use; this one is as it was, and not told again."""
+async def test_a_broker_that_raises_its_incarnation_reports_again(bench: Bench) -> None:
+    """Another replica of the broker stepped aside in use. This one did not change, and the
+    controller does not send its state again."""
     await orphan(bench)
     before = await read_incarnation(bench.coord, BROKER_ID)
     await reported(bench, before)

@@ -1,4 +1,4 @@
-"""What a broker takes back before it registers after a power loss."""
+"""After a power loss a broker removes its suspect replicas from the ISR before it registers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_suspect_leader_leads_no_more(cluster: Cluster) -> None:
     assert await cluster.stored() == (state(NO_LEADER, (2,), epoch=5), 1)
 
 
-async def test_what_counts_for_nothing_is_left_alone(cluster: Cluster) -> None:
+async def test_a_replica_neither_in_sync_nor_eligible_is_left_alone(cluster: Cluster) -> None:
     await cluster.begin((1, 2, 3), state(2, (2, 3)))
     await cluster.step_aside()
     assert await cluster.stored() == (state(2, (2, 3)), 0)
@@ -171,7 +171,7 @@ async def between(cluster: Cluster, change: Callable[[], object]) -> None:
     await cluster.step_aside()
 
 
-async def test_who_is_elected_meanwhile_stays(cluster: Cluster) -> None:
+async def test_a_leader_elected_meanwhile_stays_leader(cluster: Cluster) -> None:
     await cluster.begin((1, 2, 3), state(1, (1, 2)))
     await between(cluster, lambda: cluster.store(state(2, (2, 1), epoch=5)))
     assert await cluster.stored() == (state(2, (2,), epoch=5), 2)
