@@ -10,7 +10,7 @@ loop of its own. Only *reading* a clock goes through `Clock`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -351,9 +351,13 @@ class LeaderChannel(Protocol):
     PybrokerError, OSError or TimeoutError if the leader cannot be reached."""
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
+        self,
+        positions: Mapping[TopicPartition, FetchPosition],
+        limits: FetchLimits,
+        changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
-        """Ask for all of `positions` (in a session only the changes travel, KIP-227). Partitions
+        """Ask for all of `positions` (in a session only the changes travel, KIP-227). Each position
+        that differs from the last call is named in `changed`; None: any may differ. Partitions
         without news may be missing in the answer."""
 
     async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:

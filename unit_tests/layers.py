@@ -51,8 +51,9 @@ host: child_launcher java process several_brokers standard_output supervision | 
     embedded_zookeeper | run supervisor
 records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
     columns control validate
-replication: authority follower isr isr_notifications purgatory | leader_state | partition |
-    followed_partition high_watermarks leadership_yield opening truncation | catch_up | fetcher |
+replication: append_rules authority follower isr isr_notifications purgatory watched |
+    leader_state | partition | followed_partition high_watermarks leadership_yield opening
+    truncation | catch_up | fetcher |
     fetchers | manager | * | internal_log
 replication.health: log_end_reports step_aside | incomplete_replicas power_loss | damaged_replicas
 server: acceptor limits receive_buffer refusals request_memory | connection | listener

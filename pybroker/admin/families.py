@@ -134,7 +134,7 @@ ROWS: Final = (
     _gauge("kafka_server_replicafetchermanager_failedpartitionscount", "Partitions that this broker follows and whose last fetch failed.", lambda at: sum(copy.failures > 0 for copy in at.rooms.replicas.copies.values())),
     _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that were fetched from leaders. They are not part of the topic metrics.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
     _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed.", lambda at: len(at.rooms.logs.failed_directories)),
-    _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Partitions that waiting requests watch: Fetch waits for data, Produce for replicas.", _purgatories),
+    _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait: Fetch for data, Produce for replicas.", _purgatories),
     # the controller
     _of_controller("activecontrollercount", "1 if this broker is the controller, else 0.", lambda at: 1),
     _of_controller("offlinepartitionscount", "Partitions without a leader. 0 if this broker is not the controller, as in every metric of kafka_controller_kafkacontroller.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),

@@ -55,21 +55,32 @@ class FetchSession(Generic[P]):
         """The broker's number for the session, 0 if there is none."""
         return self._id
 
-    def next(self, positions: Mapping[TopicPartition, P]) -> SessionRequest:
+    def next(
+        self,
+        positions: Mapping[TopicPartition, P],
+        changed: Iterable[TopicPartition] | None = None,
+    ) -> SessionRequest:
         """Return the request after which the broker's session holds exactly `positions`: first all
-        of them, in their order; later the differences."""
-        asked = self._asked
+        of them, in their order; later the differences. A caller that knows which positions may
+        differ from the last request names them in `changed`; only these are compared."""
+        news: list[tuple[TopicPartition, P]] = []
+        gone = []
         if self._epoch == INITIAL_EPOCH:
-            news, gone = list(positions.items()), []
+            news, self._asked = list(positions.items()), dict(positions)
         else:
-            news = [
-                (key, position)
-                for key, position in positions.items()
-                if (known := asked.get(key)) is not position and known != position
-            ]
-            stays = asked.keys() <= positions.keys()
-            gone = [] if stays else [key for key in asked if key not in positions]
-        self._asked = dict(positions)
+            asked = self._asked
+            if changed is None:
+                changed = [*positions, *(key for key in asked if key not in positions)]
+            for key in changed:
+                position, known = positions.get(key), asked.get(key)
+                if position is known or position == known:
+                    continue
+                if position is None:
+                    del asked[key]
+                    gone.append(key)
+                else:
+                    asked[key] = position
+                    news.append((key, position))
         topics: dict[str, FetchTopic] = {}
         for (topic, partition), position in news:
             topics.setdefault(topic, FetchTopic(topic=topic)).partitions.append(

@@ -23,7 +23,6 @@ from pybroker.handlers.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
     NO_SESSION,
-    CachedPartition,
     FetchSession,
     next_epoch,
 )
@@ -103,6 +102,9 @@ def _read(
     services: Services, request: Request, message: FetchRequest, session: FetchSession | None
 ) -> FetchResponse | Awaitable[FetchResponse]:
     seen = _purgatory(services, message).changes
+    if session is not None:
+        _read_under(services, message, session)
+        session.requests.arrived(session.used_s)
     reading = _begin(services, request, message, session)
     if advance(services, reading) and _is_enough(message, reading):
         response = FetchResponse(responses=reading.responses)
@@ -139,9 +141,10 @@ async def _read_until_enough(
         reading.responses, reading.given = [], []  # a waiting fetch holds no records
         if fetches.changes == seen:
             await fetches.wait(
-                reading.keys,
+                [key for _, key, _ in reading.items] if session is None else session.pending,
                 missing_bytes=max(reading.enough_bytes - reading.total_bytes, 1),
                 timeout_s=deadline - clock.monotonic(),
+                more=session,
             )
         seen = fetches.changes
         reading = _begin(services, request, message, session)
@@ -159,7 +162,7 @@ def _is_enough(message: FetchRequest, reading: Reading) -> bool:
         reading.must_answer
         or reading.total_bytes >= reading.enough_bytes
         or message.max_wait_ms <= 0
-        or reading.count == 0
+        or (reading.count == 0 and reading.cached is None)
     )
 
 
@@ -183,7 +186,11 @@ def _begin(
                 for wanted in topic.partitions
             ]
     is_follower = message.replica_id >= 0
-    cached = None if session is None else list(session.partitions.values())
+    now_s = services.clock.monotonic() if is_follower else 0.0
+    cached = None
+    if session is not None:
+        _read_under(services, message, session)
+        cached, now_s = list(session.pending.values()), session.requests.last_s
     return Reading(
         version=request.version,
         items=items,
@@ -192,11 +199,21 @@ def _begin(
         responses=responses,
         given=[],
         follower=message if is_follower else None,
-        committed_only=message.isolation_level == _READ_COMMITTED and not is_follower,
+        committed_only=_committed_only(message),
         budget_bytes=budget_bytes,
         # As in Kafka, a fetch does not wait for more than fits into the answer.
         enough_bytes=min(message.min_bytes, max(budget_bytes, 1)),
-        now_s=services.clock.monotonic() if is_follower else 0.0,
+        now_s=now_s,
+    )
+
+
+def _committed_only(message: FetchRequest) -> bool:
+    return message.isolation_level == _READ_COMMITTED and message.replica_id < 0
+
+
+def _read_under(services: Services, message: FetchRequest, session: FetchSession) -> None:
+    session.read_under(
+        services.replicas.lease, message.replica_incarnation, _committed_only(message)
     )
 
 
@@ -247,8 +264,7 @@ def _open_session(
     for number, ((_, key, wanted), answer) in enumerate(
         zip(reading.items, answers, strict=True), 1
     ):
-        cached = session.partitions[key] = CachedPartition(key, wanted)
-        cached.told(answer)
+        session.add(key, wanted).told(answer)
         if number % TURN_PARTITIONS_MAX == 0:
             yield
     if session.partitions:  # else it may get some later; a repeated one counts once

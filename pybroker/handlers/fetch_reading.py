@@ -39,9 +39,6 @@ _BEYOND_THE_END: Final = NEEDED["Fetch by a consumer beyond the log end"]
 _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, when a later leader is known"]
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
-_NOTE_AGAIN_SHARE: Final = 1 / 30
-"""A share of replica.lag.time.max.ms: a follower may be found to lag by this much too early."""
-_NOTE_AGAIN_S_MAX: Final = 1.0
 _ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024
 """The limit of a read on the event loop. Copying more than half of it would block the loop for too
 long, so a partition that has more is read in a thread."""
@@ -64,7 +61,7 @@ class Reading:
     version: int
     items: Sequence[Item]
     cached: Sequence[CachedPartition] | None
-    """The partitions of an incremental request, which has no `items`."""
+    """The pending partitions of an incremental request, which has no `items`."""
     count: int
     """The number of partitions."""
     responses: list[FetchableTopicResponse]
@@ -84,12 +81,6 @@ class Reading:
     cached_only: bool = True
     total_bytes: int = 0
     must_answer: bool = False
-
-    @property
-    def keys(self) -> list[TopicPartition]:
-        if self.cached is None:
-            return [key for _, key, _ in self.items]
-        return [cached.key for cached in self.cached]
 
 
 def advance(services: Services, reading: Reading) -> bool:
@@ -132,7 +123,7 @@ def _read_next(services: Services, reading: Reading) -> None:
 def _read_next_of_session(services: Services, reading: Reading) -> None:
     assert reading.cached is not None
     cached = reading.cached[reading.position]
-    if not _stands_still(services, cached, reading):
+    if not _is_unchanged(services, cached, reading):
         key = cached.key
         answer = _read_partition(services, key, cached.wanted, reading)
         if answer.error_code == 0 and answer.diverging_epoch is None:
@@ -146,9 +137,10 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
     reading.position += 1
 
 
-def _stands_still(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Whether there is nothing to read and nothing to say, looked at as cheaply as can be: most
-    partitions of most sessions are idle. What is not plain is left to the reading."""
+def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
+    """Return whether the partition has nothing to read and no news for the client. False also if
+    that takes more than a few comparisons: then the read decides. An unchanged partition is watched
+    from now on."""
     partition = services.replicas.partitions.get(cached.key)
     if (
         partition is None
@@ -166,23 +158,27 @@ def _stands_still(services: Services, cached: CachedPartition, reading: Reading)
     ):
         return False
     offset, end = wanted.fetch_offset, log_.log_end_offset
-    follower = reading.follower
+    follower, is_noted = reading.follower, True
     if follower is None:
         if not partition.readable_end(reading.committed_only) <= offset <= end:
             return False
     else:
         if offset != end:
             return False
-        if reading.position >= reading.noted and (
-            reading.now_s - cached.noted_s > _note_again_s(services)
-            or not partition.is_in_isr(follower.replica_id)
-        ):
+        # A fetch is noted in its first pass. Only then may the session repeat it. A follower that
+        # is not in the ISR may join at any of its fetches, so each one is noted.
+        is_noted = reading.position >= reading.noted
+        if is_noted:
             try:
                 _note_follower(services, partition, wanted, follower, reading)
             except BrokerError:
                 return False
-            cached.noted_s = reading.now_s
-    return partition.high_watermark == cached.high_watermark
+            is_noted = partition.is_in_isr(follower.replica_id)
+    if partition.high_watermark != cached.high_watermark:
+        return False
+    if is_noted:
+        cached.watch(partition)
+    return True
 
 
 def _read_partition(
@@ -282,12 +278,6 @@ def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> Buffer:
         ErrorCode.CORRUPT_MESSAGE,
         f"{partition.topic_partition}: the batch at offset {offset} is corrupt",
     )
-
-
-def _note_again_s(services: Services) -> float:
-    """Return how long (s) a caught-up follower need not be noted again. Noting costs more than the
-    rest of the pass, and for a caught-up follower it only renews the time."""
-    return min(services.replicas.lag_max_s * _NOTE_AGAIN_SHARE, _NOTE_AGAIN_S_MAX)
 
 
 def _note_follower(

@@ -2,8 +2,13 @@
 changes, and receives only news. Plain code; time is seconds of a monotonic clock.
 
     full request, epoch 0        -> a new session, if there is room; its id is in the answer
-    incremental, epoch 1, 2, ... -> the changes are applied, then all partitions are read
+    incremental, epoch 1, 2, ... -> the changes are applied, then the pending partitions are read
     full request, epoch 0 or -1  -> the session that it names ends
+
+A partition of a session is pending, or it is watched. The client asked for a pending partition
+differently, or the partition has changed, or the client lacks values of it. A watched partition has
+nothing to read and no news since the session last looked at it. Its next change makes it pending.
+So the work of a request is proportional to the partitions that changed.
 
 Eviction is as in Kafka. A session goes if it was not used for two minutes, or if it is two minutes
 old and smaller than the new one. A follower evicts a consumer at any time.
@@ -11,20 +16,22 @@ old and smaller than the new one. A follower evicts a consumer at any time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.metrics import FetchSessionCounters
 from pybroker.model import NO_EPOCH, NO_OFFSET, TOPIC_NAME_LENGTH_MAX, TopicPartition
 from pybroker.ports import Rng
+from pybroker.replication.authority import Authority
+from pybroker.replication.leader_state import SessionRequests
+from pybroker.replication.partition import Partition
 from pybroker.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 
 NO_SESSION: Final = 0
 FULL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 CONSUMER: Final = -1
-NEVER_S: Final = float("-inf")
 PARTITIONS_MAX: Final = 200_000
 """The limit of one session. A larger client gets none: its full fetches cost no memory here."""
 CONSUMER_PARTITIONS_MAX: Final = 500_000
@@ -44,16 +51,16 @@ class CachedPartition:
         "high_watermark",
         "key",
         "log_start_offset",
-        "noted_s",
+        "session",
         "verified_epoch",
         "wanted",
+        "watched",
     )
 
-    def __init__(
-        self, key: TopicPartition, wanted: FetchPartition, *, follows: bool = False
-    ) -> None:
+    def __init__(self, key: TopicPartition, wanted: FetchPartition, session: FetchSession) -> None:
         self.key = key
-        self.follows = follows
+        self.session = session
+        self.follows = session.replica_id != CONSUMER
         """Whether a follower fetches. It may skip an answer, so it gets the values again."""
         self.wanted = wanted
         self.high_watermark = NO_OFFSET
@@ -61,15 +68,41 @@ class CachedPartition:
         self.verified_epoch = NO_EPOCH
         """The leader epoch in which `wanted` was found not to diverge. It cannot diverge later in
         the same epoch."""
-        self.noted_s = NEVER_S
-        """When the leader last noted that the follower is caught up."""
+        self.watched: Partition | None = None
+        """The partition whose next change makes this one pending; None: it is pending."""
+
+    def watch(self, partition: Partition) -> None:
+        """The partition has nothing to read and no news for the client: look at it again after its
+        next change. A follower's fetch must be noted before."""
+        session = self.session
+        if session.is_open and session.partitions.get(self.key) is self:
+            partition.watch(self)
+            self.watched = partition
+            session.pending.pop(self.key, None)
+            if self.follows:
+                partition.session_repeats(session.replica_id, session.requests)
+
+    def unwatch(self) -> None:
+        if self.watched is not None:
+            self.watched.unwatch(self)
+            self._end_watch(self.watched)
+
+    def partition_changed(self) -> None:
+        if self.watched is not None:
+            self._end_watch(self.watched)
+            self.session.look_at(self)
+
+    def _end_watch(self, partition: Partition) -> None:
+        self.watched = None
+        if self.follows:
+            partition.session_ends(self.session.replica_id, self.session.requests)
 
     def ask(self, wanted: FetchPartition) -> None:
         if self.follows and wanted.current_leader_epoch != self.wanted.current_leader_epoch:
             self.high_watermark = self.log_start_offset = NO_OFFSET
         self.wanted = wanted
         self.verified_epoch = NO_EPOCH
-        self.noted_s = NEVER_S
+        self.unwatch()
 
     def is_news(self, answer: PartitionData) -> bool:
         """Whether the answer has anything that the client does not have yet."""
@@ -92,10 +125,22 @@ class CachedPartition:
 
 
 class FetchSession:
-    """One client's partitions, in the order of reading. Partitions that returned records move to
-    the end, so that none starves."""
+    """One client's partitions."""
 
-    __slots__ = ("created_s", "epoch", "id", "partitions", "replica_id", "size", "used_s")
+    __slots__ = (
+        "created_s",
+        "epoch",
+        "id",
+        "is_open",
+        "on_pending",
+        "partitions",
+        "pending",
+        "replica_id",
+        "requests",
+        "size",
+        "terms",
+        "used_s",
+    )
 
     def __init__(self, session_id: int, replica_id: int, size: int, now_s: float) -> None:
         self.id = session_id
@@ -104,6 +149,16 @@ class FetchSession:
         self.epoch = 1
         """The epoch of the next request."""
         self.partitions: dict[TopicPartition, CachedPartition] = {}
+        self.pending: dict[TopicPartition, CachedPartition] = {}
+        """The partitions to look at, in the order of reading. Those that returned records move to
+        the end, so that none starves."""
+        self.on_pending: Callable[[TopicPartition], None] | None = None
+        """Called for each partition that becomes pending while a request waits."""
+        self.is_open = True
+        self.requests = SessionRequests(now_s)
+        self.terms: tuple[object, ...] = ()
+        """The values on which the last pass over the partitions depended, besides these: see
+        `read_under`."""
         self.size = size
         """The number of partitions that the cache counts for this session."""
         self.created_s = now_s
@@ -124,26 +179,57 @@ class FetchSession:
                 if known is None:
                     if len(partitions) >= PARTITIONS_MAX:
                         raise _not_found("it has become too large")
-                    partitions[key] = CachedPartition(
-                        key, wanted, follows=self.replica_id != CONSUMER
-                    )
+                    self.add(key, wanted)
                 else:
                     known.ask(wanted)
+                    self.pending[key] = known
                 items += 1
                 if items % _ITEMS_PER_STEP == 0:
                     yield
         for gone in forgotten:
             for partition in gone.partitions:
-                partitions.pop(TopicPartition(gone.topic, partition), None)
+                key = TopicPartition(gone.topic, partition)
+                forgot = partitions.pop(key, None)
+                if forgot is not None:
+                    forgot.unwatch()
+                    self.pending.pop(key, None)
                 items += 1
                 if items % _ITEMS_PER_STEP == 0:
                     yield
 
+    def add(self, key: TopicPartition, wanted: FetchPartition) -> CachedPartition:
+        added = self.partitions[key] = self.pending[key] = CachedPartition(key, wanted, self)
+        return added
+
+    def look_at(self, cached: CachedPartition) -> None:
+        """Make the partition pending."""
+        self.pending[cached.key] = cached
+        if self.on_pending is not None:
+            self.on_pending(cached.key)
+
+    def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
+        """Make all partitions pending if one of these values has changed: the broker's lease, the
+        follower's incarnation, whether the client reads committed records only."""
+        terms = (lease, incarnation, committed_only)
+        if terms != self.terms:
+            self.terms = terms
+            self._unwatch_all()
+            self.pending = dict(self.partitions)
+
     def gave(self, cached: CachedPartition) -> None:
         """Move a partition that returned records to the end of the order."""
-        if self.partitions.get(cached.key) is cached:
-            del self.partitions[cached.key]
-            self.partitions[cached.key] = cached
+        if self.pending.get(cached.key) is cached:
+            del self.pending[cached.key]
+            self.pending[cached.key] = cached
+
+    def close(self) -> None:
+        """End all watches. A request that is under way may still look at the partitions."""
+        self.is_open = False
+        self._unwatch_all()
+
+    def _unwatch_all(self) -> None:
+        for cached in self.partitions.values():
+            cached.unwatch()
 
 
 class FetchSessionCache:
@@ -216,6 +302,7 @@ class FetchSessionCache:
         """End the session of that id, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
+            session.close()
             self._count(session, -session.size)
             self._counters.sessions -= 1
 

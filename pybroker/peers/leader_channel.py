@@ -5,7 +5,7 @@ the leader's inter-broker endpoint.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -109,20 +109,26 @@ class FollowerLeaderChannel:
         self._calling = asyncio.Lock()
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
+        self,
+        positions: Mapping[TopicPartition, FetchPosition],
+        limits: FetchLimits,
+        changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
-        async with self._calling:
-            if limits.partition_max_bytes != self._partition_max_bytes:
-                self._partition_max_bytes = limits.partition_max_bytes
-                self._session.failed()
-            try:
-                return await self._fetch(positions, limits)
-            except BaseException:
-                self._session.failed()
-                raise
+        try:
+            async with self._calling:
+                if limits.partition_max_bytes != self._partition_max_bytes:
+                    self._partition_max_bytes = limits.partition_max_bytes
+                    self._session.failed()
+                return await self._fetch(positions, limits, changed)
+        except BaseException:
+            self._session.failed()  # `changed` may not have been sent: the next fetch sends all
+            raise
 
     async def _fetch(
-        self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
+        self,
+        positions: Mapping[TopicPartition, FetchPosition],
+        limits: FetchLimits,
+        changed: Iterable[TopicPartition] | None,
     ) -> Sequence[FetchedPartition]:
         connection = await self._connected()
         incarnation = self._follower.incarnation()
@@ -133,7 +139,7 @@ class FollowerLeaderChannel:
                 ErrorCode.STALE_BROKER_EPOCH,
                 "this broker has not received its roles since it registered",
             )
-        asked = self._session.next(positions)
+        asked = self._session.next(positions, changed)
         request = FetchRequest(
             replica_id=self._follower.broker_id,
             max_wait_ms=limits.max_wait_ms,

@@ -1,5 +1,5 @@
 """The task that copies from one leader: it fetches all partitions at once, and applies the answers
-one after the other.
+one after the other. The work of a fetch is proportional to the partitions that changed.
 
 A partition that fails pauses, and so does a broker that cannot be reached. Each pause is twice as
 long as the one before. Neither a slow disk nor a failed log delays the other partitions.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -38,6 +38,7 @@ from pybroker.replication.follower import (
     after_ends,
     position,
 )
+from pybroker.replication.partition import Partition
 from pybroker.replication.truncation import Truncator
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,13 @@ class Fetcher:
     ) -> None:
         self.leader = leader
         self.copies: dict[TopicPartition, FollowedPartition] = {}
+        self._positions: dict[TopicPartition, FetchPosition] = {}
+        """The positions of the last fetch. The partitions that pause have none."""
+        self._changed: dict[TopicPartition, FollowedPartition] = {}
+        """The partitions whose position is determined anew before the next fetch. Each other one is
+        watched, and its next change adds it."""
+        self._removed: list[TopicPartition] = []
+        """The partitions that left since the last fetch."""
         self._channel = channel
         self._truncator = truncator
         self._catch_up = catch_up
@@ -114,13 +122,24 @@ class Fetcher:
         self._task = BackgroundTask(f"fetcher {leader}")
         self._task.start(self._run)
 
-    def add(self, copies: Sequence[FollowedPartition]) -> None:
+    def add(self, partitions: Iterable[Partition]) -> None:
         """Start to copy these partitions. A pause of an unreachable broker ends: the controller
         says that it leads."""
-        self.copies.update((copy.partition.topic_partition, copy) for copy in copies)
+        for partition in partitions:
+            key = partition.topic_partition
+            self.copies[key] = self._changed[key] = FollowedPartition(partition, self._look_at)
         self._failures = 0
         self._added.set()
         self._wake.set()
+
+    def remove(self, key: TopicPartition) -> None:
+        """Stop copying the partition. An answer that still comes is dropped."""
+        followed = self.copies.pop(key, None)
+        if followed is not None:
+            followed.partition.unwatch(followed)
+            self._changed.pop(key, None)
+            self._positions.pop(key, None)
+            self._removed.append(key)
 
     def synced(self) -> None:
         """More records of a log are durable; the next fetch reports them."""
@@ -136,8 +155,9 @@ class Fetcher:
             self._added.clear()
             self._wake.clear()
             now = loop.time()
-            positions, due = self._positions(now)
-            if not positions:
+            changed, due = self._determine_positions(now)
+            if not self._positions:
+                self._removed += changed
                 await self._rest(due - now)
                 continue
             limits = self._limits
@@ -145,10 +165,10 @@ class Fetcher:
                 until_due_ms = max(int((due - now) * 1000), _ROUND_MS_MIN)
                 limits = replace(limits, max_wait_ms=until_due_ms)
             try:
-                answers = await self._ask(positions, limits)
+                answers = await self._ask(changed, limits)
                 if answers is not None:
                     self._reached()
-                    await self._ask_ends(await self._take(positions, answers))
+                    await self._ask_ends(await self._take(answers))
                     await self._catch_up.look(self.copies, self._channel)
                     if self._syncing:
                         self._syncing = False
@@ -160,20 +180,34 @@ class Fetcher:
                 log.exception("copying failed broker=%d", self.leader)
                 await self._leader_failed(error)
 
-    def _positions(self, now: float) -> tuple[dict[TopicPartition, FetchPosition], float]:
-        """Return the positions to fetch from now, and the time (loop seconds) at which the next
-        other partition is due; infinity if there is none."""
-        positions = {}
+    def _determine_positions(self, now: float) -> tuple[list[TopicPartition], float]:
+        """Determine the positions of the next fetch. Return the partitions whose position may
+        differ from the last fetch, and the time (loop seconds) at which the next pause ends;
+        infinity if no partition pauses."""
+        changed, self._removed = self._removed, []
         due = math.inf
-        for key, copy in self.copies.items():
+        for key, copy in list(self._changed.items()):
             replica = copy.partition.log
             if self._truncator.is_busy(key) or replica.durable_end < replica.log_end_offset:
                 due = min(due, now + _BUSY_S)
             elif copy.not_before <= now:
-                positions[key] = position(replica, copy.leader_epoch)
+                del self._changed[key]
+                copy.partition.watch(copy)
+                self._positions[key] = position(replica, copy.leader_epoch)
+                changed.append(key)
+                continue
             else:
                 due = min(due, copy.not_before)
-        return positions, due
+            if self._positions.pop(key, None) is not None:
+                changed.append(key)
+        return changed, due
+
+    def _look_at(self, copy: FollowedPartition) -> None:
+        """Determine the position of the partition anew before the next fetch."""
+        key = copy.partition.topic_partition
+        if self.copies.get(key) is copy:
+            copy.partition.unwatch(copy)
+            self._changed[key] = copy
 
     async def _rest(self, longest_s: float) -> None:
         """Wait until there is work, at most `longest_s` seconds."""
@@ -184,11 +218,11 @@ class Fetcher:
             pass
 
     async def _ask(
-        self, positions: dict[TopicPartition, FetchPosition], limits: FetchLimits
+        self, changed: Sequence[TopicPartition], limits: FetchLimits
     ) -> Sequence[FetchedPartition] | None:
         """Return the answers, or None if partitions were added meanwhile."""
         self._counters.requests += 1
-        asked = asyncio.ensure_future(self._channel.fetch(positions, limits))
+        asked = asyncio.ensure_future(self._channel.fetch(self._positions, limits, changed))
         added = asyncio.ensure_future(self._added.wait())
         try:
             await asyncio.wait([asked, added], return_when=asyncio.FIRST_COMPLETED)
@@ -221,9 +255,7 @@ class Fetcher:
         longest_s = self._pause_s_max
         return min(math.ldexp(_PAUSE_FIRST_S, min(failures, 20)), longest_s)
 
-    async def _take(
-        self, positions: dict[TopicPartition, FetchPosition], answers: Sequence[FetchedPartition]
-    ) -> list[FollowedPartition]:
+    async def _take(self, answers: Sequence[FetchedPartition]) -> list[FollowedPartition]:
         """Apply each answer, and yield now and then. Return the partitions for which the fetcher
         has to ask the leader where its log starts and ends."""
         now_ms = self._clock.wall_ms()
@@ -231,7 +263,7 @@ class Fetcher:
         taken_bytes = taken = 0
         for answer in answers:
             key = answer.topic_partition
-            copy, asked = self.copies.get(key), positions.get(key)
+            copy, asked = self.copies.get(key), self._positions.get(key)
             if copy is None or asked is None or not self._still(copy, asked):
                 continue
             step = after_answer(copy.partition.log, answer)
@@ -305,17 +337,20 @@ class Fetcher:
 
         def done(pause: Pause | None) -> None:
             if self.copies.get(copy.partition.topic_partition) is copy:
+                self._look_at(copy)
                 if pause is not None:
                     self._pause(copy, pause)
                 elif kept is not None:
                     self._append(copy, kept, self._clock.wall_ms())
             self._wake.set()
 
+        self._look_at(copy)
         self._truncator.begin(copy.partition, step, done)
 
     def _pause(self, copy: FollowedPartition, step: Pause) -> None:
         pause_s = self._pause_s(copy.failures)
         copy.not_before = asyncio.get_running_loop().time() + pause_s
+        self._look_at(copy)
         copy.failures += 1
         is_young = copy.failures <= _QUIET_FAILURES
         passes = step.error in _PASSING or (is_young and step.error is ErrorCode.CORRUPT_MESSAGE)

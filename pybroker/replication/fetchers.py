@@ -73,18 +73,18 @@ class ReplicaFetchers:
         """Follow the current leader of each partition, from the log end offset on."""
         if self._stopped:
             return
-        by_leader: dict[int, list[FollowedPartition]] = {}
+        by_leader: dict[int, list[Partition]] = {}
         for partition in partitions:
             self._forget(partition.topic_partition)
             assert partition.state is not None and not partition.is_leader
-            by_leader.setdefault(partition.state.leader, []).append(FollowedPartition(partition))
-        for leader, copies in by_leader.items():
+            by_leader.setdefault(partition.state.leader, []).append(partition)
+        for leader, followed in by_leader.items():
             fetcher = self._fetchers.get(leader)
             if fetcher is None:
                 fetcher = self._fetchers[leader] = self._new_fetcher(leader)
-            for copy in copies:
-                self._sources[copy.partition.topic_partition] = fetcher
-            fetcher.add(copies)
+            for partition in followed:
+                self._sources[partition.topic_partition] = fetcher
+            fetcher.add(followed)
 
     def leave(self, keys: Iterable[TopicPartition]) -> None:
         """Stop copying these partitions. An answer that still comes is dropped."""
@@ -134,4 +134,4 @@ class ReplicaFetchers:
     def _forget(self, key: TopicPartition) -> None:
         fetcher = self._sources.pop(key, None)
         if fetcher is not None:
-            fetcher.copies.pop(key, None)
+            fetcher.remove(key)

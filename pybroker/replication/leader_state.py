@@ -37,8 +37,23 @@ class FollowerFetch:
 
 
 @dataclass(slots=True)
+class SessionRequests:
+    """The arrivals (monotonic s) of the requests in one fetch session of a follower."""
+
+    last_s: float
+    last_but_one_s: float = -math.inf
+
+    def arrived(self, now: float) -> None:
+        self.last_but_one_s, self.last_s = self.last_s, now
+
+
+@dataclass(slots=True)
 class Follower:
     """A follower as its fetches show it. Times are monotonic seconds.
+
+    While a fetch session repeats the follower's last fetch, each request of the session counts as a
+    fetch at the leader's log end. The leader does not handle it partition by partition:
+    `session` gives the times.
 
     Invariant: caught_up_s <= fetched_s, once it has fetched.
     """
@@ -50,17 +65,38 @@ class Follower:
     log_start: int = NO_OFFSET
     incarnation: int = NO_INCARNATION
     fetched_s: float = -math.inf
-    followed_s: float = -math.inf
-    """The latest time at which it certainly followed in this epoch: that of its last fetch but one.
-    A follower sends a fetch after the answer to the one before, but it may arrive much later."""
+    _followed_s: float = -math.inf
     leader_end_then: int = NO_OFFSET
     """Where the leader's log ended at the last fetch."""
     is_stuck: bool = False
     """Whether its last fetch repeats an offset although the leader had records there."""
+    session: SessionRequests | None = None
+    """The session whose requests repeat the last fetch; None: no session does."""
+
+    @property
+    def followed_s(self) -> float:
+        """The latest time at which it certainly followed in this epoch: that of its last fetch but
+        one. A follower sends a fetch after the answer to the one before, but it may arrive much
+        later."""
+        session = self.session
+        if session is not None and session.last_but_one_s >= self.fetched_s:
+            return session.last_but_one_s
+        return self._followed_s
+
+    def end_session(self, session: SessionRequests) -> None:
+        """The session does not repeat the last fetch any more: its last request was the last fetch
+        at the leader's log end."""
+        if self.session is session:
+            self._followed_s = self.followed_s
+            self.fetched_s = max(self.fetched_s, session.last_s)
+            self.caught_up_s = max(self.caught_up_s, session.last_s)
+            self.session = None
 
     def fetched(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
         """Note a fetch. If it starts at or above the leader's log end at the fetch before, the
         follower had caught up at that time, however fast the leader's log grows."""
+        if self.session is not None:
+            self.end_session(self.session)
         if fetch.fetch_offset >= leader_end:
             self.caught_up_s = max(self.caught_up_s, now)
         elif fetch.fetch_offset >= self.leader_end_then != NO_OFFSET:
@@ -69,7 +105,7 @@ class Follower:
         self.log_end = fetch.fetch_offset
         self.log_start = fetch.log_start_offset
         self.incarnation = fetch.incarnation
-        self.followed_s, self.fetched_s = self.fetched_s, now
+        self._followed_s, self.fetched_s = self.fetched_s, now
         self.leader_end_then = max(self.leader_end_then, leader_end)
 
     def is_in_sync(self, leader_end: int, now: float, lag_max_s: float) -> bool:

@@ -262,7 +262,7 @@ class ReplicaManager:
             return False
         partition = self._partitions.get(move.topic_partition)
         if partition is not None:
-            partition.log = move.log
+            partition.replace_log(move.log)
         return True
 
     # for the controller
@@ -403,6 +403,8 @@ class ReplicaManager:
         key = facts.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not opened:
+            if partition is not None:
+                partition.changed()
             known = max(self._logs.high_watermark_checkpoint(key), self._dropped.pop(key, 0))
             partition = self._partitions[key] = Partition(
                 topic_partition=key,
@@ -457,11 +459,7 @@ class ReplicaManager:
     async def _stop(self, item: StopReplicaPartition) -> ErrorCode:
         key = item.topic_partition
         partition = self._partitions.get(key)
-        if (
-            partition is not None
-            and item.leader_epoch != LEADER_DURING_DELETION
-            and item.leader_epoch < partition.leader_epoch
-        ):
+        if partition and LEADER_DURING_DELETION != item.leader_epoch < partition.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         await self._let_go((key,))
         self._drop(key)
@@ -491,6 +489,7 @@ class ReplicaManager:
         if partition is None:
             return False
         self._dropped[key] = partition.high_watermark
+        partition.changed()
         return True
 
     def _disturbed(self, key: TopicPartition) -> None:

@@ -24,17 +24,19 @@ from pybroker.model import (
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
 from pybroker.records.validate import BatchRules
+from pybroker.replication.append_rules import AppendRules
 from pybroker.replication.authority import Authority
 from pybroker.replication.isr import has_enough_replicas, required_replicas
-from pybroker.replication.leader_state import FollowerFetch, IsrChange, LeaderState
+from pybroker.replication.leader_state import FollowerFetch, IsrChange, LeaderState, SessionRequests
+from pybroker.replication.watched import Watched
 from pybroker.storage.log import Log
-from pybroker.storage.log_config import NEVER, LogConfig
+from pybroker.storage.log_config import NEVER
 from pybroker.storage.log_parts import AppendResult
 
 _ANY_NUMBER: Final = 2**31
 
 
-class Partition:
+class Partition(Watched):
     """Owns the high watermark of its log.
 
     Invariant: log_start_offset <= high_watermark <= log_end_offset.
@@ -49,8 +51,10 @@ class Partition:
         high_watermark: int,
         counters: TopicCounters | None = None,
     ) -> None:
+        super().__init__()
         self.topic_partition = topic_partition
         self.log = log
+        log.on_start_moved = self.changed
         self._counters = TopicCounters() if counters is None else counters
         self.broker_id = broker_id
         self._facts: PartitionFacts | None = None
@@ -69,9 +73,14 @@ class Partition:
         the log end of some follower counts too."""
         self._uncommitted_bytes = 0
         """The approximate number of bytes between the high watermark and the log end."""
-        self._rules: dict[int, BatchRules] = {}
-        self._rules_config: LogConfig | None = None
+        self._rules = AppendRules(topic_partition)
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+
+    def replace_log(self, log: Log) -> None:
+        """Go on with a copy of the log, from another log directory."""
+        self.log = log
+        log.on_start_moved = self.changed
+        self.changed()
 
     # queries
 
@@ -126,26 +135,8 @@ class Partition:
         return self.last_stable_offset() if read_committed else self._high_watermark
 
     def batch_rules(self, api_version: int) -> BatchRules:
-        """Return the rules for a batch in a Produce request of that version. They are cached per
-        version until the configuration changes, as every request needs them."""
-        config = self.log.config
-        if config is not self._rules_config:
-            self._rules_config = config
-            self._rules.clear()
-        rules = self._rules.get(api_version)
-        if rules is None:
-            rules = self._rules[api_version] = BatchRules(
-                max_message_bytes=config.max_message_bytes,
-                segment_bytes=config.segment_bytes,
-                compacted=config.compacts,
-                timestamp_type=config.timestamp_type,
-                timestamp_before_max_ms=config.timestamp_before_max_ms,
-                timestamp_after_max_ms=config.timestamp_after_max_ms,
-                stored_codec=config.stored_codec,
-                api_version=api_version,
-                partition=str(self.topic_partition),
-            )
-        return rules
+        """Return the rules for a batch in a Produce request of that version."""
+        return self._rules.of(self.log.config, api_version)
 
     # the controller's commands
 
@@ -185,6 +176,7 @@ class Partition:
             self._leader.told(facts.state, facts.partition_epoch)
             return self._settled()
         self._facts = facts
+        self.changed()
         return 0
 
     def lead(self, facts: PartitionFacts, now: float) -> None:
@@ -211,6 +203,7 @@ class Partition:
         self._leader = None
         self.granted = Authority.NOTHING
         self.is_replicated = False
+        self.changed()
 
     # the in-sync replicas
 
@@ -278,6 +271,7 @@ class Partition:
         assert self._leader is not None
         self._leader.is_superseded = True
         self.granted = Authority.READ if is_replaced else Authority.ALL
+        self.changed()
 
     def settle(self) -> int:
         """Advance the high watermark as far as allowed. Return the approximate number of bytes that
@@ -293,7 +287,8 @@ class Partition:
         if advanced == before:
             return 0
         self._high_watermark = advanced
-        # Exact if the high watermark reaches the end, else a share in proportion to the offsets.
+        self.changed()
+        # Exact if the high watermark reaches the end, else in proportion to the offsets.
         readable_bytes = self._uncommitted_bytes * (advanced - before) // (end - before)
         self._uncommitted_bytes -= readable_bytes
         return max(readable_bytes, 1)
@@ -305,7 +300,9 @@ class Partition:
         self._facts = facts = self._leader.facts
         self._isr_size = len(facts.state.isr)
         self.is_replicated = len(self._leader.followers) > 0
-        return self.settle()
+        readable_bytes = self.settle()
+        self.changed()
+        return readable_bytes
 
     def _recount(self) -> None:
         leader = self._leader
@@ -386,6 +383,8 @@ class Partition:
             # that has just ended, and `log_synced` would not wake the requests that wait for it.
             if self._alone_up_to and self.log.durable_end > result.last_offset:
                 self.settle()
+        if self._watchers:
+            self.changed()
         return result
 
     def follower_fetched(self, fetch: FollowerFetch, now: float, lag_max_s: float) -> int:
@@ -405,6 +404,16 @@ class Partition:
         leader.fetched(fetch, leader_end=leader_end, now=now, lag_max_s=lag_max_s)
         return self.settle()
 
+    def session_repeats(self, replica_id: int, session: SessionRequests) -> None:
+        """As the leader: until `session_ends`, each request of the session counts as a fetch of the
+        follower at the log end. The caller watches the partition."""
+        if self._leader is not None:
+            self._leader.followers[replica_id].session = session
+
+    def session_ends(self, replica_id: int, session: SessionRequests) -> None:
+        if self._leader is not None and replica_id in self._leader.followers:
+            self._leader.followers[replica_id].end_session(session)
+
     def is_stuck(self, replica_id: int) -> bool:
         """Return whether that follower makes no progress although the leader has more records."""
         follower = None if self._leader is None else self._leader.followers.get(replica_id)
@@ -423,6 +432,7 @@ class Partition:
         assert self._leader is None
         if data:
             self.log.append_replicated(data, now_ms=now_ms, epoch_max=self.leader_epoch)
+            self.changed()
         self._high_watermark = max(
             self._high_watermark, min(leader_high_watermark, self.log.log_end_offset)
         )

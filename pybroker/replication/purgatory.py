@@ -9,8 +9,8 @@ caller then reads the partitions again for the answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
 from pybroker.model import TopicPartition
 
@@ -26,10 +26,18 @@ class _Waiter:
         self.missing_bytes = missing_bytes
 
 
+class Growing(Protocol):
+    """A set of partitions that may grow while a request waits for them."""
+
+    on_pending: Callable[[TopicPartition], None] | None
+    """Called with each partition that is added, before the change of it is told."""
+
+
 class Purgatory:
     """All waiting requests of one kind. Used from the event loop only."""
 
     def __init__(self) -> None:
+        self._requests = 0
         self._waiters: dict[TopicPartition, dict[_Waiter, None]] = {}
         self._entering: dict[_Waiter, set[TopicPartition]] = {}
         """The requests that do not watch all their partitions yet, each with the partitions that
@@ -39,26 +47,48 @@ class Purgatory:
         it waits compares it to see whether to read again."""
 
     def __len__(self) -> int:
-        """Return the number of watched (partition, request) pairs."""
+        """Return the number of waiting requests."""
+        return self._requests
+
+    @property
+    def watched(self) -> int:
+        """The number of watched (partition, request) pairs."""
         return sum(len(waiters) for waiters in self._waiters.values())
 
     async def wait(
-        self, partitions: Iterable[TopicPartition], *, missing_bytes: int, timeout_s: float
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        missing_bytes: int,
+        timeout_s: float,
+        more: Growing | None = None,
     ) -> None:
         """Return when `missing_bytes` more bytes became readable, after a disturbance of one of the
-        partitions, or after `timeout_s`."""
+        partitions, or after `timeout_s`. Partitions that are added to `more` are waited for from
+        then on."""
         if timeout_s <= 0:
             return
         keys = list(partitions)
         loop = asyncio.get_running_loop()
         waiter = _Waiter(loop.create_future(), missing_bytes)
         self._watch(keys[:KEYS_PER_TURN_MAX], waiter)
+
+        def added(key: TopicPartition) -> None:
+            keys.append(key)
+            self._watch((key,), waiter)
+
+        self._requests += 1
+        if more is not None:
+            more.on_pending = added
         timer = loop.call_later(timeout_s, self._complete, waiter)
         try:
             if len(keys) > KEYS_PER_TURN_MAX:
                 await self._watch_in_turns(keys, waiter)
             await waiter.future
         finally:
+            self._requests -= 1
+            if more is not None and more.on_pending is added:
+                more.on_pending = None
             timer.cancel()
             self._forget(keys, 0, waiter)
 

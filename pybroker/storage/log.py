@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pybroker.errors import BrokerError, CorruptionError, DiskFull, ErrorCode, StorageError
 from pybroker.model import NO_TIMESTAMP, TopicPartition
@@ -50,6 +50,8 @@ class Log:
         self._owner = owner
         self._failure: StorageError | None = None
         self._segment_roll = SegmentRoll(owner.rng, parts.config)
+        self.on_start_moved: Callable[[], None] = lambda: None
+        """Called on the event loop when records were deleted from the front."""
 
     # -- what it is
 
@@ -422,6 +424,7 @@ class Log:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.epoch_file.truncate_start(offset)
+            self.on_start_moved()
 
     def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
         """Delete the segments that retention no longer keeps (not `by_age`: those below the start).

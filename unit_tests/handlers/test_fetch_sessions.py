@@ -88,7 +88,7 @@ def updated(
     """Apply a request; return the partitions and their offsets."""
     for _ in session.update(topics, [ForgottenTopic(topic="t", partitions=list(forgotten))]):
         pass
-    return [(key.partition, item.wanted.fetch_offset) for key, item in session.partitions.items()]
+    return [(key.partition, item.wanted.fetch_offset) for key, item in session.pending.items()]
 
 
 def of_error(error: pytest.ExceptionInfo[BrokerError]) -> ErrorCode:
@@ -295,7 +295,8 @@ def answer(**fields: object) -> PartitionData:
 
 def told(*answers: PartitionData, follows: bool = False) -> CachedPartition:
     wanted = asking([0])[0].partitions[0]
-    cached = CachedPartition(TopicPartition("t", 0), wanted, follows=follows)
+    session = FetchSession(1, 2 if follows else CONSUMER, 0, 0.0)
+    cached = CachedPartition(TopicPartition("t", 0), wanted, session)
     for each in answers:
         cached.told(each)
     return cached

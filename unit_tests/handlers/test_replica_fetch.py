@@ -301,54 +301,50 @@ class MovableClock(SystemClock):
         return super().monotonic() + self.later_s
 
 
-async def test_a_caught_up_follower_is_noted_now_and_then_in_a_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_caught_up_follower_is_noted_once_in_a_session(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = MovableClock()
-    async with Bench(tmp_path / "own", clock=clock) as bench:
-        await bench.create("t", 2)
-        await lead(bench)
-        noted: list[int] = []
-        replicas = bench.app.replicas
-        monkeypatch.setattr(
-            replicas, "follower_fetched", lambda _, fetch, now: noted.append(fetch.fetch_offset)
+    noted: list[int] = []
+    monkeypatch.setattr(
+        bench.app.replicas,
+        "follower_fetched",
+        lambda _, fetch, now: noted.append(fetch.fetch_offset),
+    )
+    answer = await bench.ask(ApiKey.FETCH, 12, following(0, session=(0, 0)))
+    epoch = 0
+
+    async def again(*wanted: tuple[str, int, int]) -> list[int]:
+        nonlocal epoch
+        epoch += 1
+        request = fetch_request(
+            *wanted,
+            session=(answer.session_id, epoch),
+            replica_id=FOLLOWER,
+            current_leader_epoch=EPOCH,
         )
-        answer = await bench.ask(ApiKey.FETCH, 12, following(0, session=(0, 0)))
-        epoch = 0
+        result: FetchResponse = await bench.ask(ApiKey.FETCH, 12, request)
+        assert code(result) is ErrorCode.NONE
+        found, noted[:] = list(noted), []
+        return found
 
-        async def again(*wanted: tuple[str, int, int]) -> list[int]:
-            nonlocal epoch
-            epoch += 1
-            request = fetch_request(
-                *wanted,
-                session=(answer.session_id, epoch),
-                replica_id=FOLLOWER,
-                current_leader_epoch=EPOCH,
-            )
-            result: FetchResponse = await bench.ask(ApiKey.FETCH, 12, request)
-            assert code(result) is ErrorCode.NONE
-            found, noted[:] = list(noted), []
-            return found
-
-        assert await again() == [0, 0], "the full request and the first of the session"
-        assert await again() == []
-        clock.later_s += 1.1
-        assert await again() == [0]
-        assert await again() == []
-        clock.later_s += 0.1
-        replicas.lag_max_s = 1.0
-        assert await again() == [0], "a short lag time needs it more often"
-        assert await again(("t", 0, 0)) == [0], "so does a new question"
-        await bench.produce("t", batch(b"a"), acks=1)
-        assert await again() == [0] and await again() == [0], "lacks records: noted always"
-        assert await again(("t", 0, 1)) == [1]
-        assert await again() == []
-        monkeypatch.setattr(partition(bench), "is_in_isr", lambda replica_id: False)
-        assert await again() == [1] and await again() == [1], "out of sync: noted always"
+    assert await again() == [0, 0], "the full request and the first of the session"
+    assert await again() == []
+    assert await again(("t", 0, 0)) == [0], "the follower asked anew"
+    assert await again() == []
+    await bench.produce("t", batch(b"a"), acks=1)
+    assert await again() == [0] and await again() == [0], "it lacks records: noted always"
+    assert await again(("t", 0, 1)) == [1]
+    assert await again() == []
+    monkeypatch.setattr(partition(bench), "is_in_isr", lambda replica_id: False)
+    partition(bench).changed()
+    assert await again() == [1] and await again() == [1], "out of sync: noted always"
 
 
-async def test_a_caught_up_follower_is_noted_though_every_fetch_waits(tmp_path: Path) -> None:
-    """A fetch is noted before its wait only. The read after the wait must not count as a note."""
+async def test_each_request_of_a_session_proves_that_an_idle_follower_follows(
+    tmp_path: Path,
+) -> None:
+    """Also if every request waits. The proof is as old as the request before, and it ends with the
+    first record that the follower lacks."""
     clock = MovableClock()
     async with Bench(tmp_path / "own", clock=clock) as bench:
         await bench.create("t", 2)
@@ -356,20 +352,31 @@ async def test_a_caught_up_follower_is_noted_though_every_fetch_waits(tmp_path: 
         answer = await bench.ask(ApiKey.FETCH, 12, following(0, session=(0, 0)))
         state = partition(bench)._leader
         assert state is not None
-        for epoch in range(1, 5):
-            begun = clock.monotonic()
-            request = fetch_request(
-                session=(answer.session_id, epoch),
+        follower = state.followers[FOLLOWER]
+        begun: list[float] = []
+
+        async def request() -> None:
+            begun.append(clock.monotonic())
+            message = fetch_request(
+                session=(answer.session_id, len(begun)),
                 replica_id=FOLLOWER,
                 current_leader_epoch=EPOCH,
                 max_wait_ms=20,
             )
-            waiting = asyncio.ensure_future(bench.ask(ApiKey.FETCH, 12, request))
+            waiting = asyncio.ensure_future(bench.ask(ApiKey.FETCH, 12, message))
             await bench.waits(bench.app.replicas.replica_fetches, waiting)
-            if epoch > 1:
-                assert state.followers[FOLLOWER].caught_up_s >= begun
             clock.later_s += 1.1
             await waiting
+
+        await request()
+        for _ in range(4):
+            await request()
+            assert begun[-2] <= follower.followed_s < begun[-1]
+        await bench.produce("t", batch(b"a"), acks=1)
+        assert begun[-1] <= follower.caught_up_s < clock.monotonic()
+        await request()
+        assert begun[-2] <= follower.caught_up_s < begun[-1]
+        assert begun[-2] <= follower.followed_s < begun[-1]
 
 
 async def test_a_stuck_follower_gets_corrupt_message_for_the_leaders_damage(bench: Bench) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -100,7 +100,10 @@ class Link(MemoryLeaderChannel):
         self._ends = follower, leader
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
+        self,
+        positions: Mapping[TopicPartition, FetchPosition],
+        limits: FetchLimits,
+        changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
         group = self._group
         group.asked.append((self._ends, dict(positions)))

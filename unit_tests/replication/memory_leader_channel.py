@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode
@@ -31,7 +31,10 @@ class MemoryLeaderChannel:
         """The high watermarks that the follower was told."""
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
+        self,
+        positions: Mapping[TopicPartition, FetchPosition],
+        limits: FetchLimits,
+        changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
         replicas = self._connected()
         answers = self._read(replicas, positions, limits)
