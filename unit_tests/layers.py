@@ -51,7 +51,7 @@ host: child_launcher java process several_brokers standard_output supervision | 
     embedded_zookeeper | run supervisor
 records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
     columns control validate
-replication: append_rules authority follower isr isr_notifications purgatory watched |
+replication: append_rules authority follower isr isr_notifications purgatory spread watched |
     leader_state | partition | followed_partition high_watermarks leadership_yield opening
     truncation | catch_up | fetcher |
     fetchers | manager | * | internal_log

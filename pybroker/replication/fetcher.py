@@ -20,6 +20,7 @@ from pybroker.errors import BrokerError, ErrorCode, PybrokerError
 from pybroker.metrics import FetcherCounters
 from pybroker.model import TopicPartition
 from pybroker.ports import (
+    Blocking,
     Clock,
     FetchedPartition,
     FetchLimits,
@@ -36,9 +37,11 @@ from pybroker.replication.follower import (
     TruncateTo,
     after_answer,
     after_ends,
+    first_epoch,
     position,
 )
 from pybroker.replication.partition import Partition
+from pybroker.replication.spread import persist_epochs
 from pybroker.replication.truncation import Truncator
 
 log = logging.getLogger(__name__)
@@ -88,6 +91,7 @@ class Fetcher:
         channel: LeaderChannel,
         truncator: Truncator,
         catch_up: CatchUp,
+        blocking: Blocking,
         clock: Clock,
         config: BrokerConfig,
         counters: FetcherCounters,
@@ -104,6 +108,7 @@ class Fetcher:
         self._channel = channel
         self._truncator = truncator
         self._catch_up = catch_up
+        self._blocking = blocking
         self._clock = clock
         self._limits = FetchLimits(
             max_wait_ms=config.replica_fetch_wait_max_ms,
@@ -258,6 +263,7 @@ class Fetcher:
     async def _take(self, answers: Sequence[FetchedPartition]) -> list[FollowedPartition]:
         """Apply each answer, and yield now and then. Return the partitions for which the fetcher
         has to ask the leader where its log starts and ends."""
+        await self._begin_epochs(answers)
         now_ms = self._clock.wall_ms()
         ask_ends = []
         taken_bytes = taken = 0
@@ -279,6 +285,23 @@ class Fetcher:
                 taken_bytes = taken = 0
                 await asyncio.sleep(0)
         return ask_ends
+
+    async def _begin_epochs(self, answers: Sequence[FetchedPartition]) -> None:
+        """Make the leader epochs durable that begin with these answers: after a change of leaders
+        thousands of partitions begin one at once, and no append may wait for the disk."""
+        logs = []
+        for answer in answers:
+            key, epoch = answer.topic_partition, first_epoch(answer.records)
+            copy, asked = self.copies.get(key), self._positions.get(key)
+            if copy is None or asked is None or not asked.last_epoch < epoch <= copy.leader_epoch:
+                continue
+            replica = copy.partition.log
+            if self._still(copy, asked) and isinstance(after_answer(replica, answer), Append):
+                replica.begin_epoch(epoch, replica.log_end_offset)
+                self._positions[key] = position(replica, copy.leader_epoch)
+                logs.append(replica)
+        if logs:
+            await persist_epochs(self._blocking, logs)  # after an error the append tries it again
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
         """Return whether an answer to `asked` fits the log as it is now, in the current epoch. The

@@ -38,6 +38,7 @@ class ReplicaFetchers:
         """`channel` returns the channel to a broker. `incomplete` holds the replicas that are being
         copied anew. None as `losses`: the cluster has no unclean elections."""
         self._channel = channel
+        self._blocking = blocking
         self._clock = clock
         self._config = config
         self._metrics = Metrics() if metrics is None else metrics
@@ -126,6 +127,7 @@ class ReplicaFetchers:
             channel,
             self._truncator,
             self._catch_up,
+            self._blocking,
             self._clock,
             self._config,
             counters,

@@ -17,10 +17,12 @@ from typing import Final, Protocol
 
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_EPOCH, NO_OFFSET
-from pybroker.ports import FetchedPartition, FetchPosition
+from pybroker.ports import Buffer, FetchedPartition, FetchPosition
 
 BASE_OFFSET_LENGTH: Final = 8
 """Every batch begins with its base offset."""
+_LEADER_EPOCH: Final = slice(12, 16)
+"""The place of the partition leader epoch in a batch."""
 
 
 class ReplicaLog(Protocol):
@@ -99,6 +101,13 @@ def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
             # The leader's log starts within a batch, which comes as a whole.
             return StartOver(first, answer.log_start_offset)
     return Append()
+
+
+def first_epoch(records: Buffer) -> int:
+    """Return the leader epoch of the first batch; NO_EPOCH if there is none."""
+    if len(records) < _LEADER_EPOCH.stop:
+        return NO_EPOCH
+    return int.from_bytes(records[_LEADER_EPOCH], "big", signed=True)
 
 
 def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncation | Pause:

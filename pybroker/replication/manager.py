@@ -35,6 +35,7 @@ from pybroker.replication.leadership_yield import LeadershipYield
 from pybroker.replication.opening import LogOpener, TopicConfigReader, cannot_exist
 from pybroker.replication.partition import Partition
 from pybroker.replication.purgatory import Purgatory
+from pybroker.replication.spread import persist_epochs
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage, Flushable
 from pybroker.storage.manager import LogManager
@@ -298,7 +299,7 @@ class ReplicaManager:
                 else:
                     following.append(key)
             self._copy(following)
-            saved = await self._opener.persist_epochs([each for _, each in leading])
+            saved = await persist_epochs(self._blocking, [each for _, each in leading])
             for (key, _), failure in zip(leading, saved, strict=True):
                 if failure is not None:
                     answers[key] = self._cannot_open(key, failure)

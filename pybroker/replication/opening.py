@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
 
 from pybroker.errors import BrokerError, CoordError, ErrorCode, PybrokerError, StorageError
 from pybroker.model import (
@@ -18,16 +16,13 @@ from pybroker.model import (
 )
 from pybroker.ports import Blocking
 from pybroker.replication.partition import Partition
+from pybroker.replication.spread import spread
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
-
-T = TypeVar("T")
-R = TypeVar("R")
-_THREADS: Final = 10
 
 TopicConfigReader = Callable[[Collection[str]], Awaitable[dict[str, LogConfig]]]
 """Returns the effective log configuration of each topic, as ZooKeeper has it now. A lagging server
@@ -91,23 +86,7 @@ class LogOpener:
         self, orders: Sequence[tuple[PartitionFacts, LogConfig]]
     ) -> list[Log | PybrokerError]:
         """Return the log of each partition, created if it is missing; or the error."""
-        return await self._spread(self._open, orders)
-
-    async def persist_epochs(self, logs: Sequence[Log]) -> list[PybrokerError | None]:
-        """Make the start offsets of new epochs durable, so that no append has to wait for that."""
-        return await self._spread(_persist_epochs, logs)
-
-    async def _spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Return `work` of each item, computed in a few threads with a share each: the work waits
-        for the disk, which serves several requests at a time."""
-        share = -(-len(items) // _THREADS) or 1
-
-        def some(start: int) -> list[R]:
-            return [work(item) for item in items[start : start + share]]
-
-        starts = range(0, len(items), share)
-        parts = await asyncio.gather(*(self._blocking.run(some, start) for start in starts))
-        return [result for part in parts for result in part]
+        return await spread(self._blocking, self._open, orders)
 
     def _open(self, order: tuple[PartitionFacts, LogConfig]) -> Log | PybrokerError:
         """Blocking. A log of a deleted topic of the same name (another topic id) is set aside,
@@ -166,11 +145,3 @@ class LogOpener:
             and opened.damage is not None
             and opened.topic_partition in self._logs.incomplete.replaceable
         )
-
-
-def _persist_epochs(leading: Log) -> PybrokerError | None:
-    try:
-        leading.persist_epochs()
-    except (BrokerError, StorageError) as error:
-        return error
-    return None

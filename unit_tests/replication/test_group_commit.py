@@ -43,16 +43,32 @@ def ends(member: Member) -> tuple[int, int, int]:
 
 async def test_a_follower_reports_only_its_durable_end(group: Group) -> None:
     leader, follower = group[1], group[2]
+    leader.append(b"the first of its leader epoch")
+    await group.copied(1)
+    await group.until(lambda: ends(leader) == ends(follower) == (1, 1, 1))
     gate = follower.blocking.hold()
     leader.append(b"a")
     async with asyncio.timeout(PATIENCE_S):
         await gate.reached.wait()
-    assert ends(follower) == (1, 0, 0)
-    assert ends(leader) == (1, 1, 0)
-    assert all(asked[T0].fetch_offset == 0 for (who, _), asked in group.asked if who == 2)
+    assert ends(follower) == (2, 1, 1)
+    assert ends(leader) == (2, 2, 1)
+    assert all(asked[T0].fetch_offset <= 1 for (who, _), asked in group.asked if who == 2)
+    gate.open.set()
+    await group.copied(2)
+    assert ends(leader) == ends(follower) == (2, 2, 2)
+
+
+async def test_a_new_leader_epoch_is_durable_before_its_first_record(group: Group) -> None:
+    """It becomes so in a thread: the event loop of a follower does not wait for the disk."""
+    leader, follower = group[1], group[2]
+    gate = follower.blocking.hold()
+    leader.append(b"a")
+    async with asyncio.timeout(PATIENCE_S):
+        await gate.reached.wait()
+    assert ends(follower) == (0, 0, 0)
     gate.open.set()
     await group.copied(1)
-    assert ends(leader) == ends(follower) == (1, 1, 1)
+    assert not follower.partition().log.epoch_file.changed
 
 
 async def test_a_leader_counts_itself_when_it_is_durable(group: Group) -> None:
