@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 ORDER: Final = """
-pybroker: background bounded_gather clock errors metrics model tool_list | group_lag ports | applog
+pybroker: background bounded_gather clock errors metrics model tool_list yield_every |
+    group_lag ports | applog
     wire | config records | coordinator storage | replication | handlers | admin client server |
     classic peers spark | broker | host | testing tools | __main__
 admin: loop_watch text_format view | config_page group_rows partition_rows readiness service |
@@ -31,7 +32,7 @@ client.ranges: model | counts cursor validity | fetcher | options
 config: declaration kafka_options kafka_versions listeners properties | broker_options |
     broker_config | topic_config | layered_config without_effect
 coordinator: runtime zookeeper | controller groups transactions | offsets
-coordinator.controller: election events leaders partitions placement writes yield_every | channel
+coordinator.controller: election events leaders partitions placement writes | channel
     decisions journal reading replicas topics | deletion partition_expansion policies retries |
     context | broker_notifier initializer receipts | partition_state_machine | services |
     controlled_shutdown deletions log_dirs request_nodes suspects topic_changes | brokers

@@ -16,9 +16,9 @@ from pybroker.coordinator.controller.context import ClusterContext
 from pybroker.coordinator.controller.election import Won
 from pybroker.coordinator.controller.events import Event
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
-from pybroker.coordinator.controller.yield_every import yield_every
 from pybroker.model import NO_LEADER, Broker, StopReplicaPartition, TopicPartition
 from pybroker.ports import BrokerChannel
+from pybroker.yield_every import yield_every
 
 ChannelFactory = Callable[[Broker], BrokerChannel]
 

@@ -21,11 +21,11 @@ from pybroker.coordinator.controller.reading import (
 )
 from pybroker.coordinator.controller.topics import random_topic_id
 from pybroker.coordinator.controller.writes import FencedWriter, Write
-from pybroker.coordinator.controller.yield_every import yield_every
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import CoordError
 from pybroker.model import TopicDescription, TopicPartition, encode_uuid
 from pybroker.ports import Coord, CoordOp, CreateOp, Rng, SetOp, Watch
+from pybroker.yield_every import yield_every
 
 log = logging.getLogger(__name__)
 

@@ -31,11 +31,11 @@ from pybroker.coordinator.controller.writes import (
     Write,
     WriteOutcome,
 )
-from pybroker.coordinator.controller.yield_every import yield_every
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import ConnectionLoss, CoordError, NodeExists
 from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
+from pybroker.yield_every import yield_every
 
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")

@@ -40,6 +40,7 @@ from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage, Flushable
 from pybroker.storage.manager import LogManager
 from pybroker.storage.moves import ReplicaMove
+from pybroker.yield_every import yield_every
 
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
@@ -288,9 +289,8 @@ class ReplicaManager:
             await self._let_go(facts.topic_partition for facts in news)
             orders = [(facts, configs[facts.topic_partition.topic]) for facts in news]
             opened = await self._opener.open(orders)
-            leading: list[tuple[TopicPartition, Log]] = []
-            following: list[TopicPartition] = []
-            for facts, result in zip(news, opened, strict=True):
+            leading, following = list[tuple[TopicPartition, Log]](), list[TopicPartition]()
+            async for facts, result in yield_every(zip(news, opened, strict=True)):
                 key = facts.topic_partition
                 if isinstance(result, PybrokerError):
                     answers[key] = self._cannot_open(key, result)
@@ -482,10 +482,10 @@ class ReplicaManager:
         if self._fetchers is not None:
             self._fetchers.leave((key,))
         name = key.topic.encode()
-        if name in self.by_topic:
-            self.by_topic[name].pop(key.partition, None)
-            if not self.by_topic[name]:
-                del self.by_topic[name]
+        partitions = self.by_topic.get(name, {})
+        partitions.pop(key.partition, None)
+        if not partitions:
+            self.by_topic.pop(name, None)
         partition = self._partitions.pop(key, None)
         if partition is None:
             return False

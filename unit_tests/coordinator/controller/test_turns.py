@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Mapping
 from itertools import pairwise
 
-from pybroker.coordinator.controller.yield_every import ITEMS_PER_YIELD, yield_every
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.errors import ErrorCode
 from pybroker.model import (
@@ -18,6 +17,7 @@ from pybroker.model import (
     UpdateMetadata,
 )
 from pybroker.ports import BrokerChannel
+from pybroker.yield_every import ITEMS_PER_YIELD, yield_every
 from unit_tests.coordinator.controller.cluster import Cluster, NotingChannel, key
 from unit_tests.idle_loop import loop_turns
 from unit_tests.patience import until
