@@ -1,8 +1,8 @@
-"""The life of a group: five states, a table of legal moves, and the answer of each state to each
-request.
+"""The state machine of a group: five states, a table of the allowed transitions, and the answer of
+each state to each request.
 
-Only `Group.move_to` changes a state. The tables are also the documentation (`docs/groups.rst`), and
-the scripts of the tests have one step for every cell of `ANSWERS`. Nothing here decides anything.
+Only `Group.move_to` changes a state. `docs/groups.rst` shows the tables, and the test scripts have
+one step for every cell of `ANSWERS`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class GroupState(enum.Enum):
     EMPTY = "Empty"
     """The group has no members: only its generation and its committed offsets are kept."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """A new generation is to begin: members have to rejoin, and late ones are removed."""
+    """A rebalance: members have to rejoin, and members that are too late are removed."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """The members of the new generation are known; its leader computes the assignment."""
+    """The members of the new generation are known; the group's leader computes the assignment."""
     STABLE = "Stable"
-    """All members have an assignment, which is stored."""
+    """The assignment of all members is stored."""
     DEAD = "Dead"
     """The group is being deleted; it is Empty again if that fails."""
 
@@ -41,17 +41,17 @@ LEGAL_MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyTyp
         GroupState.DEAD: frozenset({GroupState.EMPTY}),
     }
 )
-"""Target -> the states from which it may be reached."""
+"""Target state -> the states from which a group may move to it."""
 
 
 class IllegalMove(PybrokerError):
-    """A decision tried a move that is not in the table: a bug."""
+    """The error of a transition that is not in the table: a bug."""
 
 
 class Asked(enum.Enum):
-    """The requests that a group answers by its state. In every state but Dead, whatever the cells
-    say, an unknown member gets UNKNOWN_MEMBER_ID (25), a request of another generation
-    ILLEGAL_GENERATION (22), and a replaced static member FENCED_INSTANCE_ID (82)."""
+    """The requests whose answer depends on the group's state. In every state except Dead, these
+    answers come first: an unknown member gets UNKNOWN_MEMBER_ID (25), a request of another
+    generation ILLEGAL_GENERATION (22), and a replaced static member FENCED_INSTANCE_ID (82)."""
 
     JOIN = "JoinGroup of a new member"
     REJOIN = "JoinGroup of a member"
@@ -126,4 +126,4 @@ ANSWERS: Final[Mapping[GroupState, Mapping[Asked, str]]] = MappingProxyType(
         },
     }
 )
-"""State -> request -> the answer; numbers are error codes."""
+"""State -> request -> the answer. Numbers are error codes."""

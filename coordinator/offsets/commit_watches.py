@@ -1,4 +1,5 @@
-"""The offsets that are committed during a search for removable offsets: they must be kept."""
+"""The offsets that are committed during a search for removable offsets: the search must not remove
+them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pybroker.coordinator.groups.records import OffsetKey
 from pybroker.model import TopicPartition
 
 Touched = set[OffsetKey]
-"""The offsets that were committed since a search began."""
+"""The keys of the offsets that were committed since a search began."""
 
 
 class Watches:
@@ -27,7 +28,8 @@ class Watches:
         self._open = [each for each in self._open if each is not touched]
 
     def note(self, group_id: str, keys: Iterable[TopicPartition]) -> None:
-        """Note that the group commits offsets of these partitions."""
+        """Add the offsets of these partitions, which the group commits, to every search under
+        way."""
         if self._open:
             noted = {OffsetKey(group_id, key) for key in keys}
             for touched in self._open:

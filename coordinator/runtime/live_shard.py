@@ -1,10 +1,10 @@
-"""One shard on the broker that leads its partition: it loads the log, then serves its coordinator,
-until it ends.
+"""One shard on the broker that leads its partition. The shard loads the log, and then serves
+requests to its coordinator until it ends.
 
     LOADING -> SERVING          the log is replayed and committed, and the fence is taken
-    LOADING, SERVING -> ENDED   another leader, no such partition, `resign`, stop
+    LOADING, SERVING -> ENDED   another broker leads, the partition is deleted, `resign`, or stop
 
-A task of its own loads the shard. Afterwards all work happens in the tasks of the callers.
+A separate task loads the shard. Afterwards all work runs in the tasks of the callers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pybroker.applog.rate_limit import LogLimit
 from pybroker.background import BackgroundTask
 from pybroker.coordinator.runtime.refusals import (
     Superseded,
-    as_told_to_clients,
+    client_error,
     not_coordinator,
 )
 from pybroker.coordinator.runtime.replay import Replay
@@ -35,9 +35,9 @@ C = TypeVar("C", bound=Coordinator)
 _RETRY_S: Final = 0.1
 _RETRY_S_MAX: Final = 5.0
 HAND_OVER_S: Final = 30.0
-"""How long a shard with a damaged log waits for another replica to lead; handing over leadership
-takes seconds. After that no other replica is available, and the shard serves the undamaged
-records."""
+"""How long a shard with a damaged log waits for another replica to become the leader, which takes
+seconds. After this time it is assumed that no other replica can lead, and the shard serves the
+undamaged records."""
 
 
 class Phase(enum.Enum):
@@ -47,13 +47,12 @@ class Phase(enum.Enum):
 
 
 class Fence(Protocol):
-    """The fence that keeps earlier coordinators of a partition from writing."""
+    """The fence that prevents writes by earlier coordinators of a partition."""
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Take the fence and return its version; None if the caller shall try again at once.
-        Raises Superseded, and BrokerError, CoordError or MalformedNode if the caller shall try
-        again later.
-        """
+        """Take the fence and return its version; None if the caller has to try again at once.
+        Raises Superseded if another broker leads; BrokerError, CoordError or MalformedNode if the
+        caller has to try again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +66,19 @@ class ShardDependencies(Generic[C]):
     rng: Rng
     blocking: Blocking
     loads: asyncio.Semaphore
-    """Limits how many logs are read at a time."""
+    """Limits the number of logs that are read at a time."""
     log_limit: LogLimit
     commit_timeout_s: Callable[[], float]
     bytes_per_read: Callable[[], int]
     loaded: Callable[[int, float, Replay], None]
-    """Called when a partition has been loaded, with the seconds it took."""
+    """Called when a partition has been loaded, with the duration in seconds."""
     resigned: Callable[[int, str], None]
     """Called when the shard of a partition has resigned."""
 
 
 class LiveShard(Generic[C]):
-    """The `ShardContext` of a real broker. Created when the broker begins to lead."""
+    """The `ShardContext` of a real broker. Created when the broker becomes the leader of the
+    partition."""
 
     def __init__(self, source: PartitionLog, around: ShardDependencies[C]) -> None:
         self._source = source
@@ -98,7 +98,8 @@ class LiveShard(Generic[C]):
         self._task.start(self._load)
 
     def end(self) -> None:
-        """End the shard: writes, callbacks and waits stop. Idempotent."""
+        """End the shard: it makes no more writes and no callbacks, and waiting callers get an
+        error. Idempotent."""
         if self.phase is Phase.ENDED:
             return
         self.phase = Phase.ENDED
@@ -172,12 +173,12 @@ class LiveShard(Generic[C]):
         try:
             end = self._source.append(records, now_ms)
         except BrokerError as error:
-            raise as_told_to_clients(error) from error
+            raise client_error(error) from error
         try:
             for offset, record in enumerate(records, end - len(records)):
                 self.coordinator.replay(StoredRecord(offset, now_ms, record.key, record.value))
         except Exception as error:
-            # The state in memory differs from the log; loading it anew makes them equal again.
+            # The state in memory differs from the log; the shard has to be loaded again.
             log.exception("replay failed partition=%s", self._key)
             self.resign(f"a record that was appended cannot be replayed: {error!r}")
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)) from error
@@ -197,7 +198,7 @@ class LiveShard(Generic[C]):
                 " offsets.commit.timeout.ms",
             ) from error
         except BrokerError as error:
-            raise as_told_to_clients(error) from error
+            raise client_error(error) from error
         finally:
             self._committing.discard(limit)
         self._check()
@@ -221,18 +222,20 @@ class LiveShard(Generic[C]):
             self._around.resigned(self.partition, reason)
 
     def _maybe_elsewhere(self) -> BrokerError:
-        return not_coordinator(f"{self._key} may be coordinated elsewhere by now")
+        return not_coordinator(f"another broker may coordinate {self._key} by now")
 
     def _check(self) -> None:
         if self.phase is Phase.ENDED:
-            raise not_coordinator(f"{self._key} is coordinated elsewhere by now")
+            raise not_coordinator(f"this broker does not coordinate {self._key} any more")
         if not self._is_open:
-            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._key} is loading")
+            raise BrokerError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"this broker is loading {self._key}"
+            )
 
     # loading
 
     async def _load(self) -> None:
-        """Load the shard until it serves. Failed steps are tried again while the broker leads."""
+        """Load the shard. Failed steps are tried again while the broker leads the partition."""
         begun = self._around.clock.monotonic()
         replay = Replay(
             self._source,
@@ -275,22 +278,22 @@ class LiveShard(Generic[C]):
             except BrokerError as error:
                 if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
                     raise Superseded(error.detail) from error
-                self._tell_failure(what, error)
+                self._log_failure(what, error)
             except (CoordError, MalformedNode) as error:
-                self._tell_failure(what, error)
+                self._log_failure(what, error)
             except Superseded:
                 raise
             except Exception:
                 log.exception("loading %s failed partition=%s", what, self._key)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _RETRY_S_MAX)
-        raise Superseded("it has ended")
+        raise Superseded(f"the shard of {self._key} has ended")
 
-    def _tell_failure(self, what: str, error: Exception) -> None:
+    def _log_failure(self, what: str, error: Exception) -> None:
         left_out = self._around.log_limit.allow(f"loading {what}")
         if left_out is not None:
             log.warning(
-                "loading goes on trying step=%s partition=%s error=%r left_out=%d",
+                "coordinator_loading_retried step=%s partition=%s error=%r left_out=%d",
                 what,
                 self._key,
                 error,
@@ -298,8 +301,8 @@ class LiveShard(Generic[C]):
             )
 
     async def _replay(self, replay: Replay) -> None:
-        """Replay the log until all of it is replayed and committed: the shard must not answer with
-        a record that the next leader may not have."""
+        """Replay the log until its end is replayed and committed: the shard must not answer with a
+        record that the next leader may not have."""
         source = self._source
         while replay.offset < source.end_offset:
             async with self._around.loads:

@@ -13,7 +13,7 @@ from unit_tests.coordinator.runtime.vocabulary import MemoryPartitionLog, Memory
 from unit_tests.idle_loop import idle
 
 
-async def test_they_fit_the_ports() -> None:
+async def test_the_test_doubles_fit_the_ports() -> None:
     log: PartitionLog = MemoryPartitionLog()
     shard: ShardContext = MemoryShard()
     coordinator: Coordinator = Words(shard)
@@ -21,7 +21,7 @@ async def test_they_fit_the_ports() -> None:
     await coordinator.loaded()
 
 
-async def test_the_next_leader_replays_what_this_one_appended() -> None:
+async def test_the_next_leader_replays_all_appended_records() -> None:
     shard = MemoryShard()
     words = shard.host(Words)
     await shard.load()
@@ -61,36 +61,36 @@ async def test_committed_waits_for_the_commit_or_the_end_of_the_shard() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("log_code", "client_code"),
     [
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-async def test_a_refused_append_has_no_effect(said: ErrorCode, told: ErrorCode) -> None:
+async def test_a_refused_append_has_no_effect(log_code: ErrorCode, client_code: ErrorCode) -> None:
     shard = MemoryShard()
     words = shard.host(Words)
-    shard.log.refuse(said)
+    shard.log.refuse(log_code)
     with pytest.raises(BrokerError) as caught:
         words.say(b"a", b"1")
-    assert caught.value.code is told
+    assert caught.value.code is client_code
     assert words.values == {}
     assert shard.log.records() == []
 
 
-async def test_time_passes_only_in_advance_and_timers_come_in_order() -> None:
+async def test_time_passes_only_in_advance_and_timers_fire_in_order() -> None:
     shard = MemoryShard()
-    heard: list[str] = []
-    shard.call_later(2, lambda: heard.append("second"))
-    shard.call_later(1, lambda: heard.append("first"))
-    shard.call_later(1.5, lambda: heard.append("never")).cancel()
+    called: list[str] = []
+    shard.call_later(2, lambda: called.append("second"))
+    shard.call_later(1, lambda: called.append("first"))
+    shard.call_later(1.5, lambda: called.append("never")).cancel()
     assert shard.due_s == [1, 2]
     shard.advance(1)
-    assert heard == ["first"]
+    assert called == ["first"]
     shard.advance(1)
-    assert heard == ["first", "second"]
-    shard.call_later(1, lambda: heard.append("never"))
+    assert called == ["first", "second"]
+    shard.call_later(1, lambda: called.append("never"))
     shard.end()
     shard.advance(5)
-    assert heard == ["first", "second"]
+    assert called == ["first", "second"]

@@ -1,4 +1,4 @@
-"""The life of shards: serving, the end, and an old shard after another broker has taken over."""
+"""Shards while they serve, when they end, and after another broker has taken over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.coordinator.groups.fence import Claim, take_fence
+from pybroker.coordinator.groups.fence import FenceOwner, take_fence
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import CheckOp, SetOp
@@ -39,7 +39,7 @@ async def test_commits_wait_for_the_high_watermark() -> None:
         await waiting
 
 
-async def test_commits_do_not_wait_for_ever() -> None:
+async def test_commits_time_out() -> None:
     async with Stage() as stage:
         words = await stage.led()
         stage.log.holds = True
@@ -49,7 +49,7 @@ async def test_commits_do_not_wait_for_ever() -> None:
 
 
 @pytest.mark.parametrize("how", ["resigned", "resign", "deposed", "stop"])
-async def test_callers_that_wait_get_not_coordinator_at_the_end(how: str) -> None:
+async def test_waiting_callers_get_not_coordinator_when_the_shard_ends(how: str) -> None:
     async with Stage() as stage:
         words = await stage.led()
         stage.log.holds = True
@@ -73,7 +73,7 @@ async def test_callers_that_wait_get_not_coordinator_at_the_end(how: str) -> Non
                 words.context.call_later(1, lambda: None)
 
 
-async def test_timers_are_called_and_their_failures_stay_theirs() -> None:
+async def test_a_failing_timer_does_not_end_the_shard() -> None:
     async with Stage() as stage:
         words = await stage.led()
         called = asyncio.Event()
@@ -98,7 +98,7 @@ async def test_no_timer_is_called_after_the_end() -> None:
         assert called == []
 
 
-async def test_the_shard_outlives_new_epochs_of_the_same_leader() -> None:
+async def test_a_shard_continues_in_a_new_epoch_of_the_same_leader() -> None:
     async with Stage() as stage:
         words = await stage.led()
         stage.log.holds = True
@@ -113,22 +113,22 @@ async def test_the_shard_outlives_new_epochs_of_the_same_leader() -> None:
         await waiting
 
 
-async def test_may_be_elsewhere_tells_whether_another_broker_may_coordinate() -> None:
+async def test_may_be_elsewhere_is_true_if_another_broker_may_coordinate() -> None:
     async with Stage() as stage:
         assert not stage.shards.may_be_elsewhere(0)
         words = await stage.led()
         assert not stage.shards.may_be_elsewhere(0)
-        stage.log.is_heard = False
+        stage.log.is_connected = False
         assert stage.shards.may_be_elsewhere(0)
-        stage.log.is_heard = True
+        stage.log.is_connected = True
         assert not stage.shards.may_be_elsewhere(0)
         words.context.resign("a test")
         assert stage.shards.may_be_elsewhere(0)
         stage.shards.resigned(0)
-        assert not stage.shards.may_be_elsewhere(0), "whoever leads now is known"
+        assert not stage.shards.may_be_elsewhere(0), "this broker knows that another broker leads"
 
 
-async def test_a_broker_that_may_answer_nothing_does_not_coordinate() -> None:
+async def test_a_broker_that_may_not_answer_does_not_coordinate() -> None:
     async with Stage() as stage:
         await stage.led()
         stage.is_fenced = True
@@ -137,16 +137,16 @@ async def test_a_broker_that_may_answer_nothing_does_not_coordinate() -> None:
         assert stage.refusal() is ErrorCode.NONE
 
 
-async def test_a_broker_that_is_cut_off_cannot_say_what_is_committed() -> None:
+async def test_a_broker_without_zookeeper_does_not_return_committed_offsets() -> None:
     async with Stage() as stage:
         words = await stage.led()
         words.context.require_current()
-        stage.log.is_heard = False
+        stage.log.is_connected = False
         with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
             words.context.require_current()
-        assert stage.refusal() is ErrorCode.NONE, "what followers have to agree to goes on"
+        assert stage.refusal() is ErrorCode.NONE, "requests that need followers are served"
         stage.shards.resigned(0)
-        stage.log.is_heard = True
+        stage.log.is_connected = True
         with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
             words.context.require_current()
 
@@ -171,16 +171,15 @@ async def test_leaderships_from_before_the_start_are_loaded_at_the_start() -> No
 # an old coordinator
 
 
-async def test_an_old_coordinator_that_wakes_up_writes_nothing() -> None:
-    """The old coordinator was paused while another broker took over, and does not know of it
-    yet."""
+async def test_a_paused_old_coordinator_writes_nothing() -> None:
+    """The old coordinator was paused while another broker took over, and has not noticed it yet."""
     async with Stage() as stage:
         words = await stage.led()
         words.say(b"k", b"before")
         successor = stage.log.next_leader()
         await stage.store(OTHER, 1)
-        claim = Claim(P0, OTHER, 1, "theirs")
-        assert await take_fence(stage.coord, claim) == words.context.fence_version + 1
+        owner = FenceOwner(P0, OTHER, 1, "theirs")
+        assert await take_fence(stage.coord, owner) == words.context.fence_version + 1
         before = successor.records()
         with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
             words.say(b"k", b"after")
@@ -254,7 +253,7 @@ async def test_a_record_that_cannot_be_replayed_ends_the_shard() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("log_code", "client_code"),
     [
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
@@ -262,11 +261,13 @@ async def test_a_record_that_cannot_be_replayed_ends_the_shard() -> None:
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-async def test_a_record_refused_by_the_log_has_no_effect(said: ErrorCode, told: ErrorCode) -> None:
+async def test_a_record_refused_by_the_log_has_no_effect(
+    log_code: ErrorCode, client_code: ErrorCode
+) -> None:
     async with Stage() as stage:
         words = await stage.led()
-        stage.log.refuse(said)
+        stage.log.refuse(log_code)
         with pytest.raises(BrokerError) as caught:
             words.say(b"k", b"v")
-        assert caught.value.code is told
+        assert caught.value.code is client_code
         assert words.values == {}
