@@ -50,7 +50,7 @@ IS_GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 CLOSE_LIMIT_S: Final = 1.0
 """How long `close` waits for the task to end. The elections for a lost broker's partitions are
 delayed by this time."""
-_CLOSE_LOOKS: Final = 20
+_CLOSE_PARTS: Final = 20
 """`close` waits for CLOSE_LIMIT_S in this number of parts. A pause of the whole event loop then
 uses up one part, however long it lasts: the task had no chance to run during the pause."""
 
@@ -260,9 +260,9 @@ class BrokerSender:
             handle.cancel()
         self._later.clear()
         self._task.cancel()
-        for _ in range(_CLOSE_LOOKS):
+        for _ in range(_CLOSE_PARTS):
             if self._task.runs:
-                await self._task.finish(CLOSE_LIMIT_S / _CLOSE_LOOKS)
+                await self._task.finish(CLOSE_LIMIT_S / _CLOSE_PARTS)
         if self._task.runs:
             log.error("channel_not_closed broker=%d after_s=%g", self.broker.id, CLOSE_LIMIT_S)
 

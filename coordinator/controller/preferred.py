@@ -75,7 +75,7 @@ def is_needed(partition: Partition, election_type: ElectionType, hosts: Collecti
 # ---- carrying them out
 
 
-class AskedElections:
+class RequestedElections:
     """The handler of requested elections in one controller's term."""
 
     def __init__(self, services: ControllerServices, watch: Watch) -> None:

@@ -39,7 +39,7 @@ from pybroker.coordinator.controller.initializer import ControllerInitializer, W
 from pybroker.coordinator.controller.isr_notices import IsrNotices
 from pybroker.coordinator.controller.log_dirs import LogDirFailures
 from pybroker.coordinator.controller.partitions import PartitionStatus
-from pybroker.coordinator.controller.preferred import AskedElections
+from pybroker.coordinator.controller.preferred import RequestedElections
 from pybroker.coordinator.controller.reassignments import Reassignments
 from pybroker.coordinator.controller.rebalance import Rebalance
 from pybroker.coordinator.controller.services import ControllerServices, ControllerSettings
@@ -81,7 +81,9 @@ class ControllerTerm:
         self._suspects = Suspects(services)
         self._isr_notices = IsrNotices(services, lambda _: enqueue(IsrChanged()), self._suspects)
         self._brokers = BrokerChanges(services, watches.brokers, self._log_dirs, self._deletions)
-        self._elections = AskedElections(services, lambda _: enqueue(PreferredElectionRequested()))
+        self._elections = RequestedElections(
+            services, lambda _: enqueue(PreferredElectionRequested())
+        )
         self._reassignments = Reassignments(services, lambda _: enqueue(ReassignmentRequested()))
         self._rebalance = Rebalance(services)
         self._handovers = Handovers(services, self._brokers.look)

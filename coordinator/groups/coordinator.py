@@ -462,7 +462,7 @@ class GroupCoordinator:
         del self._timers[group.group_id]
         effects = self._turn()
         if effects.now - due > LATE_S:
-            expiry.begin_anew(group, effects)
+            expiry.restart_deadlines(group, effects)
         expiry.expire(group, effects)
         self._carry_out(group, effects)
 

@@ -23,7 +23,7 @@ def expire(group: Group, effects: Effects) -> None:
         rebalance.expired(group, effects)
 
 
-def begin_anew(group: Group, effects: Effects) -> None:
+def restart_deadlines(group: Group, effects: Effects) -> None:
     """Restart the deadlines of the members, because this broker was paused and handled no requests.
     Members get as much time as after a failover."""
     for member in group.members.values():

@@ -63,18 +63,18 @@ _THREAD: Final = "-0"
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class WantedNodes:
     """The nodes that a group shall have. `is_whole`: topics and owners are known, not only the
-    member ids. `is_over`: the group is deleted, and only its offset nodes shall remain."""
+    member ids. `is_deleted`: the group is deleted, and only its offset nodes shall remain."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     is_whole: bool = True
-    is_over: bool = False
+    is_deleted: bool = False
 
 
-def picture_of(group: GroupView) -> Picture:
+def wanted_nodes_of(group: GroupView) -> WantedNodes:
     """Return the nodes that the group shall have. Members of other protocol types than `consumer`
     have no topics."""
     members: dict[str, tuple[str, ...]] = {}
@@ -91,7 +91,7 @@ def picture_of(group: GroupView) -> Picture:
                 for key in decode_assignment(member.assignment).partitions:
                     owners[key] = f"{member.member_id}{_THREAD}"
     is_whole = group.state in (GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD)
-    return Picture(members, owners, is_whole, is_over=group.state is GroupState.DEAD)
+    return WantedNodes(members, owners, is_whole, is_deleted=group.state is GroupState.DEAD)
 
 
 class GroupMirror:
@@ -109,7 +109,7 @@ class GroupMirror:
         self._coord = coord
         self._timeout_s = timeout_s
         self._writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
-        self._wanted: dict[str, Picture] = {}
+        self._wanted: dict[str, WantedNodes] = {}
         self._populated: set[str] = set()
         """The groups that had members at their last change."""
         self._placeholders: set[str] = set()
@@ -127,15 +127,15 @@ class GroupMirror:
     # ---- the membership
 
     def members_changed(self, group: GroupView) -> None:
-        picture = picture_of(group)
-        nobody_comes = picture.is_over and not self._beginning[group.group_id]
-        if nobody_comes or (picture.members and picture.is_whole):
+        wanted_nodes = wanted_nodes_of(group)
+        no_member_joins = wanted_nodes.is_deleted and not self._beginning[group.group_id]
+        if no_member_joins or (wanted_nodes.members and wanted_nodes.is_whole):
             self._placeholders.discard(group.group_id)
-        if picture.members:
+        if wanted_nodes.members:
             self._populated.add(group.group_id)
         else:
             self._populated.discard(group.group_id)
-        self._show(group.group_id, picture)
+        self._schedule(group.group_id, wanted_nodes)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         """Create the placeholder node first, and then look for classic consumers. A classic
@@ -198,21 +198,21 @@ class GroupMirror:
     def _drop_placeholder(self, group_id: str) -> None:
         self._placeholders.discard(group_id)
         if group_id not in self._populated:
-            self._show(group_id, Picture({}, is_over=True))
+            self._schedule(group_id, WantedNodes({}, is_deleted=True))
 
-    def _show(self, group_id: str, picture: Picture) -> None:
+    def _schedule(self, group_id: str, wanted_nodes: WantedNodes) -> None:
         if self._has_ended:
             return
-        self._wanted[group_id] = picture
+        self._wanted[group_id] = wanted_nodes
         if self._timer is None:
             self._task.start(self._run)
 
     async def _run(self) -> None:
         try:
             while self._wanted:
-                group_id, picture = next(iter(self._wanted.items()))
-                await self._bring_about(group_id, picture)
-                if self._wanted.get(group_id) is picture:
+                group_id, wanted_nodes = next(iter(self._wanted.items()))
+                await self._write_nodes(group_id, wanted_nodes)
+                if self._wanted.get(group_id) is wanted_nodes:
                     del self._wanted[group_id]
             self._retry_s = RETRY_S
         except (CoordError, BrokerError) as error:
@@ -245,13 +245,13 @@ class GroupMirror:
         placeholder = Change(group_id, path, ((path, data),), is_ephemeral=True)
         await self._write(group_id, [placeholder])
 
-    async def _bring_about(self, group_id: str, picture: Picture) -> None:
-        """Write and remove nodes until the group has those of `picture`. Raises CoordError,
+    async def _write_nodes(self, group_id: str, wanted_nodes: WantedNodes) -> None:
+        """Write and remove nodes until the group has those of `wanted_nodes`. Raises CoordError,
         BrokerError."""
-        changes = await self._member_changes(group_id, picture)
-        changes += await self._owner_changes(group_id, picture)
+        changes = await self._member_changes(group_id, wanted_nodes)
+        changes += await self._owner_changes(group_id, wanted_nodes)
         await self._write(group_id, changes)
-        if picture.is_over and self._wanted.get(group_id) is picture:
+        if wanted_nodes.is_deleted and self._wanted.get(group_id) is wanted_nodes:
             await remove_empty_topics(self._coord, self._writes, group_id, ())
 
     async def _write(self, group_id: str, changes: Sequence[Change]) -> None:
@@ -261,7 +261,7 @@ class GroupMirror:
         if failed is not None:
             raise BrokerError(failed, f"the ZooKeeper nodes of group {group_id} cannot be written")
 
-    async def _member_changes(self, group_id: str, picture: Picture) -> list[Change]:
+    async def _member_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
         root = paths.group_members(group_id)
         names = await children_of(self._coord, root)
         found = await bounded_gather(lambda name: self._registration(f"{root}/{name}"), names)
@@ -273,10 +273,10 @@ class GroupMirror:
         changes = [
             _change(group_id, paths.group_member(group_id, member_id), None)
             for member_id in shown
-            if member_id not in picture.members
+            if member_id not in wanted_nodes.members
             and not (member_id == PLACEHOLDER_ID and group_id in self._placeholders)
         ]
-        for member_id, topics in picture.members.items() if picture.is_whole else ():
+        for member_id, topics in wanted_nodes.members.items() if wanted_nodes.is_whole else ():
             subscription = dict.fromkeys(topics, 1)
             before = shown.get(member_id)
             if before is None or before.subscription != subscription:
@@ -294,16 +294,16 @@ class GroupMirror:
         except (NoNode, MalformedNode):
             return None
 
-    async def _owner_changes(self, group_id: str, picture: Picture) -> list[Change]:
+    async def _owner_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
         """Return the changes of the owner nodes. The node of an owner that is not a member is
         deleted: the group has no classic consumers, so no other process owns partitions."""
         shown = await self._owners(group_id)
-        wanted = {key: owner.encode() for key, owner in picture.owners.items()}
-        members = {f"{member_id}{_THREAD}".encode() for member_id in picture.members}
+        wanted = {key: owner.encode() for key, owner in wanted_nodes.owners.items()}
+        members = {f"{member_id}{_THREAD}".encode() for member_id in wanted_nodes.members}
         gone = [
             key
             for key, owner in shown.items()
-            if owner not in members or (picture.is_whole and key not in wanted)
+            if owner not in members or (wanted_nodes.is_whole and key not in wanted)
         ]
         changes = [_change(group_id, paths.group_owner(group_id, key), None) for key in gone]
         kept = {key.topic for key in shown.keys() - set(gone)} | {key.topic for key in wanted}

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pybroker.coordinator.groups.records import OffsetKey
 from pybroker.model import TopicPartition
 
-Touched = set[OffsetKey]
+RecentCommits = set[OffsetKey]
 """The keys of the offsets that were committed since a search began."""
 
 
@@ -16,21 +16,21 @@ class Watches:
     """The searches under way in one offset store."""
 
     def __init__(self) -> None:
-        self._open: list[Touched] = []
+        self._open: list[RecentCommits] = []
 
-    def begin(self) -> Touched:
+    def begin(self) -> RecentCommits:
         """Begin a search. Return a set to which `note` adds each commit, until `end`."""
-        touched: Touched = set()
-        self._open.append(touched)
-        return touched
+        recent_commits: RecentCommits = set()
+        self._open.append(recent_commits)
+        return recent_commits
 
-    def end(self, touched: Touched) -> None:
-        self._open = [each for each in self._open if each is not touched]
+    def end(self, recent_commits: RecentCommits) -> None:
+        self._open = [each for each in self._open if each is not recent_commits]
 
     def note(self, group_id: str, keys: Iterable[TopicPartition]) -> None:
         """Add the offsets of these partitions, which the group commits, to every search under
         way."""
         if self._open:
             noted = {OffsetKey(group_id, key) for key in keys}
-            for touched in self._open:
-                touched |= noted
+            for recent_commits in self._open:
+                recent_commits |= noted

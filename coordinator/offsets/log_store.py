@@ -32,7 +32,7 @@ from pybroker.coordinator.groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from pybroker.coordinator.offsets.commit_watches import Touched, Watches
+from pybroker.coordinator.offsets.commit_watches import RecentCommits, Watches
 from pybroker.coordinator.offsets.log_records import RecordedOffsets, read_offset_record
 from pybroker.coordinator.offsets.nodes import OffsetNodes, removal
 from pybroker.coordinator.offsets.storage_mark import StorageMark, Stored
@@ -167,11 +167,11 @@ class LoggedOffsets:
 
     # ---- removal
 
-    def watch(self) -> Touched:
+    def watch(self) -> RecentCommits:
         return self._watches.begin()
 
-    def unwatch(self, touched: Touched) -> None:
-        self._watches.end(touched)
+    def unwatch(self, recent_commits: RecentCommits) -> None:
+        self._watches.end(recent_commits)
 
     async def all_group_ids(self) -> Collection[str]:
         of_nodes = [name for name in await self._nodes.all_groups() if self._is_mine(name)]
@@ -180,18 +180,18 @@ class LoggedOffsets:
     async def names(self, group_id: str) -> Collection[TopicPartition]:
         return await self._nodes.names(group_id) | self._keys(group_id)
 
-    async def remove_untouched(
-        self, group_id: str, keys: Collection[TopicPartition], touched: Touched
+    async def remove_without_recent_commit(
+        self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
         """Remove the nodes first, because the nodes of a group without records are imported again.
-        Then remove the records of `keys` that are not in `touched`. The check and the append run in
-        one step of the event loop."""
+        Then remove the records of `keys` that are not in `recent_commits`. The check and the append
+        run in one step of the event loop."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._keys(group_id)
         gone = [OffsetKey(group_id, key) for key in keys if key in recorded]
         await self._append(
-            [KeyValue(encode_offset_key(key), None) for key in gone if key not in touched]
+            [KeyValue(encode_offset_key(key), None) for key in gone if key not in recent_commits]
         )
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:

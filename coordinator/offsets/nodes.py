@@ -35,7 +35,7 @@ COMMIT_TIME_TOLERANCE_MS: Final = 60_000
 time is used instead."""
 READ_ATTEMPTS_MAX: Final = 3
 PARTITION_MAX: Final = 2**31 - 1
-FEW: Final = 8
+UNLISTED_READS_MAX: Final = 8
 """The most offsets that are read without listing the existing nodes first."""
 
 
@@ -94,7 +94,7 @@ class OffsetNodes:
             if partitions is None:
                 keys = await self._all(group_id)
             else:
-                keys = await self._those_of(group_id, list(dict.fromkeys(partitions)))
+                keys = await self._existing_of(group_id, list(dict.fromkeys(partitions)))
             details, found = await asyncio.gather(
                 self._details(group_id, keys),
                 bounded_gather(lambda key: self._offset(group_id, key), keys),
@@ -155,10 +155,12 @@ class OffsetNodes:
     async def _all(self, group_id: str) -> list[TopicPartition]:
         return await self._partitions_below(paths.group_offsets(group_id))
 
-    async def _those_of(self, group_id: str, wanted: list[TopicPartition]) -> list[TopicPartition]:
-        """Return `wanted`; if these are more than FEW partitions, only those with a node. The
-        client chooses their number, and each read costs a request."""
-        if len(wanted) <= FEW:
+    async def _existing_of(
+        self, group_id: str, wanted: list[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Return `wanted`; if these are more than UNLISTED_READS_MAX partitions, only those with a
+        node. The client chooses their number, and each read costs a request."""
+        if len(wanted) <= UNLISTED_READS_MAX:
             return wanted
         root = paths.group_offsets(group_id)
         topics = {paths.encode_name(key.topic) for key in wanted}
@@ -170,9 +172,9 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """Return the details of these offsets. For more than FEW offsets the existing nodes are
-        listed first, because most offsets have no details."""
-        if len(keys) > FEW:
+        """Return the details of these offsets. For more than UNLISTED_READS_MAX offsets the
+        existing nodes are listed first, because most offsets have no details."""
+        if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)
             existing = set(await self._partitions_of(root, list(topics)))

@@ -18,7 +18,7 @@ from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.dependencies import GroupFacts
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.states import GroupState
-from pybroker.coordinator.offsets.commit_watches import Touched
+from pybroker.coordinator.offsets.commit_watches import RecentCommits
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, CoordError
@@ -36,11 +36,11 @@ class Removable(Protocol):
     """The operations of an offset store that `OffsetRemoval` needs. Each coroutine may raise
     BrokerError and CoordError."""
 
-    def watch(self) -> Touched:
+    def watch(self) -> RecentCommits:
         """Return a set to which the store adds the key of every committed offset, until
         `unwatch`."""
 
-    def unwatch(self, touched: Touched) -> None: ...
+    def unwatch(self, recent_commits: RecentCommits) -> None: ...
 
     async def group_ids(self) -> Collection[str]: ...
 
@@ -54,10 +54,10 @@ class Removable(Protocol):
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]: ...
 
-    async def remove_untouched(
-        self, group_id: str, keys: Collection[TopicPartition], touched: Touched
+    async def remove_without_recent_commit(
+        self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the group's offsets of `keys`, except those in `touched`."""
+        """Remove the group's offsets of `keys`, except those in `recent_commits`."""
 
 
 def expired(
@@ -146,20 +146,22 @@ class OffsetRemoval:
     # ---- expiry
 
     async def _look(self) -> None:
-        touched = self._store.watch()
+        recent_commits = self._store.watch()
         try:
             existing = set(await self._existing_topics())
             for group_id in sorted(await self._store.group_ids()):
-                await self._look_at(group_id, existing, touched)
+                await self._look_at(group_id, existing, recent_commits)
         except (BrokerError, CoordError) as error:
             log.info("offsets_not_expired partition=%d reason=%r", self._shard.partition, error)
         except Exception:
             log.exception("offsets_not_expired partition=%d", self._shard.partition)
         finally:
-            self._store.unwatch(touched)
+            self._store.unwatch(recent_commits)
             self._look_later()
 
-    async def _look_at(self, group_id: str, existing: Collection[str], touched: Touched) -> None:
+    async def _look_at(
+        self, group_id: str, existing: Collection[str], recent_commits: RecentCommits
+    ) -> None:
         try:
             offsets = await self._store.fetch(group_id, None)
         except BrokerError as error:
@@ -177,7 +179,7 @@ class OffsetRemoval:
                 len(old),
                 len(orphaned),
             )
-            await self._store.remove_untouched(group_id, list(keys), touched)
+            await self._store.remove_without_recent_commit(group_id, list(keys), recent_commits)
 
     async def _existing_topics(self) -> list[str]:
         await self._coord.sync(paths.TOPICS)
@@ -185,12 +187,12 @@ class OffsetRemoval:
 
     # ---- deleted topics
 
-    async def _remove_topics(self, names: frozenset[str], touched: Touched) -> None:
+    async def _remove_topics(self, names: frozenset[str], recent_commits: RecentCommits) -> None:
         pause_s = RETRY_S
         try:
             while self._runs:
                 try:
-                    await self._remove_of(names, touched)
+                    await self._remove_of(names, recent_commits)
                     return
                 except (BrokerError, CoordError) as error:
                     log.info("offsets_kept topics=%s reason=%r", sorted(names), error)
@@ -199,11 +201,11 @@ class OffsetRemoval:
         except Exception:
             log.exception("offsets_kept topics=%s", sorted(names))
         finally:
-            self._store.unwatch(touched)
+            self._store.unwatch(recent_commits)
 
-    async def _remove_of(self, names: frozenset[str], touched: Touched) -> None:
+    async def _remove_of(self, names: frozenset[str], recent_commits: RecentCommits) -> None:
         for group_id in sorted(await self._store.all_group_ids()):
             keys = sorted(key for key in await self._store.names(group_id) if key.topic in names)
             if keys:
                 log.info("offsets_removed group=%s topics=%s", group_id, sorted(names))
-                await self._store.remove_untouched(group_id, keys, touched)
+                await self._store.remove_without_recent_commit(group_id, keys, recent_commits)

@@ -27,7 +27,7 @@ from pybroker.coordinator.groups.group_nodes import (
 )
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.records import OffsetKey, encode_offset_key
-from pybroker.coordinator.offsets.commit_watches import Touched, Watches
+from pybroker.coordinator.offsets.commit_watches import RecentCommits, Watches
 from pybroker.coordinator.offsets.log_records import RecordedOffsets
 from pybroker.coordinator.offsets.nodes import OffsetNodes, commit_change, removal
 from pybroker.coordinator.offsets.storage_mark import StorageMark, Stored
@@ -46,7 +46,7 @@ READ_S: Final = 0.002
 """The time by which each partition raises the time limit of a fetch."""
 OFFSETS_OF_GROUP_MAX: Final = 10_000
 """The number of partitions that is assumed for the time limit of a fetch of all offsets."""
-EDITS_SEEN_S: Final = 1.0
+SYNC_AGE_MAX_S: Final = 1.0
 """The maximum age of the last sync: a fetch syncs with ZooKeeper if the last sync is older, because
 tools and classic consumers write offsets to ZooKeeper directly."""
 COMMIT_TIMEOUT_S: Final = 5.0
@@ -181,7 +181,7 @@ class ZookeeperOffsets:
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
             await self.writes.confirm()
-        elif now - self._caught_up_s > EDITS_SEEN_S:
+        elif now - self._caught_up_s > SYNC_AGE_MAX_S:
             await self._coord.sync()
         else:
             return
@@ -222,11 +222,11 @@ class ZookeeperOffsets:
 
     # ---- removal
 
-    def watch(self) -> Touched:
+    def watch(self) -> RecentCommits:
         return self._watches.begin()
 
-    def unwatch(self, touched: Touched) -> None:
-        self._watches.end(touched)
+    def unwatch(self, recent_commits: RecentCommits) -> None:
+        self._watches.end(recent_commits)
 
     async def all_group_ids(self) -> Collection[str]:
         return [group_id for group_id in await self._nodes.all_groups() if self._is_mine(group_id)]
@@ -235,13 +235,13 @@ class ZookeeperOffsets:
         await self.writes.settled(group_id)
         return await self._nodes.names(group_id)
 
-    async def remove_untouched(
-        self, group_id: str, keys: Collection[TopicPartition], touched: Touched
+    async def remove_without_recent_commit(
+        self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the offsets of `keys` that are not in `touched`. The check and the request of the
-        removal run in one step of the event loop, so a later commit is written after the
+        """Remove the offsets of `keys` that are not in `recent_commits`. The check and the request
+        of the removal run in one step of the event loop, so a later commit is written after the
         removal."""
-        gone = [key for key in keys if OffsetKey(group_id, key) not in touched]
+        gone = [key for key in keys if OffsetKey(group_id, key) not in recent_commits]
         codes = await self._remove(group_id, gone)
         check_all(codes, group_id)
         await remove_empty_topics(self._coord, self.writes, group_id, {key.topic for key in gone})

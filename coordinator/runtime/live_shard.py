@@ -80,11 +80,11 @@ class LiveShard(Generic[C]):
     """The `ShardContext` of a real broker. Created when the broker becomes the leader of the
     partition."""
 
-    def __init__(self, source: PartitionLog, around: ShardDependencies[C]) -> None:
+    def __init__(self, source: PartitionLog, dependencies: ShardDependencies[C]) -> None:
         self._source = source
-        self._around = around
+        self._dependencies = dependencies
         self._key = source.topic_partition
-        self._token = around.rng.randbytes(8).hex()
+        self._token = dependencies.rng.randbytes(8).hex()
         self._fence_version = -1
         self._is_open = False
         self._timers: set[_Timer] = set()
@@ -92,7 +92,7 @@ class LiveShard(Generic[C]):
         self._task = BackgroundTask(f"load {self._key}")
         self._damaged_since: float | None = None
         self.phase = Phase.LOADING
-        self.coordinator = around.make(self)
+        self.coordinator = dependencies.make(self)
 
     def start(self) -> None:
         self._task.start(self._load)
@@ -135,11 +135,11 @@ class LiveShard(Generic[C]):
 
     @property
     def clock(self) -> Clock:
-        return self._around.clock
+        return self._dependencies.clock
 
     @property
     def rng(self) -> Rng:
-        return self._around.rng
+        return self._dependencies.rng
 
     @property
     def is_current(self) -> bool:
@@ -169,7 +169,7 @@ class LiveShard(Generic[C]):
         self._check()
         if not records:
             return self._source.end_offset
-        now_ms = self._around.clock.wall_ms()
+        now_ms = self._dependencies.clock.wall_ms()
         try:
             end = self._source.append(records, now_ms)
         except BrokerError as error:
@@ -187,7 +187,7 @@ class LiveShard(Generic[C]):
     async def committed(self, offset: int) -> None:
         self._check()
         try:
-            async with asyncio.timeout(self._around.commit_timeout_s()) as limit:
+            async with asyncio.timeout(self._dependencies.commit_timeout_s()) as limit:
                 self._committing.add(limit)
                 await self._source.committed(offset)
         except TimeoutError as error:
@@ -219,7 +219,7 @@ class LiveShard(Generic[C]):
                 reason,
             )
             self.end()
-            self._around.resigned(self.partition, reason)
+            self._dependencies.resigned(self.partition, reason)
 
     def _maybe_elsewhere(self) -> BrokerError:
         return not_coordinator(f"another broker may coordinate {self._key} by now")
@@ -236,25 +236,25 @@ class LiveShard(Generic[C]):
 
     async def _load(self) -> None:
         """Load the shard. Failed steps are tried again while the broker leads the partition."""
-        begun = self._around.clock.monotonic()
+        begun = self._dependencies.clock.monotonic()
         replay = Replay(
             self._source,
             self.coordinator,
-            self._around.blocking,
-            self._around.bytes_per_read(),
+            self._dependencies.blocking,
+            self._dependencies.bytes_per_read(),
             self._may_leave_out,
         )
         try:
-            await self._insist("read", lambda: self._replay(replay))
-            await self._insist("fence", self._take_fence)
+            await self._repeat_until_done("read", lambda: self._replay(replay))
+            await self._repeat_until_done("fence", self._take_fence)
             self._is_open = True
-            await self._insist("finish", self.coordinator.loaded)
+            await self._repeat_until_done("finish", self.coordinator.loaded)
         except Superseded as error:
             if self.phase is not Phase.ENDED:
                 self.resign(str(error))
             return
         self.phase = Phase.SERVING
-        seconds = self._around.clock.monotonic() - begun
+        seconds = self._dependencies.clock.monotonic() - begun
         log.info(
             "coordinator loaded partition=%s leader_epoch=%d fence=%d records=%d bytes=%d"
             " left_out=%d seconds=%.3f",
@@ -266,9 +266,9 @@ class LiveShard(Generic[C]):
             replay.left_out,
             seconds,
         )
-        self._around.loaded(self.partition, seconds, replay)
+        self._dependencies.loaded(self.partition, seconds, replay)
 
-    async def _insist(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
+    async def _repeat_until_done(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
         """Repeat one step of loading until it succeeds. Raises Superseded."""
         pause_s = _RETRY_S
         while self.phase is not Phase.ENDED:
@@ -290,7 +290,7 @@ class LiveShard(Generic[C]):
         raise Superseded(f"the shard of {self._key} has ended")
 
     def _log_failure(self, what: str, error: Exception) -> None:
-        left_out = self._around.log_limit.allow(f"loading {what}")
+        left_out = self._dependencies.log_limit.allow(f"loading {what}")
         if left_out is not None:
             log.warning(
                 "coordinator_loading_retried step=%s partition=%s error=%r left_out=%d",
@@ -305,14 +305,14 @@ class LiveShard(Generic[C]):
         record that the next leader may not have."""
         source = self._source
         while replay.offset < source.end_offset:
-            async with self._around.loads:
+            async with self._dependencies.loads:
                 await replay.run()
             await source.committed(source.end_offset)
 
     def _may_leave_out(self) -> bool:
         if not self._source.has_other_copies:
             return True
-        now = self._around.clock.monotonic()
+        now = self._dependencies.clock.monotonic()
         if self._damaged_since is None:
             self._damaged_since = now
         return now - self._damaged_since >= HAND_OVER_S
@@ -320,7 +320,7 @@ class LiveShard(Generic[C]):
     async def _take_fence(self) -> None:
         version = None
         while version is None:
-            version = await self._around.fence.take(self._source, self._token)
+            version = await self._dependencies.fence.take(self._source, self._token)
         self._fence_version = version
 
 

@@ -89,7 +89,7 @@ class Replay:
                     self._damaged(fault.offset, fault.reason)
             for fault in decoded.faults:
                 self._skip(f"the batch at offset {fault.offset}", fault.reason)
-            await self._hand_on(decoded.stored)
+            await self._pass_to_coordinator(decoded.stored)
             self.offset = decoded.next_offset
 
     async def _read(self, offset: int) -> Decoded | None:
@@ -128,7 +128,7 @@ class Replay:
         self._skip(f"offsets {begin} to {good - 1}", "the log cannot be read there")
         self.offset = good
 
-    async def _hand_on(self, stored: Sequence[Stored]) -> None:
+    async def _pass_to_coordinator(self, stored: Sequence[Stored]) -> None:
         for number, each in enumerate(stored, 1):
             try:
                 if isinstance(each, StoredMarker):

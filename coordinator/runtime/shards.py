@@ -74,7 +74,7 @@ class Shards(Generic[C]):
         self.load_times = LoadTimes()
         self._open_log = open_log
         self._is_fenced = is_fenced
-        self._around = ShardDependencies(
+        self._dependencies = ShardDependencies(
             make=make,
             fence=fence,
             clock=clock,
@@ -186,7 +186,7 @@ class Shards(Generic[C]):
             )
             self._begin_later(partition)
             return
-        shard = self._shards[partition] = LiveShard(source, self._around)
+        shard = self._shards[partition] = LiveShard(source, self._dependencies)
         shard.start()
 
     def _end(self, partition: int) -> None:

@@ -151,7 +151,7 @@ async def test_offsets_of_a_deleted_topic_are_removed_in_order(kind: type[Store]
     stage = await Removing.with_topics(kind, "a")
     keys = [tp(f"b-{number}") for number in range(9)]
     await stage.store.commit(GROUP, dict.fromkeys(reversed(keys), CommittedOffset(1)))
-    with patch.object(stage.store, "remove_untouched", AsyncMock()) as remove:
+    with patch.object(stage.store, "remove_without_recent_commit", AsyncMock()) as remove:
         stage.removal.topics_deleted(["b"])
         await stage.removal.settled()
     assert [call.args[1] for call in remove.await_args_list] == [keys]

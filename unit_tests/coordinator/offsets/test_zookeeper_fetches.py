@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pybroker.coordinator.offsets.zookeeper_store import EDITS_SEEN_S, ZookeeperOffsets
+from pybroker.coordinator.offsets.zookeeper_store import SYNC_AGE_MAX_S, ZookeeperOffsets
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import CoordOp, NodeStat, OpResult, Watch
 from pybroker.testing.simulation.memory_tree import MemoryTree
@@ -135,7 +135,7 @@ async def test_edits_by_other_clients_are_returned_within_a_second(
     stage, asked = await counted(monkeypatch)
     stage.coord.lag()
     await stage.edit("a-0", b"8")
-    stage.shard.advance(EDITS_SEEN_S + 0.001)
+    stage.shard.advance(SYNC_AGE_MAX_S + 0.001)
     assert await stage.fetch(GROUP, "a-0") == {"a-0": 8}
     assert (asked["multi"], asked["sync"]) == (0, 1)
 

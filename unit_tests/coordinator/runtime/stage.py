@@ -20,7 +20,7 @@ from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import PartitionLog
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
-from unit_tests.coordinator.runtime.vocabulary import NOW_MS, TOPIC, MemoryPartitionLog, Words
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS, TOPIC, LastValues, MemoryPartitionLog
 from unit_tests.handlers.bench import ImmediateBlocking
 
 ME, OTHER = 1, 2
@@ -46,8 +46,8 @@ class Stage:
         self.coord = MemoryCoord(self.tree)
         self.log = MemoryPartitionLog()
         self.options = Options()
-        self.made: list[Words] = []
-        self.begun: asyncio.Queue[Words] = asyncio.Queue()
+        self.made: list[LastValues] = []
+        self.begun: asyncio.Queue[LastValues] = asyncio.Queue()
         self.fence_hooks: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Functions; before each attempt to take the fence, the next function is awaited."""
         self.is_fenced = False
@@ -87,7 +87,7 @@ class Stage:
         """Store a state as the controller does, without sending it to the brokers."""
         await self.coord.set(STATE, encode_state(PartitionState(leader, epoch, (ME,), 1)))
 
-    async def led(self) -> Words:
+    async def led(self) -> LastValues:
         """Make ME the leader, wait until the shard is loaded, and return its coordinator."""
         self.shards.led(0, self.log.leader_epoch)
         await self.shards.settled()
@@ -111,8 +111,8 @@ class Stage:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the test lets no log be opened")
         return self.log
 
-    def _make(self, context: ShardContext) -> Words:
-        self.made.append(Words(context))
+    def _make(self, context: ShardContext) -> LastValues:
+        self.made.append(LastValues(context))
         self.begun.put_nowait(self.made[-1])
         return self.made[-1]
 

@@ -25,10 +25,10 @@ async def test_the_leader_replays_the_log_and_takes_the_fence() -> None:
         stage.log.append_transactional([KeyValue(b"t", b"1")], producer_id=5)
         stage.log.append_marker(producer_id=5)
         assert stage.refusal() is ErrorCode.NOT_COORDINATOR
-        words = await stage.led()
-        assert len(words.values) == 101
-        assert words.markers == [StoredMarker(101, 5, 0, is_commit=True)]
-        assert words.context.fence_version == stage.fence == 0
+        coordinator = await stage.led()
+        assert len(coordinator.values) == 101
+        assert coordinator.markers == [StoredMarker(101, 5, 0, is_commit=True)]
+        assert coordinator.context.fence_version == stage.fence == 0
         assert stage.log.reads > 1, "the log must be read in several pieces"
         node = stage.tree.node(FENCE)
         assert node is not None
@@ -56,8 +56,8 @@ async def test_damaged_batches_and_records_are_skipped(caplog: pytest.LogCapture
             stage.log.append([KeyValue(b"%d" % number, b"v")], NOW_MS)
         stage.log.append([KeyValue(b"bad", b"poison"), KeyValue(b"7", b"v")], NOW_MS)
         damage(stage.log, 2)
-        words = await stage.led()
-        assert set(words.values) == {b"0", b"1", b"3", b"4", b"5", b"7"}
+        coordinator = await stage.led()
+        assert set(coordinator.values) == {b"0", b"1", b"3", b"4", b"5", b"7"}
         lines = [line for line in caplog.messages if line.startswith("skipped ")]
         assert len(lines) == 2
         where = f"of {stage.log.topic_partition} while loading"
@@ -155,8 +155,8 @@ async def test_unreadable_offsets_are_skipped(caplog: pytest.LogCaptureFixture) 
         stage.log = Unreadable()
         for number in range(60):
             stage.log.append([KeyValue(b"%d" % number, b"v")], NOW_MS)
-        words = await stage.led()
-        assert set(words.values) == {b"%d" % number for number in (*range(3), *range(40, 60))}
+        coordinator = await stage.led()
+        assert set(coordinator.values) == {b"%d" % number for number in (*range(3), *range(40, 60))}
         assert "skipped offsets 3 to 39 of " in caplog.text
 
 
@@ -197,9 +197,9 @@ async def test_a_later_leader_ends_the_loading_of_this_one() -> None:
         assert stage.made[0].has_ended
         stage.log = stage.log.next_leader().next_leader()
         await stage.store(ME, 2)
-        words = await stage.led()
-        assert words is stage.made[1]
-        assert words.context.leader_epoch == 2
+        coordinator = await stage.led()
+        assert coordinator is stage.made[1]
+        assert coordinator.context.leader_epoch == 2
 
 
 # the fence
@@ -217,9 +217,9 @@ async def test_a_state_that_changes_meanwhile_is_read_again() -> None:
             return await real_multi(ops)
 
         stage.coord.multi = multi  # type: ignore[method-assign]
-        words = await stage.led()
+        coordinator = await stage.led()
         assert len(calls) == 2
-        assert words.context.fence_version == stage.fence == 1
+        assert coordinator.context.fence_version == stage.fence == 1
 
 
 async def test_another_leader_is_found_by_the_fence() -> None:
@@ -243,9 +243,9 @@ async def test_the_shard_waits_for_leader_and_isr_of_its_stored_epoch() -> None:
         async def not_yet() -> None: ...
 
         stage.fence_hooks = [not_yet, leader_and_isr]
-        words = await stage.led()
-        assert words is stage.made[0]
-        assert words.context.leader_epoch == 1
+        coordinator = await stage.led()
+        assert coordinator is stage.made[0]
+        assert coordinator.context.leader_epoch == 1
         assert stage.fence == 0
 
 
@@ -264,8 +264,8 @@ async def test_a_fence_write_with_a_lost_reply_is_read_back(applied: bool) -> No
             stage.coord.multi = multi  # type: ignore[method-assign]
 
         stage.fence_hooks = [lose]
-        words = await stage.led()
-        assert words.context.fence_version == stage.fence == 0
+        coordinator = await stage.led()
+        assert coordinator.context.fence_version == stage.fence == 0
 
 
 async def test_every_shard_takes_the_fence_again_in_the_same_epoch() -> None:

@@ -9,50 +9,50 @@ import pytest
 from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredMarker
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import KeyValue, PartitionLog
-from unit_tests.coordinator.runtime.vocabulary import MemoryPartitionLog, MemoryShard, Words
+from unit_tests.coordinator.runtime.vocabulary import LastValues, MemoryPartitionLog, MemoryShard
 from unit_tests.idle_loop import idle
 
 
 async def test_the_test_doubles_fit_the_ports() -> None:
     log: PartitionLog = MemoryPartitionLog()
     shard: ShardContext = MemoryShard()
-    coordinator: Coordinator = Words(shard)
+    coordinator: Coordinator = LastValues(shard)
     assert log.leader_epoch == shard.leader_epoch == 0
     await coordinator.loaded()
 
 
 async def test_the_next_leader_replays_all_appended_records() -> None:
     shard = MemoryShard()
-    words = shard.host(Words)
+    coordinator = shard.host(LastValues)
     await shard.load()
-    words.say(b"a", b"1")
-    words.say(b"b", b"2")
-    words.say(b"b", None)
+    coordinator.put(b"a", b"1")
+    coordinator.put(b"b", b"2")
+    coordinator.put(b"b", None)
     shard.log.append_transactional([KeyValue(b"c", b"3")], producer_id=7)
     shard.log.append_marker(producer_id=7)
     following = shard.fail_over()
-    again = following.host(Words)
+    again = following.host(LastValues)
     await following.load()
     assert again.values == {b"a": b"1", b"b": None, b"c": b"3"}
     assert again.markers == [StoredMarker(4, 7, 0, is_commit=True)]
     assert (following.leader_epoch, following.fence_version) == (1, 2)
-    assert words.has_ended and again.loads == 1
+    assert coordinator.has_ended and again.loads == 1
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
-        words.say(b"a", b"2")
+        coordinator.put(b"a", b"2")
 
 
 async def test_committed_waits_for_the_commit_or_the_end_of_the_shard() -> None:
     shard = MemoryShard()
-    words = shard.host(Words)
+    coordinator = shard.host(LastValues)
     shard.log.holds = True
-    end = words.say(b"a", b"1")
-    assert words.values == {b"a": b"1"}
+    end = coordinator.put(b"a", b"1")
+    assert coordinator.values == {b"a": b"1"}
     waiting = asyncio.ensure_future(shard.committed(end))
     await idle()
     assert not waiting.done()
     shard.log.commit()
     await waiting
-    waiting = asyncio.ensure_future(shard.committed(words.say(b"a", b"2")))
+    waiting = asyncio.ensure_future(shard.committed(coordinator.put(b"a", b"2")))
     await idle()
     shard.resign("a test")
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
@@ -70,12 +70,12 @@ async def test_committed_waits_for_the_commit_or_the_end_of_the_shard() -> None:
 )
 async def test_a_refused_append_has_no_effect(log_code: ErrorCode, client_code: ErrorCode) -> None:
     shard = MemoryShard()
-    words = shard.host(Words)
+    coordinator = shard.host(LastValues)
     shard.log.refuse(log_code)
     with pytest.raises(BrokerError) as caught:
-        words.say(b"a", b"1")
+        coordinator.put(b"a", b"1")
     assert caught.value.code is client_code
-    assert words.values == {}
+    assert coordinator.values == {}
     assert shard.log.records() == []
 
 

@@ -1,9 +1,9 @@
 """A coordinator without a broker: a log and a shard in memory, and a clock that the test advances.
 
 shard = MemoryShard() coordinator = shard.host(lambda context: GroupCoordinator(context)) await
-shard.load() ... shard.advance(10) # what was due in these 10 s is called shard.log.holds = True #
-from now on nothing is committed shard.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS) successor =
-shard.fail_over(GroupCoordinator) # the next leader, over the same records
+shard.load() ... shard.advance(10) # timers that are due within 10 s are called shard.log.holds =
+True # from now on no record is committed shard.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS) successor
+= shard.fail_over(GroupCoordinator) # the next leader, over the same records
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BYTES_MAX: Final = 1_048_588
 C = TypeVar("C", bound=Coordinator)
 
 
-class Words:
+class LastValues:
     """A coordinator that keeps the last value of each key. The value `poison` cannot be
     replayed."""
 
@@ -56,7 +56,7 @@ class Words:
         self.load_failures: list[Exception] = []
         self.has_ended = False
 
-    def say(self, key: bytes, value: bytes | None) -> int:
+    def put(self, key: bytes, value: bytes | None) -> int:
         return self.context.append([KeyValue(key, value)])
 
     def replay(self, record: StoredRecord) -> None:
