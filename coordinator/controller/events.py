@@ -147,7 +147,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """A broker refused a command because it has seen a newer controller."""
+    """A broker refused a command because the broker has received commands of a newer controller."""
 
 
 Event = (

@@ -34,7 +34,9 @@ def assign_replicas(
     Raises ValueError unless 1 <= replication_factor <= len(brokers) and partitions >= 1.
     """
     if not 1 <= replication_factor <= len(brokers):
-        raise ValueError(f"{replication_factor} replicas do not fit on {len(brokers)} brokers")
+        raise ValueError(
+            f"replication factor {replication_factor}, expected 1 to {len(brokers)} (live brokers)"
+        )
     if partitions < 1:
         raise ValueError(f"{partitions} partitions cannot be placed")
     racks = {broker.id: broker.rack for broker in brokers if broker.rack is not None}
