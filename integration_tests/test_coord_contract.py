@@ -27,7 +27,7 @@ from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 from pybroker.ports import SessionEvent
 from unit_tests.coordinator.coord_contract import (
     CoordContract,
-    Heard,
+    SeenEvents,
     refused,
 )
 from unit_tests.patience import PATIENCE_S
@@ -59,16 +59,16 @@ async def test_a_loop_that_has_stopped_loses_its_session(server: EmbeddedZooKeep
     on, too."""
     coord = KazooCoord(server.connect, clock=SystemClock(), session_timeout_ms=4000)
     await coord.start()
-    heard = Heard()
-    coord.add_listener(heard)
+    seen = SeenEvents()
+    coord.add_listener(seen)
     await coord.create("/of-a-wedged-loop", ephemeral=True)
     gone = threading.Event()
     with session_at(server.connect) as other:
         if other.exists("/of-a-wedged-loop", watch=lambda _: gone.set()) is None:
             gone.set()
         assert gone.wait(PATIENCE_S), "the session outlived the loop"
-    await heard.next(SessionEvent.CONNECTED)
-    assert heard.events[-2:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
+    await seen.next(SessionEvent.CONNECTED)
+    assert seen.events[-2:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
     assert coord.generation == 2
     await coord.close()
 
@@ -85,17 +85,17 @@ async def test_request_of_an_expired_session_has_no_effect_in_the_next(
     service: RealService,
 ) -> None:
     coord = await service.client()
-    heard = Heard()
-    coord.add_listener(heard)
+    seen = SeenEvents()
+    coord.add_listener(seen)
     await service.break_connection(coord)
-    await heard.next(SessionEvent.SUSPENDED)
+    await seen.next(SessionEvent.SUSPENDED)
     await service.expire(coord)
     late = asyncio.gather(
         *(coord.create(f"/late{number}", ephemeral=True) for number in range(5)),
         return_exceptions=True,
     )
     await service.mend_connection(coord)
-    await heard.next(SessionEvent.CONNECTED)
+    await seen.next(SessionEvent.CONNECTED)
     assert all(isinstance(outcome, Exception) for outcome in await late)
     assert await coord.children("/") == []
 
@@ -111,16 +111,16 @@ async def test_silent_server_is_noticed(server: EmbeddedZooKeeper) -> None:
     """A stopped server keeps its connections open; only its missing answers show that it is
     stopped."""
     coord = KazooCoord(server.connect, clock=SystemClock(), session_timeout_ms=3000)
-    heard = Heard()
-    coord.add_listener(heard)
+    seen = SeenEvents()
+    coord.add_listener(seen)
     await coord.start()
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        await heard.next(SessionEvent.SUSPENDED)
+        await seen.next(SessionEvent.SUSPENDED)
         assert coord.silence() > 0.5
     finally:
         os.kill(server.pid, signal.SIGCONT)
-    await heard.next(SessionEvent.RECONNECTED, SessionEvent.EXPIRED)
+    await seen.next(SessionEvent.RECONNECTED, SessionEvent.EXPIRED)
     await coord.close()
 
 

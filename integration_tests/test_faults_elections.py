@@ -18,7 +18,7 @@ from pybroker.client import Admin, Consumer, NewTopic, Producer
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.loss_receipts import (
     UNCLEAN_ELECTION,
-    GivenUp,
+    TruncatedRange,
     decode_receipts,
 )
 from pybroker.model import TopicPartition
@@ -163,4 +163,4 @@ def test_a_receipt_names_what_was_acknowledged_after_the_last_checkpoint(tmp_pat
             path = paths.loss(KEY)
             (receipt,) = decode_receipts(path, session.get(path)[0])
     assert receipt.reason == UNCLEAN_ELECTION
-    assert receipt.given_up == (GivenUp(leader, 10, 20),)
+    assert receipt.given_up == (TruncatedRange(leader, 10, 20),)

@@ -36,9 +36,9 @@ coordinator.controller: election events leaders partitions placement writes yiel
     context | broker_notifier initializer receipts | partition_state_machine | services |
     controlled_shutdown deletions log_dirs request_nodes suspects topic_changes | brokers
     isr_notices preferred reassignments | rebalance | term | controller
-coordinator.groups: fence offset_store options room states | calls records | fenced_writes member
-    seams | group group_nodes | delete effects handover heartbeat mirror overview | rebalance |
-    expiry join leave sync | coordinator | service
+coordinator.groups: fence memory_limit offset_store options states | calls records | dependencies
+    fenced_writes member | group group_nodes | delete effects handover heartbeat mirror overview |
+    rebalance | expiry join leave sync | coordinator | service
 coordinator.offsets: classic_nodes commit_watches log_records nodes storage_mark | removal
     zookeeper_store | log_store | stores
 coordinator.runtime: partitioning refusals shard | replay | live_shard | shards

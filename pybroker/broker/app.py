@@ -34,9 +34,9 @@ from pybroker.coordinator.controller.policies import policy_of
 from pybroker.coordinator.controller.services import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
 from pybroker.coordinator.zookeeper import registry
-from pybroker.coordinator.zookeeper.asking_again import asked_again
 from pybroker.coordinator.zookeeper.late_session import LateSession
 from pybroker.coordinator.zookeeper.loss_receipts import LossReceipts
+from pybroker.coordinator.zookeeper.repeating import repeat_unanswered
 from pybroker.errors import CoordError, MalformedNode, StartupError
 from pybroker.handlers.context import Services
 from pybroker.handlers.dispatch import Dispatcher
@@ -162,7 +162,7 @@ class BrokerApp:
         """Start the components that the registration needs, and register. Return the names of the
         existing topics. Raise StartupError, CoordError, MalformedNode."""
         coord, limit_s = self._env.coord, self._config.zookeeper_wait_ms / 1000
-        again = partial(asked_again, clock=self._env.clock, limit_s=limit_s)
+        again = partial(repeat_unanswered, clock=self._env.clock, limit_s=limit_s)
         start, push = self._lifecycle.start, self._lifecycle.push
         # The first request that needs them starts them.
         push("offsets-session", self._offsets.close)

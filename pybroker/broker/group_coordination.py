@@ -17,12 +17,12 @@ from pybroker.broker.lag_watch import LagWatch, ask_leaders
 from pybroker.broker.standing import Standing
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
-from pybroker.coordinator.groups.fence import Claim, take_fence
-from pybroker.coordinator.groups.room import Room
-from pybroker.coordinator.groups.seams import GroupDependencies
+from pybroker.coordinator.groups.dependencies import GroupDependencies
+from pybroker.coordinator.groups.fence import FenceOwner, take_fence
+from pybroker.coordinator.groups.memory_limit import MemoryLimit
 from pybroker.coordinator.groups.service import GroupService
 from pybroker.coordinator.offsets.classic_nodes import ClassicOffsets
-from pybroker.coordinator.offsets.stores import KeptOffsets
+from pybroker.coordinator.offsets.stores import ConfiguredOffsets
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.runtime.shards import Shards
 from pybroker.coordinator.zookeeper.multi_batcher import MultiBatcher
@@ -67,7 +67,7 @@ class GroupCoordination:
     def __init__(self, rooms: CoordinationRooms) -> None:
         self._rooms = rooms
         self._dependencies = GroupDependencies(
-            rooms.config, rooms.counters, Room(rooms.clock, self._size).take
+            rooms.config, rooms.counters, MemoryLimit(rooms.clock, self._size).take
         )
         self.topic = InternalTopic(
             GROUP_TOPIC,
@@ -126,8 +126,8 @@ class GroupCoordination:
         partition = self._rooms.replicas.partition(key)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)
-        claim = Claim(key, self._rooms.broker_id, epoch, token)
-        return await take_fence(self._rooms.coord, claim)
+        owner = FenceOwner(key, self._rooms.broker_id, epoch, token)
+        return await take_fence(self._rooms.coord, owner)
 
     def _size(self) -> int:
         """The approximate size of the groups and their members in memory (bytes)."""
@@ -140,7 +140,7 @@ class GroupCoordination:
             return self.topic.partition_of(group_id) == partition
 
         config = self._rooms.config
-        offsets = KeptOffsets(
+        offsets = ConfiguredOffsets(
             context, self._rooms.offsets, is_mine=is_mine, config=config, joint=self._joint
         )
         coordinator = GroupCoordinator(context, offsets, offsets.mirror, self._dependencies)
@@ -149,7 +149,7 @@ class GroupCoordination:
 
     def _topics_deleted(self, names: Collection[str]) -> None:
         for coordinator in self.shards.serving().values():
-            if isinstance(coordinator.offsets, KeptOffsets):
+            if isinstance(coordinator.offsets, ConfiguredOffsets):
                 coordinator.offsets.removal.topics_deleted(names)
 
     def _own_endpoint(self) -> Endpoint | None:

@@ -26,7 +26,6 @@ from pybroker.broker.log_directory_failures import has_had_partitions
 from pybroker.broker.topic_logs import topic_log_config, topic_log_configs
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.listeners import endpoints
-from pybroker.coordinator.zookeeper.asking_again import asked_again
 from pybroker.coordinator.zookeeper.late_session import ClosableCoord
 from pybroker.coordinator.zookeeper.paths import CLUSTER_ID
 from pybroker.coordinator.zookeeper.registry import (
@@ -35,6 +34,7 @@ from pybroker.coordinator.zookeeper.registry import (
     generate_broker_id,
     wait_until_free,
 )
+from pybroker.coordinator.zookeeper.repeating import repeat_unanswered
 from pybroker.coordinator.zookeeper.schemas import decode_cluster_id
 from pybroker.errors import CoordError, MalformedNode, NoNode, StartupError
 from pybroker.metrics import Metrics
@@ -141,7 +141,7 @@ async def start_broker(
     settle = partial(_settle, coord, config, stored, around.rng)
     try:
         limit_s = config.zookeeper_wait_ms / 1000
-        cluster, broker_id, configs, expects_data = await asked_again(
+        cluster, broker_id, configs, expects_data = await repeat_unanswered(
             "ids", settle, clock=around.clock, limit_s=limit_s
         )
     except (CoordError, MalformedNode) as error:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from pybroker.coordinator.groups.calls import Identity
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
+from pybroker.coordinator.groups.dependencies import GroupFacts
 from pybroker.coordinator.groups.offset_store import CommittedOffset
-from pybroker.coordinator.groups.seams import GroupFacts
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services

@@ -20,7 +20,7 @@ from pybroker.testing.simulation.zookeeper_session import ZooKeeperSession
 from unit_tests.coordinator.coord_contract import (
     Client,
     CoordContract,
-    Heard,
+    SeenEvents,
     refused,
     watch_event,
 )
@@ -238,7 +238,7 @@ def test_a_member_that_lags_shows_old_state_until_sync(stage: Stage) -> None:
         writer = ZooKeeperSession(zookeeper, loop, "writer", members=[other])
         await reader.start()
         await writer.start()
-        heard = Heard()
+        heard = SeenEvents()
         await writer.create("/a", b"old")
         await reader.sync()
         assert (await reader.get("/a", heard))[0] == b"old"
@@ -260,7 +260,7 @@ def test_a_session_may_end_just_when_a_write_is_made(stage: Stage) -> None:
     async def main(loop: ProcessLoop) -> None:
         client = ZooKeeperSession(stage.zookeeper, loop, "c", session_timeout_ms=SESSION_MS)
         await client.start()
-        heard = Heard()
+        heard = SeenEvents()
         client.add_listener(heard)
         client.lose_reply(applied=False, expires=True)
         with pytest.raises(ConnectionLoss):
@@ -280,7 +280,7 @@ def test_a_lost_reply_may_hide_an_applied_write(stage: Stage, applied: bool) -> 
     async def main(loop: ProcessLoop) -> None:
         client = ZooKeeperSession(stage.zookeeper, loop, "c")
         await client.start()
-        heard = Heard()
+        heard = SeenEvents()
         client.add_listener(heard)
         client.lose_reply(applied=applied)
         await refused(ConnectionLoss, client.create("/a", b"data"))

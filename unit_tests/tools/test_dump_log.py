@@ -96,7 +96,7 @@ MEMBER_TEXT = (
         (
             b"\0",
             b"?",
-            "key: Error at offset 0, skipping. 1 bytes, expected a version of 2 bytes and more",
+            "key: Error at offset 0, skipping. 1 bytes, expected at least a version of 2 bytes",
         ),
     ],
 )

@@ -131,7 +131,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         await cluster.member(number)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     await cluster.create("orders", {0: (1, 2), 1: (2, 1)})
-    await cluster.told(2, "metadata orders-1 leader=2 epoch=0")
+    await cluster.received(2, "metadata orders-1 leader=2 epoch=0")
     for member in cluster.members:
         await member.controller.stop()
     await write_state(cluster, leader=2, isr=[2, 1])

@@ -291,9 +291,9 @@ class ZooKeeperSession:
 
     def _check_usable(self) -> None:
         if self._key is None:
-            raise SessionExpired("there is no session with zookeeper")
+            raise SessionExpired("there is no ZooKeeper session")
         if not self._is_connected:
-            raise ConnectionLoss("the connection with zookeeper is lost")
+            raise ConnectionLoss("the connection to ZooKeeper is lost")
 
     def _ask(
         self, request: Request, on_value: Callable[[Any], None] | None = None
@@ -309,7 +309,7 @@ class ZooKeeperSession:
         asked, self._asked = self._asked, deque()
         for each in asked:
             if not each.future.done():
-                each.future.set_exception(ConnectionLoss("the connection with zookeeper was lost"))
+                each.future.set_exception(ConnectionLoss("the connection to ZooKeeper was lost"))
 
     # ---- private: what arrives
 

@@ -242,7 +242,7 @@ async def test_a_disk_that_fails_behind_a_lost_reply_leaves_no_incarnation_unkno
             opened.fail(StorageError("Input/output error"))
         raise ConnectionLoss("the reply is lost")
 
-    monkeypatch.setattr("pybroker.coordinator.zookeeper.asking_again._RETRY_S", 0)
+    monkeypatch.setattr("pybroker.coordinator.zookeeper.repeating._RETRY_S", 0)
     monkeypatch.setattr(broker.coord, "multi", write_and_lose)
     broker.damaged.loop.start()
     broker.damaged.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
