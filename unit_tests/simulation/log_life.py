@@ -19,8 +19,8 @@ from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.manager import LogManager
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.machine import Machine
-from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch, marker
 
 A, B, C = (TopicPartition("orders", number) for number in range(3))
@@ -69,8 +69,8 @@ class LogLife:
     """One machine with log directories, and the broker that runs on it between crashes."""
 
     def __init__(self, seed: object, *, flush_messages: int = NEVER, directories: int = 1) -> None:
-        self.world = World(str(seed))
-        self.machine = Machine(self.world, "m")
+        self.environment = Environment(str(seed))
+        self.machine = Machine(self.environment, "m")
         self.disk = SimDisk.of_machine(self.machine)
         self.disk.writes_back = False
         self.config = LogConfig(
@@ -93,10 +93,10 @@ class LogLife:
             clock=self.machine.clock,
             proc=self.machine,
             defaults=self.config,
-            rng=random.Random(self.world.seed),
+            rng=random.Random(self.environment.seed),
         )
         self.manager.start(1, "cluster-A")
-        self.manager.record_incarnation(self.world.number())
+        self.manager.record_incarnation(self.environment.number())
 
     def stop(self) -> None:
         self.manager.shutdown(self._high_watermarks())

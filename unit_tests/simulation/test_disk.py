@@ -15,11 +15,11 @@ from pybroker.ports import Disk, File
 from pybroker.storage.files import SystemDisk
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 
 
 def new_disk(seed: object = 1) -> tuple[SimDisk, DiskView]:
-    disk = SimDisk(World(str(seed)), "m")
+    disk = SimDisk(Environment(str(seed)), "m")
     view = DiskView(disk)
     view.make_dirs("/data")
     view.sync_dir("/")
@@ -47,7 +47,7 @@ class Twins:
     def __init__(self, home: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.real = SystemDisk()
-        self.simulated = DiskView(SimDisk(World(str(seed)), "m"))
+        self.simulated = DiskView(SimDisk(Environment(str(seed)), "m"))
         self.simulated.make_dirs(str(home))
         self.home = str(home)
         self.files: list[tuple[File, File]] = []

@@ -14,11 +14,11 @@ import pytest
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.server.connection import Answer, Peer
 from pybroker.server.listener import Server
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.links import Links
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.network import Network
-from pybroker.testing.simulation.world import World
 from unit_tests.handlers.bench import LISTENER
 
 T = TypeVar("T")
@@ -39,10 +39,10 @@ class Lab:
     """Two machines: a server can run on "b", clients on "a"."""
 
     def __init__(self, seed: str = "1") -> None:
-        self.world = World(seed)
-        self.links = Links(self.world)
+        self.environment = Environment(seed)
+        self.links = Links(self.environment)
         self.network = Network(self.links)
-        self.a, self.b = Machine(self.world, "a"), Machine(self.world, "b")
+        self.a, self.b = Machine(self.environment, "a"), Machine(self.environment, "b")
         self.served: list[bytes] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.server: Server
@@ -67,7 +67,7 @@ class Lab:
         self.run(0.1)
 
     def run(self, seconds: float) -> None:
-        self.world.run(self.world.now + seconds)
+        self.environment.run(self.environment.now + seconds)
 
     def ask(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start it on "a"."""
@@ -76,12 +76,12 @@ class Lab:
         assert self.a.loop is not None
         loop, before = self.a.loop, len(self.tasks)
         loop.call_soon(lambda: self.tasks.append(loop.create_task(main)))
-        self.world.run(self.world.now + 1, stop=lambda: len(self.tasks) > before)
+        self.environment.run(self.environment.now + 1, stop=lambda: len(self.tasks) > before)
         return self.tasks[-1]
 
     def result(self, main: Coroutine[Any, Any, T], seconds: float = 60) -> T:
         task = self.ask(main)
-        assert self.world.run(self.world.now + seconds, stop=task.done), "not done"
+        assert self.environment.run(self.environment.now + seconds, stop=task.done), "not done"
         return task.result()
 
     def connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

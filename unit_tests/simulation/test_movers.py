@@ -9,24 +9,26 @@ import pytest
 from pybroker.storage.manager import LogManager
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.disk_view import DiskView
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.movers import MOVED, ONE_PLACE, Moves
 from pybroker.testing.simulation.workload import Workload
-from pybroker.testing.simulation.world import World
 
 
 @pytest.fixture
 def moves() -> Iterator[Moves]:
     """Moves of broker 1, all finished."""
-    world = World("moves")
-    with SimCluster(world, log_dirs=2) as cluster:
-        workload = Workload(world, cluster.machine, cluster.network.sockets, cluster.bootstrap)
+    environment = Environment("moves")
+    with SimCluster(environment, log_dirs=2) as cluster:
+        workload = Workload(
+            environment, cluster.machine, cluster.network.sockets, cluster.bootstrap
+        )
         cluster.start()
         assert cluster.run_until_ready()
         workload.start()
         assert cluster.run_until(lambda: workload.is_ready, 20)
         moves = Moves(cluster)
-        stop = moves.ask(cluster.brokers[1], 0.05, world.rng("moves"))
-        world.run(world.now + 3)
+        stop = moves.ask(cluster.brokers[1], 0.05, environment.rng("moves"))
+        environment.run(environment.now + 3)
         stop()
         assert cluster.run_until(lambda: moves.are_over, 20)
         yield moves

@@ -11,8 +11,8 @@ from pybroker.storage.producer_state import ProducerEntry, RememberedBatch
 from pybroker.testing.history.model import Record
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.replica_files import DamagedFile, final_read, replica_files
-from pybroker.testing.simulation.world import World
 
 KEY = TopicPartition("t", 0)
 FOLDER = "/data/t-0"
@@ -32,7 +32,7 @@ def batch(first: int, *values: bytes, epoch: int, producer: int = -1) -> bytes:
 @pytest.fixture
 def disk() -> DiskView:
     """Two segments of two batches."""
-    view = DiskView(SimDisk(World("1"), "m"))
+    view = DiskView(SimDisk(Environment("1"), "m"))
     view.make_dirs(FOLDER)
     view.write(f"{FOLDER}/00000000000000000000.log", batch(0, b"a", b"b", epoch=0, producer=7))
     view.write(SECOND, batch(2, b"c", epoch=1) + batch(3, b"d", epoch=1))

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from pybroker.server.listener import Bind, bind
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.links import Links
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.network import Network
-from pybroker.testing.simulation.world import World
 from unit_tests.patience import MOMENT_S, in_time
 
 
@@ -166,10 +166,10 @@ def run(request: pytest.FixtureRequest, where: str) -> Run:
         return failures
 
     def simulated(scenario: Scenario) -> list[str]:
-        world = World(where)
-        network = Network(Links(world))
+        environment = Environment(where)
+        network = Network(Links(environment))
         network.splits = 0.4
-        machine = Machine(world, "m")
+        machine = Machine(environment, "m")
         tasks: list[asyncio.Task[None]] = []
 
         async def main(loop: ProcessLoop) -> None:
@@ -177,7 +177,7 @@ def run(request: pytest.FixtureRequest, where: str) -> Run:
             tasks.append(loop.create_task(bounded(scenario, place)))
 
         loop = machine.start(main, network.sockets(machine))
-        assert world.run(100, stop=lambda: bool(tasks) and tasks[0].done())
+        assert environment.run(100, stop=lambda: bool(tasks) and tasks[0].done())
         tasks[0].result()
         machine.bury()
         return [each.split(": ", 1)[1] for each in loop.failures]

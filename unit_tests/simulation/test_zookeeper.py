@@ -11,10 +11,10 @@ import pytest
 
 from pybroker.errors import ConnectionLoss, NoNode
 from pybroker.ports import SessionEvent, WatchKind
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.links import Links
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
-from pybroker.testing.simulation.world import World
 from pybroker.testing.simulation.zookeeper import Change, ZooKeeper
 from pybroker.testing.simulation.zookeeper_session import ZooKeeperSession
 from unit_tests.coordinator.coord_contract import (
@@ -36,13 +36,13 @@ class Stage:
     """`play` runs a coroutine to its end in a process of its own."""
 
     def __init__(self, seed: str = "1") -> None:
-        self.world = World(seed, keep_lines=True)
-        self.links = Links(self.world)
-        self.zookeeper = ZooKeeper(self.world, self.links)
+        self.environment = Environment(seed, keep_lines=True)
+        self.links = Links(self.environment)
+        self.zookeeper = ZooKeeper(self.environment, self.links)
         self.machines: list[Machine] = []
 
     def machine(self) -> Machine:
-        machine = Machine(self.world, f"m{len(self.machines) + 1}")
+        machine = Machine(self.environment, f"m{len(self.machines) + 1}")
         self.machines.append(machine)
         return machine
 
@@ -58,7 +58,7 @@ class Stage:
                 done.append(None)
 
         loop = self.machine().start(whole, None)
-        assert self.world.run(self.world.now + LIMIT_S, lambda: bool(done)), "it hangs"
+        assert self.environment.run(self.environment.now + LIMIT_S, lambda: bool(done)), "it hangs"
         assert loop.failures == []
         if done[0] is not None:
             raise done[0]
@@ -142,7 +142,9 @@ class Held:
     async def _main(self, _loop: ProcessLoop) -> None:
         self.coord = self.stage.zookeeper.session(self.machine, timeout_ms=SESSION_MS)
         await self.coord.start()
-        self.coord.add_listener(lambda event: self.events.append((event, self.stage.world.now)))
+        self.coord.add_listener(
+            lambda event: self.events.append((event, self.stage.environment.now))
+        )
         await self.coord.create(self.path, ephemeral=True)
         await asyncio.Event().wait()
 
@@ -162,26 +164,26 @@ class Held:
 
 def test_a_killed_processs_session_lives_on_for_its_timeout(stage: Stage) -> None:
     held = Held(stage)
-    stage.world.run(10)
+    stage.environment.run(10)
     held.machine.kill()
-    stage.world.run(10 + 2 / 3 * SESSION_S)
+    stage.environment.run(10 + 2 / 3 * SESSION_S)
     assert held.holds
-    stage.world.run(10.5 + SESSION_S)
+    stage.environment.run(10.5 + SESSION_S)
     assert not held.holds
     assert stage.zookeeper.session_ids() == []
 
 
 def test_a_stopped_process_loses_its_session_and_hears_of_it_when_it_goes_on(stage: Stage) -> None:
     held = Held(stage)
-    stage.world.run(5)
+    stage.environment.run(5)
     loop = held.machine.loop
     assert loop is not None
     loop.pause()
-    stage.world.run(5.5 + SESSION_S)
+    stage.environment.run(5.5 + SESSION_S)
     assert not held.holds
     assert held.events == []
     loop.resume()
-    stage.world.run(12)
+    stage.environment.run(12)
     expected = [SessionEvent.SUSPENDED, SessionEvent.EXPIRED, SessionEvent.CONNECTED]
     assert held.heard() == expected
     assert held.coord.generation == 2
@@ -192,35 +194,35 @@ def test_a_stopped_process_loses_its_session_and_hears_of_it_when_it_goes_on(sta
 def test_a_process_that_is_cut_off_knows_nothing_until_it_is_back(stage: Stage, way: str) -> None:
     held = Held(stage)
     name, members = held.machine.name, [*stage.zookeeper.members]
-    stage.world.run(5)
+    stage.environment.run(5)
     if way in ("up", "both"):
         stage.links.cut(name, members)
     if way in ("down", "both"):
         for member in members:
             stage.links.cut(member, [name])
-    stage.world.run(30)
+    stage.environment.run(30)
     assert held.heard() == [SessionEvent.SUSPENDED]
     suspended_at = held.events[0][1]
     assert 5 + SESSION_S / 3 < suspended_at < 5.5 + SESSION_S
     assert held.coord.silence() > 20
     assert not held.holds
     stage.links.heal_all()
-    stage.world.run(40)
+    stage.environment.run(40)
     assert held.heard()[1:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
 
 
 def test_without_a_majority_nothing_is_decided_and_no_session_ends(stage: Stage) -> None:
     held = Held(stage)
-    stage.world.run(5)
+    stage.environment.run(5)
     decided = stage.zookeeper.zxid
     stage.zookeeper.down("zk1")
     stage.zookeeper.down("zk2")
-    stage.world.run(20)
+    stage.environment.run(20)
     assert stage.zookeeper.leader is None
     assert (stage.zookeeper.zxid, held.holds) == (decided, True)
     assert held.heard()[-1] is SessionEvent.SUSPENDED
     stage.zookeeper.up("zk2")
-    stage.world.run(30)
+    stage.environment.run(30)
     assert held.heard()[-1] is SessionEvent.RECONNECTED
     assert held.coord.generation == 1
     assert held.holds

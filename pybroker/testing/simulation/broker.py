@@ -104,20 +104,20 @@ class SimBroker:
             loop.failures.append(reason)
         if reason is not None:
             self.reasons.append(reason)
-        loop.world.note(f"{loop.name} ends: {reason}")
+        loop.environment.note(f"{loop.name} ends: {reason}")
         self.machine.kill()
 
     async def _start(
         self, loop: ProcessLoop, stack: AsyncExitStack, end: Callable[[str | None], None]
     ) -> None:
         config = BrokerConfig.parse(self.properties)
-        machine, world = self.machine, self.machine.world
+        machine, environment = self.machine, self.machine.environment
         disk: Disk = DiskView(self.disk)
         listening = self._network.listen(machine, machine.name, PORT)
         stack.callback(listening.close)
 
         def threads(number: int) -> LoopBlocking:
-            blocking = LoopBlocking(loop, world.rng(f"threads of {loop.name}"), number)
+            blocking = LoopBlocking(loop, environment.rng(f"threads of {loop.name}"), number)
             blocking.delay_s = self.disk.delay_s
             return blocking
 
@@ -138,7 +138,7 @@ class SimBroker:
 
         around = StartupInputs(
             clock=machine.clock,
-            rng=world.rng(f"choices of {loop.name}"),
+            rng=environment.rng(f"choices of {loop.name}"),
             disk=disk,
             proc=machine,
             metrics=Metrics(),
@@ -151,7 +151,7 @@ class SimBroker:
         )
         self.app = await start_broker(config, around, stack, end)
         self.serves = True
-        world.note(f"{loop.name} serves")
+        environment.note(f"{loop.name} serves")
 
     def _hear(self, _phase: Phase, rooms: Rooms | None) -> None:
         self.rooms = rooms or self.rooms

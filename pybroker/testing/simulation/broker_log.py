@@ -11,8 +11,8 @@ from asyncio import events
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.loop import ProcessLoop
-from pybroker.testing.simulation.world import World
 
 _ROOTS: Final = ("pybroker",)
 _STORAGE: Final = (
@@ -53,20 +53,22 @@ def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[
 
 
 class BrokerLog(logging.Handler):
-    """Collects errors. If the world keeps the text of its trace, every line goes there too."""
+    """A log handler that collects errors. If the environment keeps its trace as text, every line is
+    added to the trace too.
+    """
 
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.ERROR if world.lines is None else logging.INFO)
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(logging.ERROR if environment.lines is None else logging.INFO)
         self.errors: list[str] = []
-        self._world = world
+        self._environment = environment
         self.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         loop = events._get_running_loop()
         name = loop.name if isinstance(loop, ProcessLoop) else "a thread"
-        line = f"{self._world.now:.6f} {name}: {self.format(record)}"
-        if self._world.lines is not None:
-            self._world.lines.append(line)
+        line = f"{self._environment.now:.6f} {name}: {self.format(record)}"
+        if self._environment.lines is not None:
+            self._environment.lines.append(line)
         if record.levelno >= logging.ERROR:
             self.errors.append(line)
 

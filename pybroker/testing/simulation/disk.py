@@ -13,9 +13,9 @@ from typing import Final
 
 from pybroker.ports import Clock
 from pybroker.testing.simulation.disk_faults import CrashPoint, DiskFaults, When, os_error
+from pybroker.testing.simulation.environment import WALL_MS_AT_START, Environment
 from pybroker.testing.simulation.inodes import DirectoryNode, FileNode, Renaming, lose_names
 from pybroker.testing.simulation.machine import Machine
-from pybroker.testing.simulation.world import WALL_MS_AT_START, World
 
 KINDS_OF_LOSS: Final = ("none", "all", "torn", "torn", "holes", "mixed")
 """The possible fates of a file's pending changes at a power loss; see `FileNode.lose_power`."""
@@ -30,8 +30,8 @@ class SimDisk:
     directory` and `sync directory`; `read` can fail, too.
     """
 
-    def __init__(self, world: World, name: str, *, clock: Clock | None = None) -> None:
-        self.world = world
+    def __init__(self, environment: Environment, name: str, *, clock: Clock | None = None) -> None:
+        self.environment = environment
         self.name = name
         self._clock = clock
         self.root = DirectoryNode()
@@ -51,16 +51,16 @@ class SimDisk:
         """For each flipped byte, by file and position: the file, the old value and the new one."""
         self.on_process_end: list[Callable[[], object]] = []
         """Each is called once when the current process ends, and then removed."""
-        self.luck = world.rng(f"cache of disk {name}").random
-        self._rng = world.rng(f"disk {name}")
-        self._power = world.rng(f"power of disk {name}")
+        self.luck = environment.rng(f"cache of disk {name}").random
+        self._rng = environment.rng(f"disk {name}")
+        self._power = environment.rng(f"power of disk {name}")
 
     @classmethod
     def of_machine(cls, machine: Machine) -> SimDisk:
         """Return the disk of that machine. It is told when a process there ends and when power is
         lost.
         """
-        disk = cls(machine.world, machine.name, clock=machine.clock)
+        disk = cls(machine.environment, machine.name, clock=machine.clock)
         machine.on_stop.append(lambda heard: disk.process_ended())
         machine.on_power_loss.append(disk.lose_power)
         return disk
@@ -87,7 +87,7 @@ class SimDisk:
             if isinstance(node, FileNode):
                 node.is_locked = False
                 self.used_bytes += len(node.data)
-        self.world.note(f"{self.name} loses power names {names} files {' '.join(kinds)}")
+        self.environment.note(f"{self.name} loses power names {names} files {' '.join(kinds)}")
 
     def delay_s(self) -> float:
         """Return the delay of the next piece of work that waits for the disk, for
@@ -125,7 +125,7 @@ class SimDisk:
         self.process_ended()
         self.root = DirectoryNode()
         self.used_bytes = 0
-        self.world.note(f"{self.name} is replaced")
+        self.environment.note(f"{self.name} is replaced")
 
     def flip(self, path: str, bit: int) -> None:
         """Flip one bit of the file, on the disk and in the cache. Raises FileNotFoundError,
@@ -141,7 +141,7 @@ class SimDisk:
                 content[place] ^= 1 << bit % 8
         _, right, _ = self._flipped.get((id(node), place), (node, was, was))
         self._flipped[id(node), place] = node, right, node.data[place]
-        self.world.note(f"{self.name} flips {path} bit {bit}")
+        self.environment.note(f"{self.name} flips {path} bit {bit}")
 
     def flip_random(self, ending: str) -> tuple[str, int] | None:
         """Flip a random bit of a file whose name ends with `ending` (`.log`, `.timeindex`,
@@ -245,7 +245,7 @@ class SimDisk:
             node.is_awaited = True
             span_s = _WRITE_BACK_S_MOST - _WRITE_BACK_S_LEAST
             due_s = _WRITE_BACK_S_LEAST + self._rng.random() * span_s
-            self.world.after(due_s, self._write_back, node)
+            self.environment.after(due_s, self._write_back, node)
 
     def _write_back(self, node: FileNode | DirectoryNode) -> None:
         node.is_awaited = False
@@ -259,5 +259,5 @@ class SimDisk:
     def wall_ms(self) -> int:
         clock = self._clock
         if clock is None:
-            return WALL_MS_AT_START + int(self.world.now * 1000)
+            return WALL_MS_AT_START + int(self.environment.now * 1000)
         return clock.wall_ms()

@@ -154,7 +154,7 @@ class DiskView:
             if point is not None:
                 self._die(point)
             disk.faults.meet(operation, path)
-        disk.world.note(f"{disk.name} {operation} {path} {length}")
+        disk.environment.note(f"{disk.name} {operation} {path} {length}")
 
     def put(self, node: FileNode, path: str, operation: str, position: int, data: bytes) -> None:
         """Write. Raises ProcessKilled or OSError; nothing is written then."""
@@ -173,7 +173,7 @@ class DiskView:
         node.modified_ms = disk.wall_ms()
         if not node.is_awaited:
             disk.await_write_back(node)
-        disk.world.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
+        disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
         """Write as much as there is room for, but not all. Return the number of bytes written."""

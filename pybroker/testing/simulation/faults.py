@@ -119,7 +119,7 @@ def pause(scene: Scene) -> Undo | None:
 
 
 def hiccups(scene: Scene) -> Undo:
-    world, machine, rng = scene.cluster.world, scene.broker.machine, scene.rng
+    environment, machine, rng = scene.cluster.environment, scene.broker.machine, scene.rng
     each_s, most_s = scene.event.parameter("each_s"), scene.event.parameter("most_s")
     is_over = False
 
@@ -129,8 +129,8 @@ def hiccups(scene: Scene) -> Undo:
             return
         if loop is not None and not loop.is_paused:
             loop.pause()
-            world.after(rng.random() * most_s, loop.resume)
-        world.after(most_s + rng.random() * each_s, stop_shortly)
+            environment.after(rng.random() * most_s, loop.resume)
+        environment.after(most_s + rng.random() * each_s, stop_shortly)
 
     def undo() -> None:
         nonlocal is_over
@@ -346,7 +346,7 @@ def lose_directory(scene: Scene) -> Undo:
     disk.remove_tree(path)
     disk.make_dirs(path)
     disk.sync_dir(path.rpartition("/")[0])
-    scene.cluster.world.note(f"{broker.disk.name} has an empty {path}")
+    scene.cluster.environment.note(f"{broker.disk.name} has an empty {path}")
     return broker.start
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 
 _RETRANSMISSION_S_MAX: Final = 0.2
 
@@ -37,8 +37,8 @@ class Delay:
 class Links:
     """The state of all directed links between machines, by name."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
         self.usual = Delay()
         self._slow: dict[tuple[str, str], Delay] = {}
         self._cut: set[tuple[str, str]] = set()
@@ -124,8 +124,8 @@ class Pipe:
     def _post(self) -> None:
         links = self._links
         delay_s = links.delay(self.source, self.target).draw(self._rng)
-        self._last = max(self._last, links.world.now + delay_s)
-        links.world.at(self._last, self._arrive)
+        self._last = max(self._last, links.environment.now + delay_s)
+        links.environment.at(self._last, self._arrive)
 
     def close(self) -> None:
         """Drop everything that is under way. Idempotent."""
@@ -142,7 +142,7 @@ class Pipe:
         self._is_held = False
         if self.closed:
             return
-        self._last = self._links.world.now + self._rng.random() * _RETRANSMISSION_S_MAX
+        self._last = self._links.environment.now + self._rng.random() * _RETRANSMISSION_S_MAX
         for _ in range(len(self._items)):
             self._post()
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
-from pybroker.testing.simulation.world import Entry, World
+from pybroker.testing.simulation.environment import Entry, Environment
 
 if TYPE_CHECKING:
     from asyncio import Handle, TimerHandle
@@ -55,7 +55,7 @@ class _Task(asyncio.Task[T]):
 
     def __hash__(self) -> int:
         if not self.number:
-            self.number = cast("ProcessLoop", self.get_loop()).world.number()
+            self.number = cast("ProcessLoop", self.get_loop()).environment.number()
         return self.number
 
 
@@ -64,7 +64,7 @@ class _Future(asyncio.Future[T]):
 
     def __hash__(self) -> int:
         if not self.number:
-            self.number = cast("ProcessLoop", self.get_loop()).world.number()
+            self.number = cast("ProcessLoop", self.get_loop()).environment.number()
         return self.number
 
 
@@ -94,7 +94,7 @@ class _Handle(asyncio.Handle):
 
 
 class _Timer(_Handle):
-    """A timer in the world's calendar, with the parts of TimerHandle that asyncio needs."""
+    """A timer in the environment's calendar, with the parts of TimerHandle that asyncio needs."""
 
     __slots__ = ("_when", "entry")
 
@@ -111,18 +111,18 @@ class _Timer(_Handle):
 
 class ProcessLoop(asyncio.AbstractEventLoop):
     """The loop of a process named `name`. `clock_offset` is the value of its monotonic clock at the
-    start of the world; it differs between machines.
+    start of the environment; it differs between machines.
     """
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         name: str,
         *,
         sockets: Sockets | None = None,
         clock_offset: float = 0.0,
     ) -> None:
-        self.world = world
+        self.environment = environment
         self.name = name
         self.clock_offset = clock_offset
         self.sockets = sockets
@@ -133,7 +133,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._ready: deque[_Handle] = deque()
         self._is_announced = False
         self._free_at = 0.0
-        self._rng = world.rng(f"turns of {name} {world.number()}")
+        self._rng = environment.rng(f"turns of {name} {environment.number()}")
         self._buried: list[asyncio.Task[Any]] = []
 
     # life
@@ -174,13 +174,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._is_announced = False
         if self.is_dead or self.is_paused or not self._ready:
             return
-        world = self.world
-        if world.now < self._free_at:
+        environment = self.environment
+        if environment.now < self._free_at:
             self._is_announced = True
-            world.at(self._free_at, self._turn_now)
+            environment.at(self._free_at, self._turn_now)
             return
         if self._rng.random() < _HICCUP_PROBABILITY:
-            self._free_at = world.now + self._rng.random() * _HICCUP_S_MAX
+            self._free_at = environment.now + self._rng.random() * _HICCUP_S_MAX
         ready = self._ready
         previous = events._get_running_loop()
         events._set_running_loop(None)
@@ -214,12 +214,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def _announce(self) -> None:
         if self._ready and not (self._is_announced or self.is_dead or self.is_paused):
             self._is_announced = True
-            self.world.ready(self)
+            self.environment.ready(self)
 
     # asyncio's interface
 
     def time(self) -> float:
-        return self.world.now + self.clock_offset
+        return self.environment.now + self.clock_offset
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -244,7 +244,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> TimerHandle:
         return self.call_at(
-            self.world.now + self.clock_offset + delay, callback, *args, context=context
+            self.environment.now + self.clock_offset + delay, callback, *args, context=context
         )
 
     def call_at(  # type: ignore[override]
@@ -256,7 +256,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> TimerHandle:
         handle = _Timer(callback, args, self, context)
         handle._when = when
-        handle.entry = self.world.at(when - self.clock_offset, self._ring, handle)
+        handle.entry = self.environment.at(when - self.clock_offset, self._ring, handle)
         return cast("TimerHandle", handle)
 
     def _ring(self, handle: _Handle) -> None:
@@ -372,7 +372,7 @@ class LoopBlocking:
             self._free -= 1
             delay_s = self.delay_s()
             at_s = delay_s * self._rng.random()
-            self._loop.world.after(at_s, self._work, delay_s - at_s, *self._waiting.popleft())
+            self._loop.environment.after(at_s, self._work, delay_s - at_s, *self._waiting.popleft())
 
     def _work(
         self,
@@ -386,7 +386,7 @@ class LoopBlocking:
         if loop.is_dead:
             return
         if loop.is_paused:
-            loop.world.after(0.01, self._work, rest_s, heard, function, args)
+            loop.environment.after(0.01, self._work, rest_s, heard, function, args)
             return
         result: Any = None
         failure: BaseException | None = None
@@ -395,7 +395,7 @@ class LoopBlocking:
                 result = function(*args)
             except BaseException as error:
                 failure = error
-        loop.world.after(rest_s, self._tell, heard, result, failure)
+        loop.environment.after(rest_s, self._tell, heard, result, failure)
 
     def _tell(self, heard: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
         if not self._loop.is_dead:

@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from pybroker.testing.simulation.environment import WALL_MS_AT_START, Environment
 from pybroker.testing.simulation.loop import ProcessLoop, Sockets
-from pybroker.testing.simulation.world import WALL_MS_AT_START, World
 
 _MAKE: Callable[..., ProcessLoop] = cast("Callable[..., ProcessLoop]", ProcessLoop)
 """Cast, because the loop lacks the parts of asyncio's interface that are not needed here."""
@@ -19,19 +19,19 @@ _MAKE: Callable[..., ProcessLoop] = cast("Callable[..., ProcessLoop]", ProcessLo
 class MachineClock:
     """The `Clock` of a machine. `jump_ms` moves only its wall clock."""
 
-    def __init__(self, world: World, offset_s: float) -> None:
-        self._world = world
+    def __init__(self, environment: Environment, offset_s: float) -> None:
+        self._environment = environment
         self.offset_s = offset_s
         self.jump_ms = 0
 
     def wall_ms(self) -> int:
-        return WALL_MS_AT_START + self.jump_ms + int(self._world.now * 1000)
+        return WALL_MS_AT_START + self.jump_ms + int(self._environment.now * 1000)
 
     def monotonic(self) -> float:
-        return self._world.now + self.offset_s
+        return self._environment.now + self.offset_s
 
     def boottime(self) -> float:
-        return self._world.now + self.offset_s
+        return self._environment.now + self.offset_s
 
 
 class Machine:
@@ -41,11 +41,11 @@ class Machine:
     connections of a killed process are reset, those of a machine without power just fall silent.
     """
 
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
+    def __init__(self, environment: Environment, name: str) -> None:
+        self.environment = environment
         self.name = name
-        self._rng = world.rng(f"machine {name}")
-        self.clock = MachineClock(world, self._rng.random() * 100_000)
+        self._rng = environment.rng(f"machine {name}")
+        self.clock = MachineClock(environment, self._rng.random() * 100_000)
         self.boots = 0
         self.is_up = True
         self.loop: ProcessLoop | None = None
@@ -75,8 +75,8 @@ class Machine:
         if self.loop is not None:
             raise RuntimeError(f"a process runs on {self.name} already")
         name = f"{self.name}.{self.pid()}"
-        self.world.note(f"start {name}")
-        loop = _MAKE(self.world, name, sockets=sockets, clock_offset=self.clock.offset_s)
+        self.environment.note(f"start {name}")
+        loop = _MAKE(self.environment, name, sockets=sockets, clock_offset=self.clock.offset_s)
         self.loop = loop
         self.is_up = True
         # A task must be created while its loop runs.
@@ -96,7 +96,7 @@ class Machine:
 
     def lose_power(self) -> None:
         """Unsynced data may be lost; the next start has another boot id."""
-        self.world.note(f"power loss {self.name}")
+        self.environment.note(f"power loss {self.name}")
         self.is_up = False
         self._end(heard=False)
         for action in self.on_power_loss:
@@ -113,7 +113,7 @@ class Machine:
         loop, self.loop = self.loop, None
         if loop is None:
             return
-        self.world.note(f"end {loop.name}")
+        self.environment.note(f"end {loop.name}")
         loop.kill()
         self._graves.append(loop)
         for action in self.on_stop:

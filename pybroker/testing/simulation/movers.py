@@ -22,7 +22,7 @@ from pybroker.storage.filename import (
     parse_future_directory,
     parse_partition_directory,
 )
-from pybroker.testing.history.model import UNTOLD, Violation
+from pybroker.testing.history.model import UNKNOWN, Violation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.disk_view import DiskView
@@ -135,7 +135,7 @@ class Moves:
             )
             if home != move.directory and not told and process not in self._unsure:
                 text = f"broker {number} was to move it to {move.directory}, and has it in {home}"
-                yield Violation(MOVED, partition, UNTOLD, text)
+                yield Violation(MOVED, partition, UNKNOWN, text)
 
 
 def _life(broker: SimBroker, partition: TopicPartition) -> _Life | None:
@@ -166,7 +166,7 @@ def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]
         marks = [mark for mark in _MARKS if disk.exists(f"{log.directory}/{mark}")]
         if paths != [log.directory] or marks:
             text = f"broker {broker.id} has {', '.join([*paths, *marks])}"
-            yield Violation(ONE_PLACE, partition, UNTOLD, text)
+            yield Violation(ONE_PLACE, partition, UNKNOWN, text)
 
 
 class _Asker:

@@ -37,7 +37,7 @@ class Nemesis:
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster
-        self._world = cluster.world
+        self._environment = cluster.environment
         self._schedule = schedule
         self._topic = topic
         self._coordinated_by = coordinated_by
@@ -53,7 +53,7 @@ class Nemesis:
     def start(self) -> None:
         """Start the schedule; its times count from now."""
         for number, event in enumerate(self._schedule.events):
-            self._world.after(event.at, self._begin, number, event)
+            self._environment.after(event.at, self._begin, number, event)
 
     def heal(self) -> None:
         """End all faults, and start all processes. Idempotent."""
@@ -62,12 +62,12 @@ class Nemesis:
         heal(self._cluster)
 
     def _begin(self, number: int, event: FaultEvent) -> None:
-        rng = self._world.rng(f"fault {event.kind} {event.target}")
+        rng = self._environment.rng(f"fault {event.kind} {event.target}")
         brokers = self._brokers(event, rng)
         if brokers is None or not self._is_allowed(event, brokers):
-            self._world.note(f"not now: {event}")
+            self._environment.note(f"not now: {event}")
             return
-        self._world.note(f"fault: {event}: {','.join(str(each.id) for each in brokers)}")
+        self._environment.note(f"fault: {event}: {','.join(str(each.id) for each in brokers)}")
         self.begun[event.kind] += 1
         if BY_NAME[event.kind].harm is not Harm.NONE:
             for broker in brokers:
@@ -75,12 +75,12 @@ class Nemesis:
         undo = FAULTS[event.kind](Scene(self._cluster, event, brokers, rng, self.moves))
         if undo is not None:
             self._undo[number] = undo
-            self._world.after(event.until - event.at, self._end, number)
+            self._environment.after(event.until - event.at, self._end, number)
 
     def _end(self, number: int) -> None:
         undo = self._undo.pop(number, None)
         if undo is not None:
-            self._world.note(f"fault ends: {self._schedule.events[number]}")
+            self._environment.note(f"fault ends: {self._schedule.events[number]}")
             undo()
 
     def _is_allowed(self, event: FaultEvent, brokers: list[SimBroker]) -> bool:

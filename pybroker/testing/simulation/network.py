@@ -176,7 +176,7 @@ class Network:
 
     def __init__(self, links: Links) -> None:
         self.links = links
-        self.world = links.world
+        self.environment = links.environment
         self.splits = 0.1
         """The share of writes that arrive in pieces."""
         self.doubles = 0.0
@@ -187,8 +187,8 @@ class Network:
         self._double_next: Counter[tuple[str, str]] = Counter()
         self._hosts: dict[str, Host] = {}
         self._pairs: Counter[tuple[str, str]] = Counter()
-        self._resets = self.world.rng("network resets")
-        self._doubles = self.world.rng("network doubles")
+        self._resets = self.environment.rng("network resets")
+        self._doubles = self.environment.rng("network doubles")
 
     # hosts
 
@@ -226,8 +226,10 @@ class Network:
         names = (source.machine.name, target.machine.name)
         self._pairs[names] += 1
         stream = f"connection {names[0]} {names[1]} {self._pairs[names]}"
-        near = ConnectedSocket(self, source, source.take_port(), self.world.rng(f"{stream} out"))
-        far = ConnectedSocket(self, target, port, self.world.rng(f"{stream} back"))
+        near = ConnectedSocket(
+            self, source, source.take_port(), self.environment.rng(f"{stream} out")
+        )
+        far = ConnectedSocket(self, target, port, self.environment.rng(f"{stream} back"))
         near.join(far)
         far.join(near)
         source.keep(near)

@@ -75,4 +75,4 @@ def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:
     broker.machine.kill()
     told = sorted(names)
     DiskView(broker.disk).replace(path, "\n".join(told).encode())
-    broker.machine.world.note(f"broker {broker.id}: {', '.join(told)} given up")
+    broker.machine.environment.note(f"broker {broker.id}: {', '.join(told)} given up")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pybroker.testing.history.model import UNTOLD, Violation
+from pybroker.testing.history.model import UNKNOWN, Violation
 from pybroker.testing.simulation.schedule import Schedule
 
 BROKER_ERROR: Final = "no-broker-error"
@@ -65,4 +65,4 @@ def replay_line(schedule: Schedule) -> str:
 
 def wrong(rule: str, text: str) -> Violation:
     """Return a violation of a rule about a whole run."""
-    return Violation(rule, None, UNTOLD, text)
+    return Violation(rule, None, UNKNOWN, text)

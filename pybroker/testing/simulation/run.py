@@ -20,6 +20,7 @@ from pybroker.testing.history.model import NANOSECONDS, Calm, EarlyEnd, Violatio
 from pybroker.testing.simulation.broker_log import BrokerLog, explained_by
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.cluster_record import ClusterRecord
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.nemesis import Nemesis
 from pybroker.testing.simulation.operator import repair
 from pybroker.testing.simulation.replica_files import DamagedFile
@@ -36,7 +37,6 @@ from pybroker.testing.simulation.view import is_whole, replica, stored_states
 from pybroker.testing.simulation.watching import LiveWatch, read_files
 from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
 from pybroker.testing.simulation.workload.recorder import nanoseconds
-from pybroker.testing.simulation.world import World
 
 TOPIC: Final = "load-0"
 _STEADY_S: Final = 0.5
@@ -97,18 +97,18 @@ def simulate(
     With `hurries` the run ends at the first violated invariant, and nothing else is checked then.
     """
     begun = time.process_time()
-    world = World(schedule.seed, keep_lines=keep_trace)
-    log = BrokerLog(world)
+    environment = Environment(schedule.seed, keep_lines=keep_trace)
+    log = BrokerLog(environment)
     _freeze()
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         with planted(schedule.options.planted), log.listening():
-            run = _Run(schedule, world, log, hurries=hurries)
+            run = _Run(schedule, environment, log, hurries=hurries)
             try:
                 with run.watch:
                     run.play()
-                digest, failures = world.digest, run.failures
+                digest, failures = environment.digest, run.failures
             finally:
                 run.cluster.close()
         violations = run.judge()
@@ -123,7 +123,7 @@ def simulate(
         tuple(violations),
         run.counters(),
         time.process_time() - begun,
-        tuple(world.lines or ()),
+        tuple(environment.lines or ()),
     )
 
 
@@ -144,23 +144,25 @@ def _told_errors(log: BrokerLog, schedule: Schedule, failures: list[str]) -> lis
 
 
 class _Run:
-    def __init__(self, schedule: Schedule, world: World, log: BrokerLog, *, hurries: bool) -> None:
+    def __init__(
+        self, schedule: Schedule, environment: Environment, log: BrokerLog, *, hurries: bool
+    ) -> None:
         options = schedule.options
         self.schedule = schedule
-        self.world = world
+        self.environment = environment
         self._log = log
         self.is_cut_short = False
         self._hurries = hurries
         self.violations: list[Violation] = []
         self.cluster = SimCluster(
-            world,
+            environment,
             options.brokers,
             zookeepers=options.zookeepers,
             log_dirs=options.log_dirs,
             config=_config(options),
         )
         self.workload = Workload(
-            world,
+            environment,
             self.cluster.machine,
             self.cluster.network.sockets,
             self.cluster.bootstrap,
@@ -172,7 +174,7 @@ class _Run:
         self.history.stale = int((options.session_s + _REQUEST_S_MAX) * NANOSECONDS)
         self.record = ClusterRecord(self.history, min_isr=options.min_isr)
         self.cluster.zookeeper.on_commit.append(self.record.committed)
-        self.watch = LiveWatch(world, self.cluster.brokers, self.record)
+        self.watch = LiveWatch(environment, self.cluster.brokers, self.record)
         doubt = self.watch.invariants.doubt
         groups = [*self.history.groups.coordinated_by.values()]
         self.nemesis = Nemesis(self.cluster, schedule, TOPIC, doubt, groups)
@@ -209,12 +211,12 @@ class _Run:
 
     def _supervise(self) -> None:
         repair(self.cluster)
-        self.world.after(_SUPERVISION_S, self._supervise)
+        self.environment.after(_SUPERVISION_S, self._supervise)
 
     def _recover(self) -> None:
         options = self.schedule.options
         limit_s = 2 * options.session_s + options.lag_s + _RECOVERY_S_MAX
-        self.history.calm = Calm(nanoseconds(self.world.now), int(limit_s * NANOSECONDS))
+        self.history.calm = Calm(nanoseconds(self.environment.now), int(limit_s * NANOSECONDS))
         self._until(self._is_up, limit_s, "not all brokers come back")
         self._until(lambda: is_whole(self.cluster), limit_s, "not all replicas are in sync again")
         self._until(self._moves_are_over, limit_s, "moves between log directories are not finished")
@@ -266,12 +268,12 @@ class _Run:
         return all(broker.serves for broker in self.cluster.brokers.values())
 
     def _pass(self, seconds: float) -> None:
-        deadline = self.world.now + seconds
-        while self.world.now < deadline:
-            self._run_to(min(self.world.now + _LOOK_S, deadline))
+        deadline = self.environment.now + seconds
+        while self.environment.now < deadline:
+            self._run_to(min(self.environment.now + _LOOK_S, deadline))
 
     def _run_to(self, time: float) -> None:
-        self.world.run(time)
+        self.environment.run(time)
         if self._hurries and self.watch.invariants.violations:
             raise _Enough
 
@@ -279,11 +281,11 @@ class _Run:
         """Run until the condition holds. It is evaluated only now and then, because that costs
         time.
         """
-        deadline = self.world.now + seconds
+        deadline = self.environment.now + seconds
         while not condition():
-            if self.world.now >= deadline:
+            if self.environment.now >= deadline:
                 raise NotWell(f"{failure} within {seconds:g} s")
-            self._run_to(self.world.now + _LOOK_S)
+            self._run_to(self.environment.now + _LOOK_S)
 
     # verdict
 
@@ -314,7 +316,7 @@ class _Run:
         brokers = {each.machine.name: each.id for each in self.cluster.brokers.values()}
         for end in self.cluster.zookeeper.early_ends:
             if end.machine in brokers:
-                heard = nanoseconds(min(end.heard_at, self.world.now))
+                heard = nanoseconds(min(end.heard_at, self.environment.now))
                 yield EarlyEnd(brokers[end.machine], nanoseconds(end.at), heard)
 
     @property
@@ -337,8 +339,8 @@ class _Run:
             "processed": len(history.groups.processed),
             "committed": sum(each.outcome == "ok" for each in history.groups.commits),
             "generations": len({(e.group, e.generation) for e in history.groups.holdings}),
-            "steps": self.world.steps,
-            "virtual_ms": int(self.world.now * 1000),
+            "steps": self.environment.steps,
+            "virtual_ms": int(self.environment.now * 1000),
             "logs_shortened": sum(files.start > 0 for files in history.files),
             **{f"admin_{what}": count for what, count in sorted(self.workload.managed.items())},
             **{f"move_{what}": count for what, count in sorted(self.nemesis.moves.counts.items())},

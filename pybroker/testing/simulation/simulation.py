@@ -24,9 +24,9 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import ZOOKEEPER, SimCluster
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
-from pybroker.testing.simulation.world import World
 
 T = TypeVar("T")
 _READY_S: Final = 60.0
@@ -112,8 +112,8 @@ class Simulation:
         keep_trace: bool = False,
     ) -> None:
         """`keep_trace` keeps the trace as lines of text."""
-        self.world = World(str(seed), keep_lines=keep_trace)
-        self.cluster = SimCluster(self.world, brokers, config=config)
+        self.environment = Environment(str(seed), keep_lines=keep_trace)
+        self.cluster = SimCluster(self.environment, brokers, config=config)
         self._applications: list[Application[Any]] = []
         self._defaults = (defaults.make_clock, defaults.make_rng)
 
@@ -130,7 +130,7 @@ class Simulation:
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if error is not None:
-            error.add_note(f"in the simulation with seed {self.world.seed}")
+            error.add_note(f"in the simulation with seed {self.environment.seed}")
         self.close()
 
     def close(self) -> None:
@@ -148,17 +148,17 @@ class Simulation:
     @property
     def now(self) -> float:
         """Virtual seconds since the start."""
-        return self.world.now
+        return self.environment.now
 
     @property
     def digest(self) -> str:
         """A checksum of all events so far."""
-        return self.world.digest
+        return self.environment.digest
 
     @property
     def trace(self) -> list[str]:
         """The events so far as lines of text; empty without `keep_trace`."""
-        return list(self.world.lines or ())
+        return list(self.environment.lines or ())
 
     def leader(self, topic: str, partition: int) -> int:
         """Return the partition's leader. Waits until there is one and it runs."""
@@ -202,7 +202,7 @@ class Simulation:
         """Run until the condition holds. Raises SimulationError after `seconds` of virtual time;
         its cause is the exception of a failed application, if there is one.
         """
-        if self.world.run(self.world.now + seconds, condition):
+        if self.environment.run(self.environment.now + seconds, condition):
             return
         words = [f"not within {seconds:g} virtual seconds (it is {self.now:.3f})"]
         words += [f"broker {each.id}: {each.reasons[-1]}" for each in self._brokers if each.reasons]
@@ -212,7 +212,7 @@ class Simulation:
 
     def pass_time(self, seconds: float) -> None:
         """Run for so many virtual seconds."""
-        self.world.run(self.world.now + seconds)
+        self.environment.run(self.environment.now + seconds)
 
     # faults
 
@@ -302,4 +302,6 @@ class Simulation:
         return self._machine_here().clock
 
     def _rng_here(self) -> Rng:
-        return self.world.rng(f"client {self.world.number()} on {self._machine_here().name}")
+        return self.environment.rng(
+            f"client {self.environment.number()} on {self._machine_here().name}"
+        )

@@ -149,7 +149,7 @@ class ListeningSocket(SocketBase):
         if self._reader is not None and self._waiting:
             self._reader()
             if self._waiting and self._reader is not None and not self._is_called:
-                # Time must pass, or a process that does not accept would stop the world.
+                # Time must pass, or the run would hang on a process that does not accept.
                 self._is_called = True
                 self.host.loop.call_later(0.00005, self._run)
 
@@ -172,7 +172,7 @@ class ConnectedSocket(SocketBase):
         self.peer: ConnectedSocket
         self._out: Pipe
         self._network = network
-        self._world = network.links.world
+        self._environment = network.links.environment
         self._rng = rng
         self._listening: ListeningSocket | None = None
         """Set until the handshake is complete."""
@@ -310,7 +310,7 @@ class ConnectedSocket(SocketBase):
             return
         if self.error is None:
             if reset or self._received:
-                self._world.note(f"{self.name} resets {self.peer.name}")
+                self._environment.note(f"{self.name} resets {self.peer.name}")
                 self._out.send(Sign.RESET)
                 self._out.forget()
             else:
@@ -357,7 +357,7 @@ class ConnectedSocket(SocketBase):
         elif item is Sign.RESET:
             self.lose()
         elif not self.is_gone:
-            self._world.note(f"{self._label} end")
+            self._environment.note(f"{self._label} end")
             self._has_ended = True
             self._call_reader()
 
@@ -370,7 +370,7 @@ class ConnectedSocket(SocketBase):
             left = self._network.left_until_cut(self._direction, len(piece))
             if left is not None:
                 piece = piece[:left]
-        self._world.note(f"{self._label} {len(piece)} {crc32(piece):x}")
+        self._environment.note(f"{self._label} {len(piece)} {crc32(piece):x}")
         if piece:
             self._received.append(piece)
             if self._reader is not None and not self._reader_called:
@@ -402,7 +402,7 @@ class ConnectedSocket(SocketBase):
         """Handle a reset. Data that arrived before can still be read."""
         if self.is_gone or self.error is not None:
             return
-        self._world.note(f"{self._label} reset")
+        self._environment.note(f"{self._label} reset")
         self._out.close()
         number = errno.EPIPE if self._has_ended else errno.ECONNRESET
         self.error = OSError(number, os.strerror(number))  # creates the subclass for this number
@@ -427,12 +427,12 @@ class ConnectedSocket(SocketBase):
             self._is_telling = False
             self._tell_later(self, self.peer)
         else:
-            self._world.after(wait_s, self._tell, min(2 * wait_s, _RETRY_S_MAX))
+            self._environment.after(wait_s, self._tell, min(2 * wait_s, _RETRY_S_MAX))
 
     def _tell_later(self, source: ConnectedSocket, target: ConnectedSocket) -> None:
         source_name, target_name = source.host.machine.name, target.host.machine.name
         delay = self._network.links.delay(source_name, target_name)
-        self._world.after(delay.draw(self._rng), target.lose)
+        self._environment.after(delay.draw(self._rng), target.lose)
 
     def _can_exchange(self) -> bool:
         """Whether a retransmitted packet reaches this machine and an answer gets back."""
@@ -449,9 +449,9 @@ class ConnectedSocket(SocketBase):
         reaches = self._network.links.passes(self.peer.host.machine.name, self.host.machine.name)
         listening = self.host.listening(self.port)
         if not reaches or not self.host.machine.is_up or (listening and not listening.has_room):
-            self._world.after(wait_s, self._asked, min(2 * wait_s, _RETRY_S_MAX))
+            self._environment.after(wait_s, self._asked, min(2 * wait_s, _RETRY_S_MAX))
         elif listening is None:
-            self._world.note(f"{self._label} refused")
+            self._environment.note(f"{self._label} refused")
             self._out.send(Sign.RESET)
             self._out.forget()
             self.is_gone = True
@@ -474,7 +474,7 @@ class ConnectedSocket(SocketBase):
         listening, self._listening = self._listening, None
         if self.is_gone or listening is None:
             return
-        self._world.note(f"{self._label} connected")
+        self._environment.note(f"{self._label} connected")
         if listening.is_closed:
             self.close(reset=True)
         else:

@@ -14,9 +14,9 @@ from pybroker.testing.history.model import History
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster_record import ClusterRecord
 from pybroker.testing.simulation.disk_view import DiskView
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.invariants import Invariants, ReplicaNow
 from pybroker.testing.simulation.replica_files import final_read, replica_files
-from pybroker.testing.simulation.world import World
 
 _LOOK_S: Final = 0.02
 _topic_id = lru_cache(maxsize=256)(encode_uuid)
@@ -26,14 +26,14 @@ class LiveWatch:
     """Checks the invariants on all brokers repeatedly after `start`.
 
     It follows log truncations between `__enter__` and `__exit__`, in all brokers of this process,
-    so that only one world may run at a time.
+    so that only one environment may run at a time.
     """
 
     def __init__(
-        self, world: World, brokers: Mapping[int, SimBroker], record: ClusterRecord
+        self, environment: Environment, brokers: Mapping[int, SimBroker], record: ClusterRecord
     ) -> None:
         self.invariants = Invariants(record)
-        self._world = world
+        self._environment = environment
         self._brokers = brokers
         self._seen: dict[int, tuple[str, Mapping[TopicPartition, Partition]]] = {}
         """The last seen process of each broker, and its replicas."""
@@ -58,7 +58,7 @@ class LiveWatch:
 
     def start(self) -> None:
         self.look()
-        self._world.after(_LOOK_S, self.start)
+        self._environment.after(_LOOK_S, self.start)
 
     def forget_deleted(self) -> None:
         """Remove records from the final reads that retention had deleted earlier. After a power

@@ -18,10 +18,10 @@ from typing import Any, Final
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 from pybroker.errors import MultiFailed
 from pybroker.ports import CreateOp, DeleteOp, NodeStat, SessionEvent, SetOp
+from pybroker.testing.simulation.environment import WALL_MS_AT_START, Environment
 from pybroker.testing.simulation.links import Links, Pipe
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.memory_tree import MemoryTree
-from pybroker.testing.simulation.world import WALL_MS_AT_START, World
 from pybroker.testing.simulation.zookeeper_member import (
     Forwarded,
     Member,
@@ -102,7 +102,7 @@ class ZooKeeper:
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         links: Links,
         members: Sequence[str] = ("zk1", "zk2", "zk3"),
         *,
@@ -113,7 +113,7 @@ class ZooKeeper:
         """Session timeouts are limited to the given range. `sync_limit_s` is the time after which a
         member notices that it has lost the leader, or the leader that it has lost a majority.
         """
-        self.world = world
+        self.environment = environment
         self.links = links
         self.session_ms_min = session_ms_min
         self.session_ms_max = session_ms_max
@@ -125,7 +125,7 @@ class ZooKeeper:
         self._clients: dict[str, ZooKeeperSession] = {}
         self._keys: dict[str, KeptKeys] = {}
         self.sync_limit_s = sync_limit_s
-        self._rng = world.rng("zookeeper")
+        self._rng = environment.rng("zookeeper")
         self._clock = TransactionClock(WALL_MS_AT_START)
         self.tree = MemoryTree(self._clock)
         """The leader's tree, which is authoritative."""
@@ -137,11 +137,13 @@ class ZooKeeper:
         self._quorum_at = 0.0
         self._elect_at = 0.0
         self.members = {
-            name: Member(links, name, world.rng(f"zookeeper {name}"), WALL_MS_AT_START, self._send)
+            name: Member(
+                links, name, environment.rng(f"zookeeper {name}"), WALL_MS_AT_START, self._send
+            )
             for name in members
         }
         self._elect()
-        world.after(_LOOK_S, self._look)
+        environment.after(_LOOK_S, self._look)
 
     # ---- for processes
 
@@ -204,7 +206,7 @@ class ZooKeeper:
         """Kill a member. With `silently` its machine goes too, so that its peers get no reset."""
         member = self.members[name]
         if member.is_up:
-            self.world.note(f"zk {name} down")
+            self.environment.note(f"zk {name} down")
             member.is_up = False
             member.stop(silently=silently)
             if member is self._leader and not silently:
@@ -214,7 +216,7 @@ class ZooKeeper:
         """Start a member that is down. It serves once it has found the leader."""
         member = self.members[name]
         if not member.is_up:
-            self.world.note(f"zk {name} up")
+            self.environment.note(f"zk {name} up")
             if member is self._leader:
                 self._depose()
             member.is_up = True
@@ -232,7 +234,7 @@ class ZooKeeper:
         self._close(session_id)
         for name, client in self._clients.items():
             if client.session_id == session_id and name == client.machine:
-                self.early_ends.append(EarlyEnd(name, self.world.now))
+                self.early_ends.append(EarlyEnd(name, self.environment.now))
                 client.add_listener(partial(self._expired, name))
         return True
 
@@ -243,7 +245,7 @@ class ZooKeeper:
     def _is_heard(self, machine: str) -> None:
         for end in self.early_ends:
             if end.machine == machine:
-                end.heard_at = min(end.heard_at, self.world.now)
+                end.heard_at = min(end.heard_at, self.environment.now)
 
     def heal(self) -> None:
         """Restart all members and remove their lags. Links are not changed."""
@@ -290,9 +292,9 @@ class ZooKeeper:
             granted = Granted(0, 0)
         else:
             session.owner = forwarded.wire
-            session.heard_at = self.world.now
+            session.heard_at = self.environment.now
             granted = Granted(forwarded.session_id, session.timeout_ms)
-            self.world.note(f"zk session {forwarded.session_id:x} moves")
+            self.environment.note(f"zk session {forwarded.session_id:x} moves")
         self._after_return(forwarded, forwarded.member.grant, forwarded.wire, granted)
 
     def _after_return(self, forwarded: Forwarded, act: Callable[..., None], *what: object) -> None:
@@ -300,7 +302,7 @@ class ZooKeeper:
         delay_s = 0.0
         if forwarded.member is not self._leader:
             delay_s = self.links.usual.draw(self._rng)
-        self.world.after(delay_s, act, *what)
+        self.environment.after(delay_s, act, *what)
 
     # ---- decisions
 
@@ -309,7 +311,7 @@ class ZooKeeper:
         if isinstance(request, Sync):
             self._tell(forwarded.member, (forwarded.wire, request))
             return
-        self._clock.now_ms = WALL_MS_AT_START + int(self.world.now * 1000)
+        self._clock.now_ms = WALL_MS_AT_START + int(self.environment.now * 1000)
         zxid = len(self._log) + 1
         changes: list[Change] = []
         if isinstance(request, Connect):
@@ -327,7 +329,7 @@ class ZooKeeper:
         )
         self._log.append(transaction)
         assert self.tree.zxid == zxid
-        self.world.note(text)
+        self.environment.note(text)
         for change in changes:
             for hear in self.on_commit:
                 hear(change)
@@ -338,14 +340,14 @@ class ZooKeeper:
         timeout_ms = max(self.session_ms_min, min(request.timeout_ms, self.session_ms_max))
         self.tree.zxid += 1
         session_id = self.tree.open_session(None)
-        self._sessions[session_id] = _Session(timeout_ms, self.world.now, wire)
+        self._sessions[session_id] = _Session(timeout_ms, self.environment.now, wire)
         return session_id, Answer(0, Granted(session_id, timeout_ms))
 
     def _end(self, zxid: int, session_id: int) -> list[Change]:
         del self._sessions[session_id]
         owned = self.tree.owned_by(session_id)
         self.tree.end_session(session_id)
-        return [Change(zxid, path, None, -1, session_id, self.world.now) for path in owned]
+        return [Change(zxid, path, None, -1, session_id, self.environment.now) for path in owned]
 
     def _write(
         self, zxid: int, session_id: int, request: Write
@@ -357,7 +359,7 @@ class ZooKeeper:
             failure = (error.cause if request.alone else error).with_traceback(None)
             text = f"zk {zxid} error {type(error.cause).__name__} {ops[error.index].path}"
             return Answer(zxid, error=failure), [], text
-        now = self.world.now
+        now = self.environment.now
         changes: list[Change] = []
         texts: list[str] = [f"zk {zxid}"]
         for op, result in zip(ops, results, strict=True):
@@ -404,8 +406,8 @@ class ZooKeeper:
 
     def _look(self) -> None:
         """Detect failed and returned members; runs repeatedly."""
-        now = self.world.now
-        self.world.after(_LOOK_S, self._look)
+        now = self.environment.now
+        self.environment.after(_LOOK_S, self._look)
         if self._has_quorum():
             self._quorum_at = now
         elif self._leader is not None and now - self._quorum_at > self.sync_limit_s:
@@ -429,7 +431,7 @@ class ZooKeeper:
             self._decide_pending(len(self._pending))
             for session_id, session in [*self._sessions.items()]:
                 if now >= session.ends_at():
-                    self.world.note(f"zk session {session_id:x} expires")
+                    self.environment.note(f"zk session {session_id:x} expires")
                     self._close(session_id)
 
     def _decide_pending(self, count: int) -> None:
@@ -443,30 +445,30 @@ class ZooKeeper:
 
     def _depose(self) -> None:
         """Remove the leader. No member serves until another is elected."""
-        self.world.note(f"zk leader {self.leader} gone")
+        self.environment.note(f"zk leader {self.leader} gone")
         self._leader = None
         for member in self.members.values():
             member.stop()
         span = _ELECTION_S_MOST - _ELECTION_S_LEAST
-        self._elect_at = self.world.now + _ELECTION_S_LEAST + span * self._rng.random()
+        self._elect_at = self.environment.now + _ELECTION_S_LEAST + span * self._rng.random()
 
     def _elect(self) -> None:
-        if self.world.now < self._elect_at:
+        if self.environment.now < self._elect_at:
             return
         able = [member for member in self.members.values() if self._reaches_quorum(member)]
         if not able:
             return
         self._leader = leader = self._rng.choice(able)
-        self._quorum_at = self.world.now
-        self.world.note(f"zk leader {leader.name}")
+        self._quorum_at = self.environment.now
+        self.environment.note(f"zk leader {leader.name}")
         leader.serve(self._log)
         # The others' logs may contain a prefix of the last leader's unfinished requests.
         self._decide_pending(self._rng.randint(0, len(self._pending)))
         for session in self._sessions.values():
-            session.heard_at = self.world.now
+            session.heard_at = self.environment.now
             session.owner = 0
         for member in self.members.values():
-            member.contact_at = self.world.now
+            member.contact_at = self.environment.now
             if member is not leader and self._meet(member, leader):
                 self._join(member)
 
@@ -475,7 +477,7 @@ class ZooKeeper:
         assert self._leader is not None
         member.to_leader = pipe = self._pipe(member, self._leader, self._receive)
         delay_s = self._rng.random() * _JOIN_S_MAX if self._log else 0.0
-        self.world.after(delay_s, self._joined, member, pipe)
+        self.environment.after(delay_s, self._joined, member, pipe)
 
     def _joined(self, member: Member, to_leader: Pipe) -> None:
         if member.to_leader is not to_leader or self._leader is None:

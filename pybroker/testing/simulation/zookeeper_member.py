@@ -116,7 +116,7 @@ class Member:
         self.tree = MemoryTree(self.clock)
         self.tree.on_event = self._changed
         self._links = links
-        self._world = links.world
+        self._environment = links.environment
         self._rng = rng
         self._forward = forward
         self._served: dict[int, _Served] = {}
@@ -281,8 +281,10 @@ class Member:
             self._do(item)
             return
         self._inbox.append(item)
-        self._applies_at = max(self._applies_at, self._world.now + self._rng.random() * self.lag_s)
-        self._world.at(self._applies_at, self._do_next, item)
+        self._applies_at = max(
+            self._applies_at, self._environment.now + self._rng.random() * self.lag_s
+        )
+        self._environment.at(self._applies_at, self._do_next, item)
 
     def _do_next(self, item: Transaction | tuple[int, Sync]) -> None:
         if self._inbox and self._inbox[0] is item:  # it differs if the member was stopped meanwhile

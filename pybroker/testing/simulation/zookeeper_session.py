@@ -32,9 +32,9 @@ from pybroker.ports import (
     Watch,
     WatchEvent,
 )
+from pybroker.testing.simulation.environment import Entry
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.memory_tree import check_path
-from pybroker.testing.simulation.world import Entry
 from pybroker.testing.simulation.zookeeper_takeover import end_session
 from pybroker.testing.simulation.zookeeper_wire import (
     Answer,
@@ -87,12 +87,12 @@ class ZooKeeperSession:
         self.machine = machine
         self.loop = loop
         self._service = service
-        self._world = service.world
+        self._environment = service.environment
         self._session_timeout_ms = session_timeout_ms
         self._store: SessionStore = store or NoSessionStore()
         self._members = [*(service.members if members is None else members)]
         service.clients_made += 1
-        self._rng = service.world.rng(f"zookeeper client {machine} {service.clients_made}")
+        self._rng = service.environment.rng(f"zookeeper client {machine} {service.clients_made}")
         self._listeners: list[SessionListener] = []
         self._watches = WatchTable()
         self._asked: deque[_Asked] = deque()
@@ -166,7 +166,7 @@ class ZooKeeperSession:
         """
         wire = self._wire
         if wire is not None and not self.loop.is_dead:
-            self._world.note(f"zk {self.loop.name} connection breaks")
+            self._environment.note(f"zk {self.loop.name} connection breaks")
             lose = self._rng.random() < 0.5 if arrives is None else not arrives
             wire.close(lose=lose)
             self.loop.call_soon(self._broken, wire)
@@ -211,7 +211,7 @@ class ZooKeeperSession:
         """Counted from the time at which the newest answered write or sync was sent; reads are
         answered by the member alone.
         """
-        return self._world.now - self._heard_at
+        return self._environment.now - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
         self._listeners.append(listener)
@@ -301,7 +301,7 @@ class ZooKeeperSession:
         assert self._wire is not None
         future: asyncio.Future[Any] = self.loop.create_future()
         by_leader = not isinstance(request, (Read, SetWatches))
-        self._asked.append(_Asked(future, on_value, self._world.now, by_leader))
+        self._asked.append(_Asked(future, on_value, self._environment.now, by_leader))
         self._wire.send(request)
         return future
 
@@ -384,7 +384,7 @@ class ZooKeeperSession:
         self._key = key = SessionKey(session_id, session_id.to_bytes(16, "big"))
         self._generation += 1
         self._seen_zxid = None
-        self._heard_at = self._world.now
+        self._heard_at = self._environment.now
         self._save_keys([*self._earlier, key])
         self._first.set()
         self._announce(SessionEvent.CONNECTED)
@@ -440,7 +440,7 @@ class ZooKeeperSession:
 
     def _announce(self, event: SessionEvent) -> None:
         if not self._is_closed:
-            self._world.note(f"zk {self.loop.name} {event.value} {self.session_id:x}")
+            self._environment.note(f"zk {self.loop.name} {event.value} {self.session_id:x}")
             for listener in self._listeners:
                 listener(event)
 
@@ -469,7 +469,7 @@ class ZooKeeperSession:
         """
         if wire is not self._wire or self.loop.is_dead:
             return
-        now = self._world.now
+        now = self._environment.now
         pause_s = self._session_timeout_ms / 1000 / _BEATS_PER_SESSION
         next_at = wire.sent_at + pause_s
         if self.loop.is_paused:
@@ -481,7 +481,7 @@ class ZooKeeperSession:
             wire.unanswered_ping = True
             wire.send(Signal.PING)
             next_at = now + pause_s
-        self._beat_entry = self._world.at(next_at, self._beat, wire)
+        self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
         """Sync with the leader every sixth of the session timeout, and break a connection without

@@ -26,7 +26,7 @@ async def end_session(
     """Take over the session and close it, so that its ephemeral nodes are deleted now. Try the
     members in turn. Return whether one of them has answered.
     """
-    rng = service.world.rng(f"zookeeper takeover {loop.name} {session_id:x}")
+    rng = service.environment.rng(f"zookeeper takeover {loop.name} {session_id:x}")
     for name in rng.sample(members, len(members)):
         heard: asyncio.Future[bool] = loop.create_future()
         hear = partial(loop.call_soon, _close_when_granted, heard)

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 
 from pybroker.errors import CoordError
 from pybroker.ports import CoordOp
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.links import Links, Pipe
-from pybroker.testing.simulation.world import World
 
 _FORGET_S: Final = 0.01
 
@@ -117,7 +117,7 @@ class Server(Protocol):
 class Service(Protocol):
     """All members together, as a client knows them."""
 
-    world: World
+    environment: Environment
     links: Links
     session_ms_min: int
     clients_made: int
@@ -154,7 +154,7 @@ class Wire:
     ) -> None:
         """`hear` is called for each message that arrives at the client."""
         self._links = links
-        self.number = links.world.number()
+        self.number = links.environment.number()
         self.machine = machine
         self.server = server
         self.sent_at = 0.0
@@ -163,7 +163,7 @@ class Wire:
         self.down = Pipe(links, server.name, machine, rng, partial(hear, self))
 
     def send(self, message: object) -> None:
-        self.sent_at = self._links.world.now
+        self.sent_at = self._links.environment.now
         self.up.send(message)
 
     def close(self, *, lose: bool) -> None:
@@ -175,7 +175,7 @@ class Wire:
         self.down.close()
         if lose:
             self.up.close()
-            self._links.world.after(_FORGET_S, self.server.forget, self)
+            self._links.environment.after(_FORGET_S, self.server.forget, self)
         else:
             self.up.send(Signal.END)
 

@@ -10,11 +10,11 @@ from typing import Protocol, TypeVar
 from pybroker.client.errors import ClientError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.loop import ProcessLoop, Sockets
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.workload.options import WorkloadOptions
 from pybroker.testing.simulation.workload.recorder import Recorder
-from pybroker.testing.simulation.world import World
 
 _AGAIN_S = 0.2
 _DOWN_S_MAX = 2.0
@@ -66,7 +66,7 @@ class Catalog:
 class Shared:
     """The state that all clients of a workload share."""
 
-    world: World
+    environment: Environment
     machine: Callable[[str], Machine]
     sockets: Callable[[Machine], Sockets]
     bootstrap: str
@@ -91,7 +91,7 @@ class Client:
         self.has_ended = False
         """It has stopped for good."""
         self.machine = shared.machine(name)
-        self._fate = shared.world.rng(f"fate of {name}")
+        self._fate = shared.environment.rng(f"fate of {name}")
         self.rng = self._fate
         """The random stream of this life."""
 
@@ -119,11 +119,11 @@ class Client:
             self.has_ended = True
             return
         self.incarnation += 1
-        self.rng = self.shared.world.rng(f"life {self.incarnation} of {self.name}")
+        self.rng = self.shared.environment.rng(f"life {self.incarnation} of {self.name}")
         self.machine.start(self._main, self.shared.sockets(self.machine))
         if self.options.crash_mean_s:
             lives_s = self._fate.expovariate(1 / self.options.crash_mean_s)
-            self.shared.world.after(lives_s, self._crash, self.incarnation)
+            self.shared.environment.after(lives_s, self._crash, self.incarnation)
 
     def _crash(self, incarnation: int) -> None:
         if incarnation == self.incarnation and not self.is_stopping and not self.has_ended:
@@ -135,7 +135,7 @@ class Client:
         """The answers to pending requests will never be known."""
 
     def _come_back(self) -> None:
-        self.shared.world.after(self._fate.random() * _DOWN_S_MAX, self.start)
+        self.shared.environment.after(self._fate.random() * _DOWN_S_MAX, self.start)
 
     async def _main(self, loop: ProcessLoop) -> None:
         try:

@@ -110,12 +110,12 @@ class MemberClient(_OfGroup):
     def start(self) -> None:
         """Start once there is something to read."""
         if TOPIC not in self.shared.catalog.topics and not self.is_stopping:
-            self.shared.world.after(_NO_TOPIC_S, self.start)
+            self.shared.environment.after(_NO_TOPIC_S, self.start)
             return
         super().start()
         lives_s = self._fate.expovariate(1 / self.options.member_life_mean_s)
         if self.machine.loop is not None:
-            self.shared.world.after(lives_s, self._meet_fate, self.incarnation)
+            self.shared.environment.after(lives_s, self._meet_fate, self.incarnation)
 
     @property
     def _stays(self) -> bool:
@@ -134,8 +134,8 @@ class MemberClient(_OfGroup):
             self._crash(incarnation)
         elif fate == "pause":
             loop.pause()
-            self.shared.world.after(self._fate.uniform(*_SILENT_S), loop.resume)
-            self.shared.world.after(
+            self.shared.environment.after(self._fate.uniform(*_SILENT_S), loop.resume)
+            self.shared.environment.after(
                 self._fate.expovariate(1 / self.options.member_life_mean_s),
                 self._meet_fate,
                 incarnation,
@@ -301,7 +301,7 @@ def clients_of_groups(shared: Shared, name: str) -> list[Client]:
     options, found = shared.options, list[Client]()
     for number in range(options.groups):
         group = f"{name}-group-{number}"
-        plan = GroupPlan.drawn(group, shared.world.rng(f"plan of {group}"), options)
+        plan = GroupPlan.drawn(group, shared.environment.rng(f"plan of {group}"), options)
         partition = partition_of(group, options.offsets_partitions)
         shared.recorder.group(group, [TOPIC], partition)
         found += [

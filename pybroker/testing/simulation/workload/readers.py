@@ -142,7 +142,7 @@ class FinalReader(_Consuming):
 
     def start(self) -> None:
         self.incarnation += 1
-        self.rng = self.shared.world.rng(f"life {self.incarnation} of {self.name}")
+        self.rng = self.shared.environment.rng(f"life {self.incarnation} of {self.name}")
         self.machine.start(self._main, self.shared.sockets(self.machine))
 
     async def run(self) -> None:

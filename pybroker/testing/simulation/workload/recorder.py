@@ -24,7 +24,7 @@ from pybroker.testing.history.model import (
     Send,
 )
 from pybroker.testing.history.values import Identity, make_value
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 
 
 def nanoseconds(seconds: float) -> int:
@@ -35,7 +35,7 @@ def nanoseconds(seconds: float) -> int:
 class Recorder:
     """The history of one run, and the progress of its clients."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, environment: Environment) -> None:
         self.history = History()
         self.acked: Counter[TopicPartition] = Counter()
         """The number of values acknowledged by all in-sync replicas, by partition."""
@@ -49,10 +49,10 @@ class Recorder:
         """The number of successful admin operations, by kind: topics created, partitions elected
         and so on.
         """
-        self._world = world
+        self._environment = environment
 
     def now(self) -> int:
-        return nanoseconds(self._world.now)
+        return nanoseconds(self._environment.now)
 
     # producers
 

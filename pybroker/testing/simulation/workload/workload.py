@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pybroker.model import TopicPartition
 from pybroker.testing.history.model import History
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.loop import Sockets
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.workload.clients import Catalog, Client, Shared
@@ -16,27 +17,26 @@ from pybroker.testing.simulation.workload.producers import ProducerClient
 from pybroker.testing.simulation.workload.readers import AskerClient, FinalReader, ReaderClient
 from pybroker.testing.simulation.workload.recorder import Recorder
 from pybroker.testing.simulation.workload.topics import AdminClient
-from pybroker.testing.simulation.world import World
 
 FINAL_READERS = 2
 
 
 class Workload:
-    """No method waits: run the world until `is_ready`, `is_quiet` or `is_read` is true.
+    """No method waits: run the environment until `is_ready`, `is_quiet` or `is_read` is true.
 
-    workload = Workload(world, cluster.machine, cluster.network.sockets, cluster.bootstrap)
+    workload = Workload(environment, cluster.machine, cluster.network.sockets, cluster.bootstrap)
     workload.start()
-    world.run(30)
+    environment.run(30)
     workload.stop()
-    world.run(60, lambda: workload.is_quiet)
+    environment.run(60, lambda: workload.is_quiet)
     workload.read_all()
-    world.run(90, lambda: workload.is_read)
+    environment.run(90, lambda: workload.is_read)
     violations = judge(workload.history)
     """
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         machine: Callable[[str], Machine],
         sockets: Callable[[Machine], Sockets],
         bootstrap: str,
@@ -48,8 +48,8 @@ class Workload:
         the network interface for the processes of a machine.
         """
         options = options or WorkloadOptions()
-        recorder = Recorder(world)
-        shared = Shared(world, machine, sockets, bootstrap, options, recorder)
+        recorder = Recorder(environment)
+        shared = Shared(environment, machine, sockets, bootstrap, options, recorder)
         self._shared = shared
         self._name = name
         self._clients: list[Client] = [

@@ -37,7 +37,7 @@ class Entry:
         self.cancelled = True
 
 
-class World:
+class Environment:
     """One run. `now` is in virtual seconds since its start."""
 
     def __init__(self, seed: str, *, keep_lines: bool = False) -> None:
