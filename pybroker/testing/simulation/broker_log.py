@@ -1,4 +1,4 @@
-"""The errors that the brokers of a run log. An error that no injected fault explains is a
+"""The error lines that the brokers of a run log. An error that no injected fault explains is a
 violation.
 """
 
@@ -23,7 +23,7 @@ _STORAGE: Final = (
     r"|log cannot be|move failed|move not possible"
 )
 _ROTTEN: Final = r"|copying pauses .* error=CORRUPT_MESSAGE"
-"""The leader's batch is corrupt, and no other replica can take over."""
+"""A follower's line when the leader's batch is corrupt and no other replica can lead."""
 _EXPLAINED: Final = {
     "disk-full": _STORAGE,
     "sync-error": _STORAGE,
@@ -33,17 +33,18 @@ _EXPLAINED: Final = {
     "power": _STORAGE,
     "blackout": _STORAGE,
 }
-"""The log lines that a kind of fault explains."""
+"""Kind of fault -> a pattern of the error lines that the fault explains."""
 _FENCED: Final = "another member has taken over group.instance.id"
-"""The error of a static member whose id was given to it by a coordinator that could no longer store
-it. The next coordinator rejects the member, and its client process is restarted.
+"""The error of a static member whose member id was assigned by a coordinator that could no longer
+store the id. The next coordinator rejects the member, and its client process is restarted.
 """
 _LOSS: Final = "loss_receipt|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
-    """Return a pattern of the errors that these faults explain, and of those that are always
-    allowed. With `is_lossy` unclean elections are allowed, and so are the brokers' reports of them.
+    """Return a pattern of the error lines that these kinds of faults explain, and of the lines that
+    are always allowed. With `is_lossy`, unclean elections are allowed, and so are the loss receipts
+    that brokers log.
     """
     found = [_FENCED]
     found += [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
@@ -77,7 +78,9 @@ class BrokerLog(logging.Handler):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Receive all log lines of the brokers; no other handler gets them meanwhile."""
+        """Receive all log lines of the brokers while the block runs; no other handler receives
+        them.
+        """
         loggers = [logging.getLogger(name) for name in _ROOTS]
         before = [(each.level, each.propagate, each.handlers) for each in loggers]
         for each in loggers:

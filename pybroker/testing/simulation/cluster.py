@@ -1,4 +1,4 @@
-"""Brokers, ZooKeeper and links of one simulated cluster."""
+"""The brokers, ZooKeeper and links of one simulated cluster."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pybroker.testing.simulation.network import Network
 from pybroker.testing.simulation.zookeeper import ZooKeeper
 
 ZOOKEEPER: Final = "zookeeper"
-"""Its members are the machines `zookeeper-1`, `zookeeper-2` and so on."""
+"""The ZooKeeper service, whose members are the machines `zookeeper-1`, `zookeeper-2` and so on."""
 
 
 class SimCluster:
-    """Brokers 1 to `brokers`, on machines `broker-1`, `broker-2` and so on. Nothing runs before
-    `start`.
+    """A cluster of brokers with the ids 1 to `brokers`, on machines `broker-1`, `broker-2` and so
+    on. Nothing runs before `start`.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class SimCluster:
         return ",".join(broker.address for broker in self.brokers.values())
 
     def machine(self, name: str) -> Machine:
-        """Return the machine of that name. It is created on first use."""
+        """Return the machine of that name, which is created at the first call."""
         if name not in self.machines:
             self.machines[name] = Machine(self.environment, name)
         return self.machines[name]
 
     def start(self) -> None:
-        """Start all brokers that do not run, without waiting for them."""
+        """Start all brokers that do not run, without waiting until they serve."""
         for broker in self.brokers.values():
             broker.start()
 
@@ -92,7 +92,7 @@ class SimCluster:
         return self.run_until(lambda: all(each.serves for each in self.brokers.values()), seconds)
 
     def close(self) -> None:
-        """Stop everything. Call this at the end of a run, or its memory is not freed."""
+        """Stop everything, and free the memory of the run."""
         level = logging.root.manager.disable
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         logging.disable()  # tasks that are unwound after their process's death must not log

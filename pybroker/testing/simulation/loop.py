@@ -1,8 +1,8 @@
 """The event loop of one simulated process. asyncio's tasks and futures run on it unchanged.
 
-Within a process everything runs in the order in which it was requested, as asyncio promises. The
-seed decides when a process gets its turn, how long that takes, and when data arrives from outside.
-A killed process just stops: no code of it runs again, not even cleanup.
+Within a process callbacks run in the order in which they were scheduled, as in asyncio. The seed
+decides when a process gets its turn, how long the turn takes, and when data arrives. A killed
+process just stops: none of its code runs again, not even cleanup.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _WAITS_WHILE_ENDING_MAX: Final = 100
 
 
 class Sockets(Protocol):
-    """The network operations that a loop needs on behalf of its process."""
+    """The network operations that a loop carries out for its process."""
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Raises OSError like a real connect."""
+        """Connect to an address. Raises OSError like a real connect."""
 
     async def adopt(
         self, factory: Callable[[], asyncio.BaseProtocol], accepted: socket.socket
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
 
     def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
-        """Call `callback` whenever a connection waits at that listening socket."""
+        """Call `callback` whenever a connection waits to be accepted at that listening socket."""
 
     def unwatch(self, descriptor: int) -> bool: ...
 
 
 class _Task(asyncio.Task[T]):
-    """A task whose hash is a number, so that sets of tasks have the same order in every run. The
-    number is assigned at the first use, as most futures are in no set.
+    """A task whose hash is a sequence number, so that sets of tasks have the same order in every
+    run. The number is assigned at the first use, because most tasks are in no set.
     """
 
     number = 0
@@ -69,7 +69,7 @@ class _Future(asyncio.Future[T]):
 
 
 class _Handle(asyncio.Handle):
-    """A faster `asyncio.Handle`: a run creates tens of thousands."""
+    """A faster `asyncio.Handle`, because a run creates tens of thousands of handles."""
 
     __slots__ = ()
 
@@ -110,8 +110,8 @@ class _Timer(_Handle):
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """The loop of a process named `name`. `clock_offset` is the value of its monotonic clock at the
-    start of the environment; it differs between machines.
+    """The loop of a process named `name`. `clock_offset` is the value of its monotonic clock at
+    virtual time 0; it differs between machines.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.clock_offset = clock_offset
         self.sockets = sockets
         self.failures: list[str] = []
-        """Exceptions that nothing caught."""
+        """Exceptions that no code caught."""
         self.is_dead = False
         self.is_paused = False
         self._ready: deque[_Handle] = deque()
@@ -139,16 +139,16 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # life
 
     def pause(self) -> None:
-        """Stop the process, like SIGSTOP; events wait until it is resumed."""
+        """Stop the process, like SIGSTOP; its events wait until `resume`."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """Like SIGCONT."""
+        """Continue the process, like SIGCONT."""
         self.is_paused = False
         self._announce()
 
     def kill(self) -> None:
-        """Like SIGKILL. Idempotent."""
+        """Kill the process, like SIGKILL. Idempotent."""
         if not self.is_dead:
             self.is_dead = True
             self._ready.clear()
@@ -157,7 +157,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._buried = [*sorted(found, key=hash)]
 
     def bury(self) -> None:
-        """Release everything that a killed process held. Call it after the run."""
+        """Release all objects of a killed process. Call this after the run."""
         self.kill()
         buried, self._buried = self._buried, []
         previous = events._get_running_loop()
@@ -170,7 +170,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(previous)
 
     def turn(self) -> None:
-        """Run the ready callbacks. Those that they schedule run in the next turn."""
+        """Run the ready callbacks. Callbacks that they schedule run in the next turn."""
         self._is_announced = False
         if self.is_dead or self.is_paused or not self._ready:
             return
@@ -260,7 +260,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return cast("TimerHandle", handle)
 
     def _ring(self, handle: _Handle) -> None:
-        """A timer has expired. In a stopped process it waits like all other events."""
+        """Handle an expired timer. In a stopped process the timer waits like all other events."""
         if not self.is_dead:
             self._ready.append(handle)
             self._announce()
@@ -332,7 +332,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Unwind a coroutine of a dead process. It may await several times while it exits."""
+    """Unwind a coroutine of a dead process. The coroutine may await several times while it
+    exits.
+    """
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):
             coroutine.close()
@@ -341,8 +343,8 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class LoopBlocking:
-    """The `Blocking` of a simulated process. It runs up to `threads` calls at a time; each takes
-    effect at some moment between its start and its completion.
+    """The `Blocking` of a simulated process. It runs up to `threads` calls at a time; each call
+    takes effect at a random time between its start and its completion.
     """
 
     def __init__(self, loop: ProcessLoop, rng: random.Random, threads: int = 10) -> None:
@@ -352,7 +354,7 @@ class LoopBlocking:
         self._waiting: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]]
         self._waiting = deque()
         self.delay_s: Callable[[], float] = lambda: rng.random() * 0.001
-        """Returns the duration of the next call."""
+        """A function that returns the duration of the next call in seconds."""
 
     def run(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
         heard: asyncio.Future[T] = self._loop.create_future()
@@ -361,7 +363,7 @@ class LoopBlocking:
         return heard
 
     def resize(self, threads: int) -> None:
-        """Does nothing: the number of threads is fixed."""
+        """Do nothing: the number of threads is fixed."""
 
     def close(self) -> None:
         """Drop calls that have not begun."""
@@ -381,7 +383,7 @@ class LoopBlocking:
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        """Run a call as if in a thread: no event loop is running meanwhile."""
+        """Run a call as if in a thread: no event loop runs during the call."""
         loop = self._loop
         if loop.is_dead:
             return

@@ -1,4 +1,4 @@
-"""Carries out a schedule of faults on a cluster, and heals everything at the end.
+"""Applies a schedule of faults to a cluster, and heals all faults at the end.
 
 The targets of a fault are looked up when it begins. A fault without a target is skipped, and so is
 a fault that would exceed the budget of data loss (`data_loss_budget.py`).
@@ -22,7 +22,7 @@ from pybroker.testing.simulation.view import controller_of, leader_of
 
 
 class Nemesis:
-    """The faults of one run. `begun` counts the faults that took place, by kind."""
+    """The faults of one run. `begun` counts the faults that were applied, by kind."""
 
     def __init__(
         self,
@@ -32,8 +32,10 @@ class Nemesis:
         doubt: Callable[[int], object],
         coordinated_by: Sequence[int] = (),
     ) -> None:
-        """Targets name partitions of `topic`. `coordinated_by` holds, for each group, its partition
-        of __consumer_offsets. `doubt` is called for every broker whose disk may have lost data."""
+        """Create the faults. Targets name partitions of `topic`. `coordinated_by` has, for each
+        group, its partition of __consumer_offsets. `doubt` is called for every broker whose disk
+        may have lost data.
+        """
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster
@@ -47,11 +49,11 @@ class Nemesis:
 
     @property
     def has_harmed(self) -> bool:
-        """Whether a disk may have lost data."""
+        """Return whether a fault of the run may have lost or damaged data on a disk."""
         return any(BY_NAME[kind].harm is not Harm.NONE for kind in self.begun)
 
     def start(self) -> None:
-        """Start the schedule; its times count from now."""
+        """Start the schedule, whose times are relative to now."""
         for number, event in enumerate(self._schedule.events):
             self._environment.after(event.at, self._begin, number, event)
 
