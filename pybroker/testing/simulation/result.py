@@ -14,14 +14,14 @@ BROKER_ERROR: Final = "no-broker-error"
 DAMAGED: Final = "damaged-at-the-end"
 LIVENESS: Final = "liveness"
 RUN_FAILED: Final = "run-failed"
-"""The simulation itself failed."""
+"""The rule of a run in which the simulation itself failed."""
 _SHOWN_PER_RULE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`digest` is the checksum of all events, `seconds` the processor time. `trace` is empty unless
-    it was requested.
+    """The result of a run. `digest` is the checksum of all events, `seconds` the processor time.
+    `trace` is empty unless it was requested.
     """
 
     schedule: Schedule
@@ -37,7 +37,7 @@ class Result:
 
     @property
     def rules(self) -> frozenset[str]:
-        """The violated rules."""
+        """Return the names of the violated rules."""
         return frozenset(violation.rule for violation in self.violations)
 
     def report(self) -> str:

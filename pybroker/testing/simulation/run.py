@@ -1,8 +1,9 @@
-"""One run: a cluster and its clients under a schedule, from the start to the verdict.
+"""One run of the simulation: a cluster and its clients under a schedule of faults, from the start
+to the check of the history.
 
-The run begins without faults, then those of the schedule come, then all are healed. The cluster
-must then recover within a known time, or the run has failed. At the end everything is read again,
-from the leaders and from the disks, and the history is checked.
+The run begins without faults, then applies the faults of the schedule, then heals all faults. The
+cluster must then recover within a known time, or the run has failed. At the end everything is read
+again, from the leaders and from the disks, and the history is checked.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ TOPIC: Final = "load-0"
 _STEADY_S: Final = 0.5
 _START_S_MAX: Final = 60.0
 _RECOVERY_S_MAX: Final = 30.0
-"""The maximum time to recover, in addition to session timeouts and lag times."""
+"""The maximum time in seconds to recover, in addition to session timeouts and lag times."""
 _ANSWER_S_MAX: Final = 10.0
-"""Brokers close half-open connections after this time. Until then a replica may be out of sync or
-not know its role, and clients may then wait for their own timeouts.
+"""The time in seconds after which brokers close half-open connections. Until then a replica may be
+out of sync or not have received its role, and clients may wait for their own timeouts.
 """
 _QUIET_S_MAX: Final = 60.0
 _SUPERVISION_S: Final = 1.0
@@ -56,10 +57,10 @@ _REQUEST_S_MAX: Final = 5.0
 _RETENTION_CHECK_MS: Final = 400
 _OFFSETS_PARTITIONS: Final = 3
 _PROGRESS: Final = 3
-"""This many values must be acknowledged in each partition after the faults."""
+"""The number of values that must be acknowledged in each partition after the faults."""
 
 _UNCLEAN_MEAN_S: Final = (0.0, 4.0, 1.0)
-"""The mean time between two unclean elections, by the option `lossy`."""
+"""The mean time in seconds between two unclean elections, by the value of the option `lossy`."""
 _PRODUCERS: Final = (
     ProducerKind.IDEMPOTENT,
     ProducerKind.PLAIN,
@@ -69,16 +70,16 @@ _PRODUCERS: Final = (
 
 
 class NotWell(Exception):
-    """A condition did not hold in time; the rest of the run is meaningless."""
+    """A condition of the run did not hold in time, so the rest of the run is meaningless."""
 
 
 class _Enough(Exception):
-    """An invariant is violated, and the caller does not need other violations."""
+    """The end of a run at its first violated invariant (`hurries`)."""
 
 
 @contextmanager
 def nothing_planted(bug: str) -> Iterator[None]:
-    """The unchanged code. Raises ScheduleError for a schedule with a planted bug."""
+    """Plant no bug. Raises ScheduleError for a schedule with a planted bug."""
     if bug:
         raise ScheduleError(f"unknown mutant {bug}")
     yield
@@ -91,10 +92,11 @@ def simulate(
     hurries: bool = False,
     planted: Callable[[str], AbstractContextManager[None]] = nothing_planted,
 ) -> Result:
-    """Run the schedule; the outcome is always the same. During the run logging and garbage
-    collection are changed, and `planted` changes the broker's code.
+    """Run the schedule, and return the result, which is always the same. During the run logging and
+    garbage collection are changed, and `planted` changes the broker's code.
 
-    With `hurries` the run ends at the first violated invariant, and nothing else is checked then.
+    With `hurries` the run ends at the first violated invariant, and the history is then not
+    checked.
     """
     begun = time.process_time()
     environment = Environment(schedule.seed, keep_lines=keep_trace)
@@ -129,7 +131,7 @@ def simulate(
 
 @cache
 def _freeze() -> None:
-    """Exclude everything that exists now from the garbage collections at the end of runs."""
+    """Exclude all existing objects from the garbage collections at the end of runs."""
     gc.collect()
     gc.freeze()
 
@@ -206,7 +208,9 @@ class _Run:
         self.watch.start()
         self._until(self._is_up, _START_S_MAX, "the brokers do not start")
         self.workload.start()
-        self._until(lambda: self.workload.is_ready, _START_S_MAX, "no topic can be created")
+        self._until(
+            lambda: self.workload.is_ready, _START_S_MAX, "the topics of the load are not created"
+        )
         self._pass(_STEADY_S)
 
     def _supervise(self) -> None:
@@ -217,7 +221,7 @@ class _Run:
         options = self.schedule.options
         limit_s = 2 * options.session_s + options.lag_s + _RECOVERY_S_MAX
         self.history.calm = Calm(nanoseconds(self.environment.now), int(limit_s * NANOSECONDS))
-        self._until(self._is_up, limit_s, "not all brokers come back")
+        self._until(self._is_up, limit_s, "not all brokers serve again")
         self._until(lambda: is_whole(self.cluster), limit_s, "not all replicas are in sync again")
         self._until(self._moves_are_over, limit_s, "moves between log directories are not finished")
         if options.producers:
@@ -225,7 +229,9 @@ class _Run:
             self._until(self._goes_on(), limit_s, "not every partition accepts records again")
 
     def _goes_on(self) -> Callable[[], bool]:
-        """Return a condition: every partition accepts records from now on."""
+        """Return a condition, which is true once every partition has accepted more records from now
+        on.
+        """
         workload = self.workload
         before = workload.acked.copy()
         return lambda: all(
@@ -237,13 +243,17 @@ class _Run:
     def _end(self) -> None:
         workload = self.workload
         workload.stop()
-        self._until(lambda: workload.is_quiet, _QUIET_S_MAX, "clients do not finish")
-        self._until(self._groups_are_done, _QUIET_S_MAX, "groups do not read to the end")
+        self._until(lambda: workload.is_quiet, _QUIET_S_MAX, "not every client ends")
+        self._until(self._groups_are_done, _QUIET_S_MAX, "not every group processes all records")
         workload.stop_groups()
-        self._until(lambda: workload.are_groups_quiet, _QUIET_S_MAX, "members do not leave")
-        self._until(lambda: is_whole(self.cluster), _RECOVERY_S_MAX, "replicas fell back again")
+        self._until(
+            lambda: workload.are_groups_quiet, _QUIET_S_MAX, "not all members leave their groups"
+        )
+        self._until(
+            lambda: is_whole(self.cluster), _RECOVERY_S_MAX, "not all replicas stay in sync"
+        )
         workload.read_all(self.record.loaded())
-        self._until(lambda: workload.is_read, _READ_S_MAX, "not everything can be read")
+        self._until(lambda: workload.is_read, _READ_S_MAX, "the final reads do not complete")
         self.watch.look()
         read_files(self.cluster.brokers.values(), self.record)
         self.watch.forget_deleted()
@@ -251,7 +261,7 @@ class _Run:
         self.violations += self.nemesis.moves.judge(self._log.errors, disks_were_harmed=harmed)
 
     def _groups_are_done(self) -> bool:
-        """Return whether each group has processed everything."""
+        """Return whether each group has processed all records up to the high watermarks."""
         states, positions = stored_states(self.cluster), self.workload.positions
         return all(
             (leader := replica(self.cluster, state.leader, key)) is not None
@@ -278,8 +288,8 @@ class _Run:
             raise _Enough
 
     def _until(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
-        """Run until the condition holds. It is evaluated only now and then, because that costs
-        time.
+        """Run until the condition holds. The condition is evaluated at intervals only, because it
+        is slow. Raises NotWell after `seconds`.
         """
         deadline = self.environment.now + seconds
         while not condition():
@@ -295,7 +305,7 @@ class _Run:
         self.history.early_ends += self._early_ends()
         lossy, unread = self.schedule.options.lossy, bool(self.violations)
         unread_rules = _FROM_THE_END if unread else frozenset()
-        # A damaged disk may have held the only copy of a record that cannot be named now.
+        # A damaged disk may have lost the only copy of a record, which no receipt can name.
         untold_rules = _OF_DISKS if self.nemesis.has_harmed else frozenset()
         rules = [
             name
@@ -304,8 +314,8 @@ class _Run:
         ]
         found = [*self.violations, *self.watch.invariants.violations]
         if self.nemesis.has_harmed and not lossy:
-            # Brokers report possible losses, as they cannot know. Such reports are allowed, but
-            # nothing may be lost.
+            # Brokers also report losses that are only possible. Such receipts are allowed, but no
+            # record may be lost.
             self.history.may_lose = True
             found += check(self.history, [name for name in rules if name in _OF_LOSSES])
             rules = [name for name in rules if name not in _OF_LOSSES]
@@ -321,7 +331,7 @@ class _Run:
 
     @property
     def failures(self) -> list[str]:
-        """Exceptions that nothing caught."""
+        """Return the exceptions that no code caught, of all processes."""
         of_brokers = [
             f"{loop.name}: {failure}"
             for broker in self.cluster.brokers.values()
@@ -351,13 +361,13 @@ class _Run:
 _FROM_THE_END: Final = frozenset(
     {"acked-present", "read-implies-durable", "replicas-identical", "losses-named"}
 )
-"""Rules that need the final reads."""
+"""The rules that need the final reads."""
 _OF_DISKS: Final = frozenset({"losses-named"})
-"""Rules that hold only if each disk keeps all its data."""
+"""The rules that hold only if no disk loses data."""
 
 
 _OF_LOSSES: Final = frozenset({"clean-elections", "admitted-losses"})
-"""Rules that depend on receipts."""
+"""The rules about loss receipts."""
 
 
 def _config(options: Options) -> dict[str, object]:

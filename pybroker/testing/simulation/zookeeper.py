@@ -1,9 +1,9 @@
 """A simulated ZooKeeper of several members: elections, sessions, and one order of all changes.
 
-The leader puts all changes into one log. Each member applies it at its own pace
+The leader appends all changes to one log. Each member applies the log with its own delay
 (`zookeeper_member.py`). Processes connect to members through `zookeeper_session.py`. There is one
-leader at a time: the old one has stepped down before the next is elected. A member's answers to
-reads may be stale, also while it is cut off and has not noticed that yet.
+leader at a time: the old leader has stepped down before the next leader is elected. A member's
+answers to reads may be stale, also while the member is cut off and has not noticed this yet.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Change:
 
 
 class KeptKeys:
-    """The `SessionStore` of a machine: a file that is never synced."""
+    """The `SessionStore` of a machine, which simulates a file that is never synced."""
 
     def __init__(self) -> None:
         self._keys: list[SessionKey] = []
@@ -81,15 +81,15 @@ class _Session:
     """The number of the connection that owns the session; 0 after a change of leader."""
 
     def ends_at(self) -> float:
-        """Rounded up: the server checks once per tick."""
+        """Return the expiry time, rounded up to a tick, because the server checks once per tick."""
         ends = self.heard_at + self.timeout_ms / 1000
         return (math.floor(ends / _EXPIRY_TICK_S) + 1) * _EXPIRY_TICK_S
 
 
 @dataclass(slots=True)
 class EarlyEnd:
-    """A test ended a process's session early, and the process learned of it later; in virtual
-    seconds.
+    """The expiry of a process's session by a test at `at`, of which the process is notified at
+    `heard_at`, in virtual seconds.
     """
 
     machine: str
@@ -98,7 +98,7 @@ class EarlyEnd:
 
 
 class ZooKeeper:
-    """The service. Its members are machines of `links`, by name."""
+    """The simulated ZooKeeper service. Its members are machines of `links`, by name."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class ZooKeeper:
         session_ms_max: int = 60_000,
         sync_limit_s: float = 2.0,
     ) -> None:
-        """Session timeouts are limited to the given range. `sync_limit_s` is the time after which a
-        member notices that it has lost the leader, or the leader that it has lost a majority.
+        """Limit session timeouts to the given range. `sync_limit_s` is the time after which a
+        member notices the loss of the leader, or the leader the loss of its quorum.
         """
         self.environment = environment
         self.links = links
@@ -119,9 +119,9 @@ class ZooKeeper:
         self.session_ms_max = session_ms_max
         self.clients_made = 0
         self.on_commit: list[Callable[[Change], object]] = []
-        """Each is called for every change of a node, in order, before any client learns of it."""
+        """Called for every change of a node, in order, before any client is notified."""
         self.early_ends: list[EarlyEnd] = []
-        """Early ends of the processes' main sessions."""
+        """Expiries of the processes' main sessions by a test."""
         self._clients: dict[str, ZooKeeperSession] = {}
         self._keys: dict[str, KeptKeys] = {}
         self.sync_limit_s = sync_limit_s
@@ -132,7 +132,7 @@ class ZooKeeper:
         self._log: list[Transaction] = []
         self._sessions: dict[int, _Session] = {}
         self._pending: list[Forwarded] = []
-        """The requests that the leader cannot decide without a majority."""
+        """The requests that the leader cannot decide without a quorum."""
         self._leader: Member | None = None
         self._quorum_at = 0.0
         self._elect_at = 0.0
@@ -150,9 +150,9 @@ class ZooKeeper:
     def session(
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
-        """Return a client for the current process of that machine; it must be started. It ends the
-        sessions of earlier processes that the machine still knows. A session with a `purpose`
-        exists in addition to the main one.
+        """Return a client for the current process of that machine; the caller must start it. It
+        ends the sessions in the machine's session store. A session with a `purpose` exists in
+        addition to the main session.
         """
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
@@ -171,8 +171,8 @@ class ZooKeeper:
         return client
 
     def client(self, machine: str, purpose: str = "") -> ZooKeeperSession | None:
-        """Return the client of the machine's current or last process: its main one, or that of the
-        purpose.
+        """Return the client of the machine's current or last process: its main client, or the
+        client with the purpose.
         """
         return self._clients.get(_name_of(machine, purpose))
 
@@ -180,16 +180,16 @@ class ZooKeeper:
 
     @property
     def leader(self) -> str | None:
-        """The name of the leading member."""
+        """Return the name of the leading member."""
         return None if self._leader is None else self._leader.name
 
     @property
     def zxid(self) -> int:
-        """The number of decided transactions."""
+        """Return the number of decided transactions."""
         return len(self._log)
 
     def nodes(self) -> list[str]:
-        """The paths of all nodes in the leader's tree, sorted."""
+        """Return the paths of all nodes in the leader's tree, sorted."""
         return self.tree.paths()
 
     def node(self, path: str) -> tuple[bytes, NodeStat] | None:
@@ -197,13 +197,15 @@ class ZooKeeper:
         return self.tree.node(path)
 
     def session_ids(self) -> list[int]:
-        """The live sessions, oldest first."""
+        """Return the ids of the live sessions, oldest first."""
         return [*self._sessions]
 
     # ---- faults
 
     def down(self, name: str, *, silently: bool = False) -> None:
-        """Kill a member. With `silently` its machine goes too, so that its peers get no reset."""
+        """Kill a member. With `silently` its machine loses power too, so that its peers get no
+        reset.
+        """
         member = self.members[name]
         if member.is_up:
             self.environment.note(f"zk {name} down")
@@ -213,7 +215,7 @@ class ZooKeeper:
                 self._depose()
 
     def up(self, name: str) -> None:
-        """Start a member that is down. It serves once it has found the leader."""
+        """Start a member that is down. The member serves once it has found the leader."""
         member = self.members[name]
         if not member.is_up:
             self.environment.note(f"zk {name} up")
@@ -226,8 +228,8 @@ class ZooKeeper:
         self.members[name].lag_s = seconds
 
     def expire(self, session_id: int) -> bool:
-        """End a session as if it had timed out. Return False if it is gone, or if nothing can be
-        decided now.
+        """End a session as if it had timed out. Return False if the session does not exist, or if
+        the service has no quorum now.
         """
         if session_id not in self._sessions or not self._has_quorum():
             return False
@@ -285,7 +287,7 @@ class ZooKeeper:
             self._decide(forwarded)
 
     def _readmit(self, forwarded: Forwarded, session: _Session | None) -> None:
-        """Handle the return of a session on another connection. The answer does not wait for
+        """Handle a session that reconnects on another connection. The answer does not wait for
         transactions that its member has not applied yet.
         """
         if session is None:
@@ -298,7 +300,9 @@ class ZooKeeper:
         self._after_return(forwarded, forwarded.member.grant, forwarded.wire, granted)
 
     def _after_return(self, forwarded: Forwarded, act: Callable[..., None], *what: object) -> None:
-        """Call `act` at the member that forwarded the request."""
+        """Call `act` at the member that forwarded the request, after the answer has travelled
+        there.
+        """
         delay_s = 0.0
         if forwarded.member is not self._leader:
             delay_s = self.links.usual.draw(self._rng)
@@ -405,7 +409,7 @@ class ZooKeeper:
         return self._leader is not None and self._reaches_quorum(self._leader)
 
     def _look(self) -> None:
-        """Detect failed and returned members; runs repeatedly."""
+        """Detect failed and recovered members; runs repeatedly."""
         now = self.environment.now
         self.environment.after(_LOOK_S, self._look)
         if self._has_quorum():

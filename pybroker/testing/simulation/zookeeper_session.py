@@ -1,9 +1,9 @@
 """The `Coord` of one simulated process: sessions with the simulated ZooKeeper, one after the other.
 
-It behaves like the real one over kazoo. Requests fail at once while the connection is lost. Whether
-the session survived is known only when a member is reached again; watches are then set again. Syncs
-show how long the service has been silent. Heartbeats are sent even if the event loop is blocked, as
-kazoo uses a thread for them, but not by a stopped process.
+It behaves like the real `Coord` over kazoo. Requests fail at once while the connection is lost. The
+process knows whether its session survived only when it reaches a member again; watches are then set
+again. Syncs show how long the service has been silent. A process sends heartbeats even if its event
+loop is blocked, as kazoo uses a thread for them, but not while it is stopped.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Asked:
 
 class ZooKeeperSession:
     """The `Coord` of `loop`'s process on `machine`; call `start` first. `members` are the members
-    that it knows, by default all.
+    to which it connects, by default all.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ class ZooKeeperSession:
     # ---- faults
 
     def break_connection(self, *, arrives: bool | None = None) -> None:
-        """Break the connection now; it is opened again automatically. `arrives` decides whether
-        data under way reaches the service; None means by chance.
+        """Break the connection now; it is opened again automatically. `arrives` is whether data in
+        transit reaches the service; None means a random choice.
         """
         wire = self._wire
         if wire is not None and not self.loop.is_dead:
@@ -172,14 +172,14 @@ class ZooKeeperSession:
             self.loop.call_soon(self._broken, wire)
 
     def lose_reply(self, *, applied: bool = True, expires: bool = False) -> None:
-        """Break the connection right after the next write was sent, so that its result is unknown;
-        or right before it without `applied`. With `expires` the session expires too. Several calls
-        affect as many writes.
+        """Break the connection right after the next write is sent, so that its result is unknown;
+        without `applied`, right before. With `expires` the session expires too. Each call affects
+        one write.
         """
         self._lost_replies.append((applied, expires))
 
     def expire(self) -> None:
-        """Expire this session at the service, if that is possible."""
+        """Expire this session at the service, if the service has a quorum."""
         self._service.expire(self.session_id)
 
     # ---- state
@@ -194,22 +194,22 @@ class ZooKeeperSession:
 
     @property
     def earlier_session_ids(self) -> frozenset[int]:
-        """The ended sessions of this process, and of earlier ones in the store."""
+        """Return the ended sessions of this process, and of earlier processes in the store."""
         return frozenset(key.id for key in self._earlier)
 
     @property
     def session_timeout_ms(self) -> int:
-        """The timeout that the service granted; before `start` the requested one."""
+        """Return the granted session timeout; before `start` the requested timeout."""
         return self._session_timeout_ms
 
     @property
     def member(self) -> str | None:
-        """The name of the current member, or of the next one."""
+        """Return the name of the connected member, or of the member to which it connects."""
         return None if self._wire is None else self._wire.server.name
 
     def silence(self) -> float:
-        """Counted from the time at which the newest answered write or sync was sent; reads are
-        answered by the member alone.
+        """Return the seconds since the newest answered write or sync was sent. Reads do not count:
+        a member answers them without the leader.
         """
         return self._environment.now - self._heard_at
 
@@ -484,8 +484,8 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Sync with the leader every sixth of the session timeout, and break a connection without
-        answers for too long. A fresh connection is not blamed for earlier silence.
+        """Sync with the leader every sixth of the session timeout, and break a connection that has
+        been silent for too long. Silence before a fresh connection does not count.
         """
         session_s = self._session_timeout_ms / 1000
         wire = self._wire

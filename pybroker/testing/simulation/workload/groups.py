@@ -1,4 +1,4 @@
-"""The group clients of a workload: members that join, work, commit in every way, fall silent,
+"""The group clients of a workload: members that join, process records, commit in every way, pause,
 crash, leave and return, and clients that request committed offsets.
 """
 
@@ -26,13 +26,15 @@ from pybroker.testing.simulation.workload.options import (
 )
 
 TOPIC: Final = "load-0"
-"""Every group must read all of this topic. Other topics come and go."""
+"""The topic that every group must read completely. Other topics are created and deleted during the
+run.
+"""
 _EVERYTHING: Final = "(load|churned)-.*"
 _POLL_MS: Final = 100
 _RECORDS_MAX: Final = (1, 5, 500)
 _WORK_MEAN_S: Final = 0.01
 _SLOW: Final = 0.004
-"""The share of record batches whose processing exceeds the group's timeout."""
+"""The share of record batches whose processing takes longer than the group's timeout."""
 _SLOW_S: Final = (1.0, 5.0)
 _SILENT_S: Final = (0.1, 6.0)
 _COMMITS: Final = ("sync", "async", "each", "automatic")
@@ -50,13 +52,15 @@ _NO_TOPIC_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The parameters that all members of a group share."""
+    """The parameters of a group, which all its members share."""
 
     name: str
     assignors: tuple[str, ...]
     is_static: bool
     reads_everything: bool
-    """It subscribes to a pattern, whose topics come and go."""
+    """Whether the group subscribes to a pattern; its topics are created and deleted during the
+    run.
+    """
 
     @classmethod
     def drawn(cls, name: str, rng: random.Random, options: WorkloadOptions) -> GroupPlan:
@@ -74,7 +78,9 @@ class _OfGroup(Client):
 
     @property
     def is_stopping(self) -> bool:
-        """Groups continue until they have read everything that the producers wrote."""
+        """Return whether the groups are stopping, which is after they have read all values of the
+        producers.
+        """
         return self.shared.groups_are_stopping
 
     def make(self, **more: object) -> Consumer:
@@ -94,21 +100,21 @@ class _OfGroup(Client):
 
 class MemberClient(_OfGroup):
     """A member of a consumer group. In each incarnation the seed draws how the member commits, and
-    after how long it leaves, unsubscribes, crashes, or pauses and goes on. Once `shared.is_even` or
-    `is_stopping` is set, members stay.
+    when it leaves, unsubscribes, crashes, or pauses for a while. Once `shared.is_even` or
+    `is_stopping` is set, members stay in the group.
     """
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)
         self._open: list[Commit] = []
-        """Commits of this life without an outcome."""
+        """Commits of this incarnation without an outcome."""
 
     @property
     def _who(self) -> str:
         return f"{self.name}/{self.incarnation}"
 
     def start(self) -> None:
-        """Start once there is something to read."""
+        """Start the member once the topic exists."""
         if TOPIC not in self.shared.catalog.topics and not self.is_stopping:
             self.shared.environment.after(_NO_TOPIC_S, self.start)
             return
@@ -219,7 +225,7 @@ class MemberClient(_OfGroup):
     # outcomes of commits
 
     def _follow_commits(self, consumer: Consumer) -> None:
-        """Record all commits, including automatic ones."""
+        """Record all commits, including automatic commits."""
         group = consumer._group
         assert group is not None
         offsets, self._open = group._offsets, []
@@ -266,7 +272,7 @@ class MemberClient(_OfGroup):
 
 
 class CommittedAsker(_OfGroup):
-    """Requests committed offsets, one at a time, without being a member."""
+    """A client that requests committed offsets, one at a time, without being a member."""
 
     async def run(self) -> None:
         consumer = await self.opened(lambda: self.make(enable_auto_commit=False))
