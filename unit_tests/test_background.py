@@ -1,4 +1,6 @@
-"""Tasks that belong to an owner: begun once, ended once, and failures logged."""
+"""Tests of background tasks with an owner: each is started once and stopped once, and failures are
+logged.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from unit_tests.patience import MOMENT_S, in_time, until
 
 
 class Work:
-    """Waits until it is cancelled, then until its clean-up may end."""
+    """A task that waits until it is cancelled, and then until the test lets its clean-up end."""
 
     def __init__(self, *, cleans_up: bool = False) -> None:
         self.begun = 0
@@ -72,7 +74,9 @@ async def test_stop_is_idempotent() -> None:
 
 
 def test_stop_of_an_ended_task_needs_its_event_loop_no_more() -> None:
-    """A component that is stopped again may have begun in a loop that has been closed since."""
+    """A component that is stopped a second time may have started in an event loop that is closed by
+    now.
+    """
     task, work = BackgroundTask("work"), Work()
 
     async def live() -> None:
@@ -125,7 +129,7 @@ async def test_caller_cancelled_in_stop_is_cancelled_after_the_task() -> None:
 
 
 class Rounds:
-    """Work that is done when `left` rounds have passed."""
+    """Work that is complete after `left` rounds."""
 
     def __init__(self, pause_s: float) -> None:
         self.left = 0
@@ -215,7 +219,9 @@ async def test_second_stop_waits_on_and_does_not_cut_the_cleaning_up_short() -> 
 
 
 async def test_task_whose_limit_of_waiting_is_just_over_is_stopped() -> None:
-    """asyncio.timeout cancels its task and takes that back: the owner must not rely on it."""
+    """asyncio.timeout cancels its task and then revokes the cancellation, so the owner must not
+    rely on the cancellation count.
+    """
     task, loop = BackgroundTask("work"), asyncio.get_running_loop()
     limits: list[float] = []
 

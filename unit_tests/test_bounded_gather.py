@@ -1,4 +1,4 @@
-"""Many calls at once: order, limit, errors, cancellation."""
+"""Tests of the bounded gather of many calls: order, limit, errors, cancellation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unit_tests.patience import in_time
 
 
 class Calls:
-    """Calls that end when the test says so."""
+    """Calls that the test completes one by one."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -58,7 +58,7 @@ async def test_an_error_is_raised_when_the_calls_under_way_have_ended() -> None:
     calls.answers[0].set_exception(ZeroDivisionError())
     await idle()
     assert not gathering.done()
-    assert calls.begun == [0, 1], "nothing new is begun"
+    assert calls.begun == [0, 1], "no new call is started"
     calls.answers[1].set_result(1)
     with pytest.raises(ZeroDivisionError):
         await in_time(gathering)

@@ -1,4 +1,4 @@
-"""The files of the image agree with the code and with each other."""
+"""Tests that the files of the Docker image agree with the code and with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages about configuration and the client agree with the code."""
+"""Tests that the documentation pages and sample files agree with the code."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ OF_A_SINGLE_BROKER = {
 
 
 def settings_of(path: Path) -> list[tuple[str, str, str]]:
-    """(setting, value, comment above it) of each setting of a file, including those that are
-    commented out."""
+    """Return (setting, value, comment above it) of each setting of a file, including commented-out
+    settings.
+    """
     found = []
     comment = ""
     for line in path.read_text().splitlines():
@@ -63,7 +64,7 @@ def settings_of(path: Path) -> list[tuple[str, str, str]]:
 
 
 def everything(path: Path) -> dict[str, str]:
-    """All settings of a file, including those that are commented out."""
+    """Return all settings of a file, including commented-out settings."""
     return {name: value for name, value, _ in settings_of(path)}
 
 
@@ -177,7 +178,7 @@ PAGES_WITH_TABLES = [
 
 @pytest.mark.parametrize("path", PAGES_WITH_TABLES, ids=lambda path: path.stem)
 def test_every_row_of_a_table_has_as_many_cells(path: Path) -> None:
-    """A table with rows of different lengths is not rendered at all."""
+    """A table with rows of different lengths is not rendered."""
     for table in re.split(r"(?m)^\.\. list-table::.*$", path.read_text())[1:]:
         rows: list[tuple[str, int]] = []
         for line in re.split(r"(?m)^(?=\S)", table)[0].splitlines():
@@ -200,7 +201,7 @@ def test_the_track_record_names_tests_that_exist() -> None:
 
 
 def names_of_tests() -> set[str]:
-    """The files and the functions of all tests."""
+    """Return the files and the functions of all tests."""
     names = set()
     for path in (path for folder in TEST_FOLDERS for path in (ROOT / folder).rglob("test_*.py")):
         names |= {path.name, *re.findall(r"def (test_\w+)\(", path.read_text())}

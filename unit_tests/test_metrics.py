@@ -1,4 +1,4 @@
-"""Counters, and the distribution of durations."""
+"""Tests of metrics: counters, and the distribution of durations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""In CI, where everything is installed, a skipped test fails the run unless its reason is
-allowed."""
+"""Tests of the rule that in CI, where everything is installed, a skipped test fails the run unless
+its reason is allowed.
+"""
 
 from __future__ import annotations
 

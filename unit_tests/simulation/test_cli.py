@@ -1,4 +1,4 @@
-"""The command line of the simulation, with runs that end at once."""
+"""Tests of the simulation's command line, with a fake `simulate` that returns at once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ from unit_tests.simulation import __main__ as mutants_command
 from unit_tests.simulation.__main__ import MEANINGS
 
 
-def fake(schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False) -> Result:
-    """Fail in every seventh seed if a broker is killed while another one is paused."""
+def fake(schedule: Schedule, *, keep_trace: bool = False, stop_early: bool = False) -> Result:
+    """Return a result that fails for every seventh seed if the schedule kills a broker while
+    another broker is paused.
+    """
     kinds = {event.kind for event in schedule.events}
     is_bad = {"kill", "pause"} <= kinds or schedule.seed.endswith("7")
     violations = (wrong("toy-rule", "killed and paused"),) if is_bad else ()

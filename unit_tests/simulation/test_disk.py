@@ -1,5 +1,5 @@
-"""The simulated disk behaves like the real one without faults, and as badly as a real one can with
-them. The tests of every `Disk` are in `storage/test_disk.py`.
+"""Tests of the simulated disk: without faults it behaves like a real disk, with faults as badly as
+a real disk can. The conformance tests of every `Disk` are in `storage/test_disk.py`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def after_power_loss(disk: SimDisk) -> DiskView:
 # as the real one
 
 
-class Twins:
-    """Runs the same operations on the real disk and on the simulated one."""
+class DiskPair:
+    """A real disk and a simulated disk, on which the same operations run."""
 
     def __init__(self, home: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -132,7 +132,9 @@ def outcome(operate: Callable[..., object], subject: object) -> object:
 
 
 def tree(disk: Disk, path: str) -> object:
-    """Return names and contents, at any depth."""
+    """Return the content of a file, or name -> content of everything in a directory, at any
+    depth.
+    """
     if disk.is_dir(path):
         return {name: tree(disk, f"{path}/{name}") for name in disk.list_dir(path)}
     assert disk.size(path) == len(disk.read(path))
@@ -141,18 +143,18 @@ def tree(disk: Disk, path: str) -> object:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_operations_do_the_same_on_both_disks(tmp_path: Path, seed: int) -> None:
-    twins = Twins(tmp_path, seed)
+    pair = DiskPair(tmp_path, seed)
     for _ in range(80):
-        twins.step()
-        twins.compare()
+        pair.step()
+        pair.compare()
 
 
 # power
 
 
 def test_a_power_loss_has_every_possible_outcome() -> None:
-    """Nothing, everything, a prefix up to a sector, a hole, a length without content, a missing
-    name.
+    """The possible outcomes are: nothing lost, all lost, a prefix up to a sector, a hole, a length
+    without content, a missing name.
     """
     seen: dict[str, int] = {}
     for seed in range(400):

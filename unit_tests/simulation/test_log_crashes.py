@@ -1,5 +1,5 @@
-"""A broker is killed or loses power at every single disk operation in turn. Afterwards all
-acknowledged or synced records are there, and no record that was never written.
+"""Tests that kill a broker, or cut its power, at every single disk operation in turn. Afterwards
+all acknowledged or synced records must exist, and no record that was never written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unit_tests.simulation.log_life import A, B, C, LogLife
 
 
 def script(life: LogLife) -> None:
-    """Runs every operation on logs."""
+    """Run every operation on logs."""
     life.start()
     life.create(A)
     life.lead(A, 0)
@@ -69,9 +69,9 @@ def crash_at(
     after_bytes: int = 0,
     again_at: int | None = None,
 ) -> bool:
-    """Run up to the operation of that number, crash, check the logs and continue with them. With
-    `again_at` the start after the crash is interrupted, too. Return False if the script had ended
-    before.
+    """Run the script up to the disk operation of that number, crash, check the logs and continue
+    with them. With `again_at` the start after the crash is interrupted, too. Return False if the
+    script ended before the crash.
     """
     life = LogLife(seed, flush_messages=flush_messages)
     life.power_lost = power
@@ -149,7 +149,9 @@ def filled(seed: int) -> LogLife:
 def test_truncated_records_do_not_return_after_a_power_loss(
     shorten: Callable[[LogLife, TopicPartition, int], None], end: int
 ) -> None:
-    """Otherwise it would be taken for records of the leader epoch that is written in its place."""
+    """Otherwise the truncated records would be taken for records of the leader epoch that replaced
+    them.
+    """
     for seed in range(20):
         life = filled(seed)
         shorten(life, A, end)
@@ -169,7 +171,7 @@ def test_a_power_loss_after_a_proper_end_takes_nothing() -> None:
 
 
 def test_a_hole_that_a_power_loss_has_made_is_not_forgotten_by_the_next_start() -> None:
-    """The name of the next segment was on the disk, but not the end of the previous one."""
+    """The disk had the name of the next segment, but not the end of the previous segment."""
     found = 0
     for seed in range(60):
         life = filled(seed)

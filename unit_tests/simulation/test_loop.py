@@ -1,6 +1,6 @@
-"""Processes of the simulation die at once, and their failures are reported.
+"""Tests of the simulation's event loop: killed processes end at once, and failures are reported.
 
-`test_transport.py` and all code that runs on the loop test that it behaves like asyncio's.
+`test_transport.py` tests that the loop behaves like asyncio's loop.
 """
 
 from __future__ import annotations

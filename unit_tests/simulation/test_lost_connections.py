@@ -1,5 +1,5 @@
-"""Connections over the simulated network are lost in every real way: the faults of links and
-machines have their documented effects.
+"""Tests of lost connections in the simulated network: the faults of links and machines have their
+documented effects.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 class Lab:
-    """Two machines: a server can run on "b", clients on "a"."""
+    """Two machines: the server runs on "b", clients on "a"."""
 
     def __init__(self, seed: str = "1") -> None:
         self.environment = Environment(seed)
@@ -70,7 +70,7 @@ class Lab:
         self.environment.run(self.environment.now + seconds)
 
     def ask(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start it on "a"."""
+        """Start the coroutine in a process on "a"."""
         if self.a.loop is None:
             self.start(self.a, lambda _: asyncio.Event().wait())
         assert self.a.loop is not None
@@ -102,7 +102,7 @@ async def exchange(
 
 
 async def outcome(reader: asyncio.StreamReader) -> str:
-    """Return the values that a reader sees at the end."""
+    """Read to the end of the stream. Return "end", or "reset" for a reset connection."""
     try:
         await reader.read()
     except ConnectionResetError:
@@ -176,7 +176,7 @@ def test_a_killed_process_ends_or_resets_its_connections() -> None:
 
 
 def test_a_reset_that_meets_a_cut_is_lost_until_somebody_sends() -> None:
-    """A half-open connection: the killed process is back, but its peer does not know."""
+    """The connection is half-open: the killed process has restarted, but its peer does not know."""
     seen = set()
     for seed in range(12):
         lab = Lab(str(seed))
@@ -195,7 +195,7 @@ def test_a_reset_that_meets_a_cut_is_lost_until_somebody_sends() -> None:
             lab.run(1)
             assert waiting.result() == "reset"
         lab.end()
-    assert seen == {True, False}, "the end of data is sent again, a reset is not"
+    assert seen == {True, False}, "the end of data is retransmitted, a reset is not"
 
 
 def test_without_power_nothing_is_said_until_the_machine_is_up_and_is_written_to(

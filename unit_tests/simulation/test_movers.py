@@ -1,4 +1,6 @@
-"""Clients that request moves between log directories, and the checks of their results."""
+"""Tests of the clients that request moves between log directories, and of the checks of the
+results.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from pybroker.testing.simulation.workload import Workload
 
 @pytest.fixture
 def moves() -> Iterator[Moves]:
-    """Moves of broker 1, all finished."""
+    """Yield finished moves of the replicas of broker 1."""
     environment = Environment("moves")
     with SimCluster(environment, log_dirs=2) as cluster:
         workload = Workload(
@@ -30,7 +32,7 @@ def moves() -> Iterator[Moves]:
         stop = moves.ask(cluster.brokers[1], 0.05, environment.rng("moves"))
         environment.run(environment.now + 3)
         stop()
-        assert cluster.run_until(lambda: moves.are_over, 20)
+        assert cluster.run_until(lambda: moves.are_finished, 20)
         yield moves
 
 

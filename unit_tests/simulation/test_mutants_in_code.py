@@ -1,4 +1,4 @@
-"""Each planted bug removes the rule that it names, in the real code, for the duration of a run."""
+"""Tests that each planted bug removes its rule from the real code, for the duration of a run."""
 
 from __future__ import annotations
 
@@ -186,7 +186,9 @@ async def what_a_deposed_coordinator_asks_for_is_refused(_home: Path) -> bool:
 
 
 def between_two_directories(home: Path) -> tuple[Host, LogManager, ReplicaMove]:
-    """Return a log of three records, all of which are in the copy that has its name."""
+    """Return a log of three records and the incomplete copy of a move that has taken the log's
+    name.
+    """
     host = Host(home)
     host.directories = [str(home / name) for name in ("data", "more")]
     manager = host.start()

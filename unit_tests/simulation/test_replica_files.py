@@ -1,4 +1,4 @@
-"""A replica's files are read unchanged, and damage is detected."""
+"""Tests of reading a replica's files: contents are unchanged, and damage is detected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch(first: int, *values: bytes, epoch: int, producer: int = -1) -> bytes:
 
 @pytest.fixture
 def disk() -> DiskView:
-    """Two segments of two batches."""
+    """Return a disk with a log of two segments with two batches each."""
     view = DiskView(SimDisk(Environment("1"), "m"))
     view.make_dirs(FOLDER)
     view.write(f"{FOLDER}/00000000000000000000.log", batch(0, b"a", b"b", epoch=0, producer=7))

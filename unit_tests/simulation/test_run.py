@@ -1,4 +1,6 @@
-"""Whole runs: the same seed always gives the same trace, faults occur, and clients work."""
+"""Tests of whole runs: the same seed always gives the same trace, faults occur, and clients
+work.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from pybroker.testing.simulation.schedule import parse
 from pybroker.testing.simulation.swarm import generate
 
 SEEDS = ("2", "48")
-"""The second one has every kind of producer, a group of consumers, killed clients, and changing
-topics.
+"""Seeds for the comparison of runs. The second seed has every kind of producer, a consumer group,
+killed clients, and changing topics.
 """
 PROGRAM = """
 import sys
@@ -39,7 +41,9 @@ def digests_elsewhere(*seeds: str) -> list[str]:
 
 
 def test_followers_whose_leader_has_lost_their_connections_are_back_in_time() -> None:
-    """They wait for an answer that will not come, and the leader has no other follower in sync."""
+    """The followers wait for answers on lost connections, and the leader has no other follower in
+    sync.
+    """
     options = "option partitions 1\noption producers 1\noption readers 0\n"
     result = simulate(parse(f"seed 1\n{options}2 half-open leader/0\n"))
     assert result.is_clean, result.report()
@@ -90,7 +94,7 @@ SMALL = "seed 1\noption faults_s 3\noption partitions 1\noption producers 1\nopt
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.name))
 def test_each_kind_of_fault_comes_and_breaks_no_rule(kind: Kind) -> None:
-    """A fault without any effect would let every seed pass."""
+    """A fault without an effect would let every seed pass."""
     extra = "option flush 1\n" if kind.target is Target.ALL else ""
     target = "coordinator/0" if kind.needs_groups else TARGETS[kind.target]
     extra += "option groups 1\n" if kind.needs_groups else ""
@@ -107,7 +111,9 @@ def test_brokers_may_report_losses_only_if_unclean_elections_are_allowed() -> No
 
 
 def test_followers_may_report_damaged_batches_only_after_bit_flips() -> None:
-    """No other replica has the damaged part of the leader's log, so that it keeps leading."""
+    """No other replica has the damaged part of the leader's log, so that the leader stays
+    leader.
+    """
     line = "ERROR pybroker.replication.fetcher copying pauses partition=t-0 error=CORRUPT_MESSAGE"
     assert explained_by(["flip"]).search(line)
     assert not explained_by(["wipe", "power", "sync-error", "disk-full"]).search(line)

@@ -1,5 +1,5 @@
-"""Seeds generate schedules with all kinds and options, the same each time, also after printing and
-parsing.
+"""Tests of schedules: seeds generate all kinds of faults and all options, and the same schedule
+each time, also after printing and parsing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_some_seeds_have_a_fault_sequence(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_records_are_lost_where_that_is_allowed() -> None:
-    """The broker that lacks most records returns first, and the run waits for its election."""
+    """The broker that lacks the most records restarts first, and the run waits for its election."""
     schedules = [generate(seed) for seed in SEEDS]
     lossy = [each for each in schedules if each.options.lossy]
     assert 0.03 < len(lossy) / len(SEEDS) < 0.12

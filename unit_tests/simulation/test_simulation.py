@@ -1,4 +1,4 @@
-"""The simulation as tests of applications use it."""
+"""Tests of `Simulation`, as users' tests of applications use it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from pybroker.client import defaults
 from pybroker.clock import SystemClock
 from pybroker.testing.simulation import ZOOKEEPER, Simulation, SimulationError
-from unit_tests.simulation.stories import create, produce, read_on
+from unit_tests.simulation.scenarios import create, produce, read_on
 
 
 def orders_past_faults(seed: int) -> str:
-    """Make all kinds of calls, one after another, and return the digest."""
+    """Call all methods of `Simulation` one after another, and return the digest."""
     seen: list[bytes | None] = []
     with Simulation(seed) as simulation:
         simulation.run(create, simulation.bootstrap)

@@ -1,4 +1,6 @@
-"""The guarantees of asyncio's transports. Each test runs on real sockets and on simulated ones."""
+"""Tests of the guarantees of asyncio's transports. Each test runs on real sockets and on simulated
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from unit_tests.patience import MOMENT_S, in_time
 
 
 class Events:
-    """The calls that a protocol received, with adjacent data joined."""
+    """A protocol that records the calls it receives, with adjacent data joined."""
 
     starts_paused = False
 
@@ -48,7 +50,7 @@ class Events:
         return event in names and len(self.data) >= length
 
     async def until(self, event: str, length: int = 0) -> None:
-        """Wait until that event has occurred and so many bytes have arrived. "lost" matches every
+        """Wait until that event has occurred and `length` bytes have arrived. "lost" matches every
         reason.
         """
         if not self._has(event, length):
@@ -102,7 +104,7 @@ Both = type[Streamed] | type[Buffered]
 
 
 class Place:
-    """The place of both ends of the connections."""
+    """The network of a test: both ends of connections, on real or simulated sockets."""
 
     def __init__(self, listening: socket.socket, kind: Both, *, is_real: bool) -> None:
         self.listening = listening
@@ -110,10 +112,10 @@ class Place:
         self.kind = kind
         self._is_real = is_real
         self.much = 20_000_000 if is_real else 500_000
-        """More than the network ever holds in flight."""
+        """More bytes than the network can have in transit."""
 
     async def pair(self) -> tuple[Events, Events]:
-        """Return the client's and the server's side."""
+        """Connect, and return the client's and the server's protocol."""
         loop = asyncio.get_running_loop()
         self.listening.listen(5)
         accepted: asyncio.Future[Any] = loop.create_future()
@@ -128,8 +130,8 @@ class Place:
         return cast("Events", client), cast("Events", server)
 
     async def arrived(self) -> None:
-        """Wait until sent data has reached the other socket, which is immediate on a real loopback,
-        and a protocol that reads would have received it.
+        """Wait until sent data has reached the other socket and a reading protocol would have
+        received it. On a real loopback the data arrives at once.
         """
         await asyncio.sleep(MOMENT_S if self._is_real else 1)
 
@@ -145,8 +147,8 @@ def where(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=[Streamed, Buffered])
 def run(request: pytest.FixtureRequest, where: str) -> Run:
-    """Return a function that runs a scenario and returns the contexts of the loop's exception
-    handler.
+    """Return a function that runs a scenario and returns the contexts passed to the loop's
+    exception handler.
     """
 
     async def bounded(scenario: Scenario, place: Place) -> None:

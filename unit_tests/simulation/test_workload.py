@@ -1,4 +1,6 @@
-"""The clients of a workload load a cluster, and a check of their history finds no violation."""
+"""Test of a workload: its clients use a cluster, and the check of their history finds no
+violation.
+"""
 
 from __future__ import annotations
 

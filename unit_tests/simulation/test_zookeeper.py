@@ -1,4 +1,6 @@
-"""The simulated ZooKeeper fulfils the contract of the real one, and loses what a real one loses."""
+"""Tests of the simulated ZooKeeper: it fulfils the contract of a real ZooKeeper, and loses the same
+data at the same faults.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,13 @@ SESSION_MS = 3000
 SESSION_S = SESSION_MS / 1000
 Main = Callable[[ProcessLoop], Coroutine[Any, Any, object]]
 LIMIT_S: Final = 1000.0
-"""Of simulated time."""
+"""The limit of a test in seconds of virtual time."""
 
 
 class Stage:
-    """`play` runs a coroutine to its end in a process of its own."""
+    """A simulated ZooKeeper and its clients. `play` runs a coroutine to its end in its own
+    process.
+    """
 
     def __init__(self, seed: str = "1") -> None:
         self.environment = Environment(seed, keep_lines=True)
@@ -69,7 +73,7 @@ class Stage:
 
 
 class SimulatedService:
-    """The contract's view of the service. All clients use the same member, as the contract has no
+    """The service for the contract tests. All clients use the same member, as the contract has no
     lag.
     """
 
@@ -125,9 +129,7 @@ def test_the_contract_is_kept(stage: Stage, name: str, member: str) -> None:
 
 
 class Held:
-    """A process that holds an ephemeral node and does nothing else, with the events it received and
-    their times.
-    """
+    """A process with an ephemeral node, which only records session events and their times."""
 
     def __init__(self, stage: Stage, path: str = "/held") -> None:
         self.stage = stage

@@ -1,4 +1,4 @@
-"""A proxy forwards bytes, and fails as requested."""
+"""Tests of the TCP proxy: it forwards bytes, and injects the requested faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unit_tests.patience import MOMENT_S, PATIENCE_S
 
 
 class Echo:
-    """A server that sends everything back until the peer ends the connection."""
+    """A server that echoes all data until the peer ends the connection."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -55,7 +55,7 @@ def client(proxy: TcpProxy) -> socket.socket:
 
 
 def answer(connection: socket.socket, words: bytes) -> bytes:
-    """Send the words and return the reply."""
+    """Send the bytes and return the reply."""
     connection.sendall(words)
     return receive(connection, len(words))
 
@@ -68,7 +68,7 @@ def receive(connection: socket.socket, count: int) -> bytes:
 
 
 def is_silent(connection: socket.socket) -> bool:
-    """Return whether nothing arrives, not even the end of data."""
+    """Return whether neither data nor the end of data arrives."""
     connection.settimeout(MOMENT_S)
     try:
         connection.recv(1)

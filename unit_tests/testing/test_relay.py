@@ -1,4 +1,4 @@
-"""Rules of a relay about one of its peers."""
+"""Tests of a relay's rules that apply to one peer only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 class Site:
-    """A server that echoes behind a relay, and clients that the relay names by their order."""
+    """An echo server behind a relay. The relay names the clients in the order of their
+    connections.
+    """
 
     def __init__(self, server: asyncio.Server) -> None:
         self.asked: list[int] = []
@@ -63,7 +65,7 @@ async def is_echoed(stream: Stream, text: bytes) -> bool:
 
 
 async def test_peers_are_not_named_while_no_rule_is_about_one(site: Site) -> None:
-    """Finding the name may take long, and would delay all connections."""
+    """The search for a peer's name may be slow, and would delay all connections."""
     stream = await site.connect("a")
     assert await is_echoed(stream, b"one")
     site.relay.cut()

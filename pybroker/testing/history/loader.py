@@ -51,10 +51,10 @@ def from_ops(ops: Iterable[Op]) -> History:
     unknown operation."""
     history = History()
     for op in sorted(ops, key=lambda op: op["t"]):
-        take = _TAKES.get(op["f"])
-        if take is None:
+        read = _READERS.get(op["f"])
+        if read is None:
             raise ValueError(f"unknown operation {op['f']!r}: {op}")
-        take(history, op)
+        read(history, op)
     return history
 
 
@@ -237,7 +237,7 @@ def _coordinator_term(history: History, op: Op) -> None:
     history.groups.coordinator_terms.append(CoordinatorTerm(op["partition"], op["broker"], op["t"]))
 
 
-_TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
+_READERS: Final[dict[str, Callable[[History, Op], None]]] = {
     "producer": _producer,
     "send": _send,
     "assign": _assign,

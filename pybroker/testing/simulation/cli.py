@@ -25,7 +25,7 @@ class Simulate(Protocol):
     """A function that runs a schedule. Worker processes import it by its name."""
 
     def __call__(
-        self, schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False
+        self, schedule: Schedule, *, keep_trace: bool = False, stop_early: bool = False
     ) -> Result: ...
 
 

@@ -60,7 +60,7 @@ class Moves:
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
         self.cluster = cluster
-        self._askers: list[_Asker] = []
+        self._requesters: list[_MoveRequester] = []
         self._accepted: dict[tuple[int, TopicPartition], _Accepted] = {}
         self._under_way: Counter[tuple[int, TopicPartition]] = Counter()
         self._crossed: set[tuple[int, TopicPartition]] = set()
@@ -72,15 +72,15 @@ class Moves:
         """Send move requests to that broker repeatedly. Return a function that stops the
         requests.
         """
-        asker = _Asker(self, broker, f"mover-{len(self._askers) + 1}", each_s, rng)
-        self._askers.append(asker)
-        asker.start()
-        return asker.stop
+        requester = _MoveRequester(self, broker, f"mover-{len(self._requesters) + 1}", each_s, rng)
+        self._requesters.append(requester)
+        requester.start()
+        return requester.stop
 
     @property
-    def are_over(self) -> bool:
+    def are_finished(self) -> bool:
         """Return whether no client requests moves and no broker has one running or queued."""
-        return not any(asker.is_running for asker in self._askers) and not any(
+        return not any(requester.is_running for requester in self._requesters) and not any(
             broker.rooms.logs.moves.current or broker.rooms.logs.moves.unfinished
             for broker in self.cluster.brokers.values()
             if broker.rooms is not None
@@ -122,8 +122,8 @@ class Moves:
     # verdict
 
     def judge(self, errors: Collection[str], *, disks_were_harmed: bool) -> Iterator[Violation]:
-        """Yield violations, once the cluster has recovered and `are_over` is true. `errors` are log
-        lines of the brokers. A replica on a damaged disk may have been recreated in another
+        """Yield violations, once the cluster has recovered and `are_finished` is true. `errors` are
+        log lines of the brokers. A replica on a damaged disk may have been recreated in another
         directory.
         """
         for broker in self.cluster.brokers.values():
@@ -177,7 +177,7 @@ def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]
             yield Violation(ONE_PLACE, partition, UNKNOWN, text)
 
 
-class _Asker:
+class _MoveRequester:
     """A client on its own machine that requests moves from one broker."""
 
     def __init__(

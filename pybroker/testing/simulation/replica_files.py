@@ -60,7 +60,7 @@ def replica_files(
         epochs=_epochs(disk, f"{log_dir}/{partition}/{_EPOCHS}"),
         producers=None
         if entries is None
-        else tuple(told for entry in entries if (told := _told(entry, start))),
+        else tuple(told for entry in entries if (told := _producer_text(entry, start))),
     )
 
 
@@ -121,7 +121,7 @@ def _epochs(disk: Disk, path: str) -> tuple[tuple[int, int], ...]:
         raise DamagedFile(f"{path}: {error}") from error
 
 
-def _told(entry: ProducerEntry, start: int) -> str:
+def _producer_text(entry: ProducerEntry, start: int) -> str:
     """Return a producer's state as text; "" if all its batches are below `start`."""
     batches = [
         (batch.last_sequence, batch.last_offset)

@@ -34,7 +34,7 @@ from pybroker.testing.simulation.result import (
     wrong,
 )
 from pybroker.testing.simulation.schedule import Options, Schedule, ScheduleError
-from pybroker.testing.simulation.view import is_whole, replica, stored_states
+from pybroker.testing.simulation.view import is_healthy, replica, stored_states
 from pybroker.testing.simulation.watching import LiveWatch, read_files
 from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
 from pybroker.testing.simulation.workload.recorder import nanoseconds
@@ -69,12 +69,12 @@ _PRODUCERS: Final = (
 )
 
 
-class NotWell(Exception):
+class ConditionFailed(Exception):
     """A condition of the run did not hold in time, so the rest of the run is meaningless."""
 
 
-class _Enough(Exception):
-    """The end of a run at its first violated invariant (`hurries`)."""
+class _ViolationFound(Exception):
+    """The end of a run at its first violated invariant (`stop_early`)."""
 
 
 @contextmanager
@@ -89,13 +89,13 @@ def simulate(
     schedule: Schedule,
     *,
     keep_trace: bool = False,
-    hurries: bool = False,
+    stop_early: bool = False,
     planted: Callable[[str], AbstractContextManager[None]] = nothing_planted,
 ) -> Result:
     """Run the schedule, and return the result, which is always the same. During the run logging and
     garbage collection are changed, and `planted` changes the broker's code.
 
-    With `hurries` the run ends at the first violated invariant, and the history is then not
+    With `stop_early` the run ends at the first violated invariant, and the history is then not
     checked.
     """
     begun = time.process_time()
@@ -106,7 +106,7 @@ def simulate(
     gc.disable()
     try:
         with planted(schedule.options.planted), log.listening():
-            run = _Run(schedule, environment, log, hurries=hurries)
+            run = _Run(schedule, environment, log, stop_early=stop_early)
             try:
                 with run.watch:
                     run.play()
@@ -115,7 +115,7 @@ def simulate(
                 run.cluster.close()
         violations = run.judge()
         if not run.is_cut_short:
-            violations += _told_errors(log, schedule, failures)
+            violations += _error_violations(log, schedule, failures)
     finally:
         if was_enabled:
             gc.enable()
@@ -136,7 +136,7 @@ def _freeze() -> None:
     gc.freeze()
 
 
-def _told_errors(log: BrokerLog, schedule: Schedule, failures: list[str]) -> list[Violation]:
+def _error_violations(log: BrokerLog, schedule: Schedule, failures: list[str]) -> list[Violation]:
     lines = log.unexplained(
         explained_by(
             (event.kind for event in schedule.events), is_lossy=bool(schedule.options.lossy)
@@ -147,14 +147,14 @@ def _told_errors(log: BrokerLog, schedule: Schedule, failures: list[str]) -> lis
 
 class _Run:
     def __init__(
-        self, schedule: Schedule, environment: Environment, log: BrokerLog, *, hurries: bool
+        self, schedule: Schedule, environment: Environment, log: BrokerLog, *, stop_early: bool
     ) -> None:
         options = schedule.options
         self.schedule = schedule
         self.environment = environment
         self._log = log
         self.is_cut_short = False
-        self._hurries = hurries
+        self._stop_early = stop_early
         self.violations: list[Violation] = []
         self.cluster = SimCluster(
             environment,
@@ -190,9 +190,9 @@ class _Run:
             self._supervise()
             self._recover()
             self._end()
-        except _Enough:
+        except _ViolationFound:
             self.is_cut_short = True
-        except NotWell as error:
+        except ConditionFailed as error:
             self.violations.append(wrong(LIVENESS, str(error)))
         except DamagedFile as error:
             self.violations.append(wrong(DAMAGED, str(error)))
@@ -222,13 +222,17 @@ class _Run:
         limit_s = 2 * options.session_s + options.lag_s + _RECOVERY_S_MAX
         self.history.calm = Calm(nanoseconds(self.environment.now), int(limit_s * NANOSECONDS))
         self._until(self._is_up, limit_s, "not all brokers serve again")
-        self._until(lambda: is_whole(self.cluster), limit_s, "not all replicas are in sync again")
-        self._until(self._moves_are_over, limit_s, "moves between log directories are not finished")
+        self._until(lambda: is_healthy(self.cluster), limit_s, "not all replicas are in sync again")
+        self._until(
+            self._moves_are_finished, limit_s, "moves between log directories are not finished"
+        )
         if options.producers:
             self.workload.spread()
-            self._until(self._goes_on(), limit_s, "not every partition accepts records again")
+            self._until(
+                self._accepts_records(), limit_s, "not every partition accepts records again"
+            )
 
-    def _goes_on(self) -> Callable[[], bool]:
+    def _accepts_records(self) -> Callable[[], bool]:
         """Return a condition, which is true once every partition has accepted more records from now
         on.
         """
@@ -250,7 +254,7 @@ class _Run:
             lambda: workload.are_groups_quiet, _QUIET_S_MAX, "not all members leave their groups"
         )
         self._until(
-            lambda: is_whole(self.cluster), _RECOVERY_S_MAX, "not all replicas stay in sync"
+            lambda: is_healthy(self.cluster), _RECOVERY_S_MAX, "not all replicas stay in sync"
         )
         workload.read_all(self.record.loaded())
         self._until(lambda: workload.is_read, _READ_S_MAX, "the final reads do not complete")
@@ -271,8 +275,8 @@ class _Run:
             if key.topic in topics
         )
 
-    def _moves_are_over(self) -> bool:
-        return self.nemesis.moves.are_over
+    def _moves_are_finished(self) -> bool:
+        return self.nemesis.moves.are_finished
 
     def _is_up(self) -> bool:
         return all(broker.serves for broker in self.cluster.brokers.values())
@@ -284,17 +288,17 @@ class _Run:
 
     def _run_to(self, time: float) -> None:
         self.environment.run(time)
-        if self._hurries and self.watch.invariants.violations:
-            raise _Enough
+        if self._stop_early and self.watch.invariants.violations:
+            raise _ViolationFound
 
     def _until(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
         """Run until the condition holds. The condition is evaluated at intervals only, because it
-        is slow. Raises NotWell after `seconds`.
+        is slow. Raises ConditionFailed after `seconds`.
         """
         deadline = self.environment.now + seconds
         while not condition():
             if self.environment.now >= deadline:
-                raise NotWell(f"{failure} within {seconds:g} s")
+                raise ConditionFailed(f"{failure} within {seconds:g} s")
             self._run_to(self.environment.now + _LOOK_S)
 
     # verdict
@@ -304,21 +308,21 @@ class _Run:
             return [*self.watch.invariants.violations]
         self.history.early_ends += self._early_ends()
         lossy, unread = self.schedule.options.lossy, bool(self.violations)
-        unread_rules = _FROM_THE_END if unread else frozenset()
+        unread_rules = _FINAL_READ_RULES if unread else frozenset()
         # A damaged disk may have lost the only copy of a record, which no receipt can name.
-        untold_rules = _OF_DISKS if self.nemesis.has_harmed else frozenset()
+        damage_rules = _NO_DATA_LOSS_RULES if self.nemesis.has_harmed else frozenset()
         rules = [
             name
             for name in RULES
-            if (name in LOSSY or not lossy) and name not in unread_rules | untold_rules
+            if (name in LOSSY or not lossy) and name not in unread_rules | damage_rules
         ]
         found = [*self.violations, *self.watch.invariants.violations]
         if self.nemesis.has_harmed and not lossy:
             # Brokers also report losses that are only possible. Such receipts are allowed, but no
             # record may be lost.
             self.history.may_lose = True
-            found += check(self.history, [name for name in rules if name in _OF_LOSSES])
-            rules = [name for name in rules if name not in _OF_LOSSES]
+            found += check(self.history, [name for name in rules if name in _RECEIPT_RULES])
+            rules = [name for name in rules if name not in _RECEIPT_RULES]
             self.history.losses.clear()
         return [*found, *check(self.history, rules)]
 
@@ -358,15 +362,15 @@ class _Run:
         }
 
 
-_FROM_THE_END: Final = frozenset(
+_FINAL_READ_RULES: Final = frozenset(
     {"acked-present", "read-implies-durable", "replicas-identical", "losses-named"}
 )
 """The rules that need the final reads."""
-_OF_DISKS: Final = frozenset({"losses-named"})
+_NO_DATA_LOSS_RULES: Final = frozenset({"losses-named"})
 """The rules that hold only if no disk loses data."""
 
 
-_OF_LOSSES: Final = frozenset({"clean-elections", "admitted-losses"})
+_RECEIPT_RULES: Final = frozenset({"clean-elections", "admitted-losses"})
 """The rules about loss receipts."""
 
 

@@ -35,7 +35,7 @@ def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition 
     return running.app.replicas.partitions.get(key)
 
 
-def is_whole(cluster: SimCluster) -> bool:
+def is_healthy(cluster: SimCluster) -> bool:
     """Return whether every partition has a leader, all brokers are in its ISR and have received
     this role, and no detected damage remains to be repaired.
     """

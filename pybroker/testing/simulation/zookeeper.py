@@ -57,7 +57,7 @@ class Change:
     at: float
 
 
-class KeptKeys:
+class MachineSessionStore:
     """The `SessionStore` of a machine, which simulates a file that is never synced."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class ZooKeeper:
         self.early_ends: list[EarlyEnd] = []
         """Expiries of the processes' main sessions by a test."""
         self._clients: dict[str, ZooKeeperSession] = {}
-        self._keys: dict[str, KeptKeys] = {}
+        self._keys: dict[str, MachineSessionStore] = {}
         self.sync_limit_s = sync_limit_s
         self._rng = environment.rng("zookeeper")
         self._clock = TransactionClock(WALL_MS_AT_START)
@@ -157,7 +157,7 @@ class ZooKeeper:
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:
-            self._keys[name] = keys = KeptKeys()
+            self._keys[name] = keys = MachineSessionStore()
             machine.on_power_loss.append(keys.clear)
         client = ZooKeeperSession(
             self,
@@ -203,9 +203,7 @@ class ZooKeeper:
     # ---- faults
 
     def down(self, name: str, *, silently: bool = False) -> None:
-        """Kill a member. With `silently` its machine loses power too, so that its peers get no
-        reset.
-        """
+        """Kill a member. With `silently` its machine loses power, so peers get no reset."""
         member = self.members[name]
         if member.is_up:
             self.environment.note(f"zk {name} down")

@@ -71,7 +71,7 @@ class GroupPlan:
         return cls(name, assignors, is_static, not is_static and rng.random() < 0.3)
 
 
-class _OfGroup(Client):
+class _GroupClient(Client):
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name)
         self.plan = plan
@@ -98,7 +98,7 @@ class _OfGroup(Client):
         )
 
 
-class MemberClient(_OfGroup):
+class MemberClient(_GroupClient):
     """A member of a consumer group. In each incarnation the seed draws how the member commits, and
     when it leaves, unsubscribes, crashes, or pauses for a while. Once `shared.is_even` or
     `is_stopping` is set, members stay in the group.
@@ -121,7 +121,7 @@ class MemberClient(_OfGroup):
         super().start()
         lives_s = self._fate.expovariate(1 / self.options.member_life_mean_s)
         if self.machine.loop is not None:
-            self.shared.environment.after(lives_s, self._meet_fate, self.incarnation)
+            self.shared.environment.after(lives_s, self._change_state, self.incarnation)
 
     @property
     def _stays(self) -> bool:
@@ -131,7 +131,7 @@ class MemberClient(_OfGroup):
         if not self._stays:
             super()._crash(incarnation)
 
-    def _meet_fate(self, incarnation: int) -> None:
+    def _change_state(self, incarnation: int) -> None:
         loop = self.machine.loop
         if loop is None or incarnation != self.incarnation or self._stays:
             return
@@ -143,7 +143,7 @@ class MemberClient(_OfGroup):
             self.shared.environment.after(self._fate.uniform(*_SILENT_S), loop.resume)
             self.shared.environment.after(
                 self._fate.expovariate(1 / self.options.member_life_mean_s),
-                self._meet_fate,
+                self._change_state,
                 incarnation,
             )
         else:
@@ -271,7 +271,7 @@ class MemberClient(_OfGroup):
         return gone
 
 
-class CommittedAsker(_OfGroup):
+class CommittedOffsetClient(_GroupClient):
     """A client that requests committed offsets, one at a time, without being a member."""
 
     async def run(self) -> None:
@@ -313,5 +313,5 @@ def clients_of_groups(shared: Shared, name: str) -> list[Client]:
         found += [
             MemberClient(shared, f"{group}-member-{each}", plan) for each in range(options.members)
         ]
-        found.append(CommittedAsker(shared, f"{group}-asker", plan))
+        found.append(CommittedOffsetClient(shared, f"{group}-asker", plan))
     return found

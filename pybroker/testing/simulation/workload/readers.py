@@ -109,7 +109,7 @@ class ReaderClient(_Consuming):
             self._seek(consumer, partition, starts[partition])
 
 
-class AskerClient(_Consuming):
+class LogEndClient(_Consuming):
     """A client that requests the log end offset of one partition at a time."""
 
     async def run(self) -> None:

@@ -14,7 +14,7 @@ from pybroker.testing.simulation.workload.clients import Catalog, Client, Shared
 from pybroker.testing.simulation.workload.groups import clients_of_groups
 from pybroker.testing.simulation.workload.options import WorkloadOptions
 from pybroker.testing.simulation.workload.producers import ProducerClient
-from pybroker.testing.simulation.workload.readers import AskerClient, FinalReader, ReaderClient
+from pybroker.testing.simulation.workload.readers import FinalReader, LogEndClient, ReaderClient
 from pybroker.testing.simulation.workload.recorder import Recorder
 from pybroker.testing.simulation.workload.topics import AdminClient
 
@@ -60,7 +60,7 @@ class Workload:
                 for number, kind in enumerate(options.producers)
             ),
             *(ReaderClient(shared, f"{name}-reader-{each}") for each in range(options.readers)),
-            *(AskerClient(shared, f"{name}-asker-{each}") for each in range(options.askers)),
+            *(LogEndClient(shared, f"{name}-asker-{each}") for each in range(options.askers)),
         ]
         self._of_groups = clients_of_groups(shared, name)
         self._final: list[FinalReader] = []
