@@ -37,7 +37,7 @@ async def test_results_have_the_order_of_the_items(count: int) -> None:
     assert await bounded_gather(later, range(count)) == [10 * n for n in range(count)]
 
 
-async def test_no_more_calls_are_under_way_than_allowed() -> None:
+async def test_no_more_calls_run_at_once_than_allowed() -> None:
     calls = Calls()
     gathering = asyncio.ensure_future(bounded_gather(calls.call, range(5), 2))
     await idle()
@@ -51,7 +51,7 @@ async def test_no_more_calls_are_under_way_than_allowed() -> None:
     assert await in_time(gathering) == [0, 1, 2, 3, 4]
 
 
-async def test_an_error_is_raised_when_the_calls_under_way_have_ended() -> None:
+async def test_an_error_is_raised_after_the_running_calls_have_ended() -> None:
     calls = Calls()
     gathering = asyncio.ensure_future(bounded_gather(calls.call, range(5), 2))
     await idle()

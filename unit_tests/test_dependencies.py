@@ -72,7 +72,7 @@ def extra_of(source: Source) -> str:
 
 
 @pytest.mark.parametrize("extra", ["", *sorted(set(OF_AN_EXTRA.values()))])
-def test_the_package_imports_only_what_comes_with_it(extra: str) -> None:
+def test_the_package_imports_only_its_declared_dependencies(extra: str) -> None:
     used = foreign_imports(
         each
         for each in sources.package_sources()
@@ -82,11 +82,11 @@ def test_the_package_imports_only_what_comes_with_it(extra: str) -> None:
     assert not missing, {name: used[name] for name in missing}
 
 
-def test_the_spark_extra_holds_what_the_arrow_extra_does() -> None:
+def test_the_spark_extra_includes_the_arrow_extra() -> None:
     assert distributions(["arrow"]) <= distributions(["spark"])
 
 
-def test_the_tests_import_only_what_their_extra_brings() -> None:
+def test_the_tests_import_only_dependencies_of_their_extra() -> None:
     used = foreign_imports(sources.other_sources())
     extras = ["", "embedded", "spark", "test", "bench", "docker", "docs"]
     missing = used.keys() - distributions(extras) - BUILD_TOOLS

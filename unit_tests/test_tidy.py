@@ -140,11 +140,11 @@ def written(module: str, text: str) -> Source:
         ("pybroker.broker.app", "pybroker.tools.topics", False),
     ],
 )
-def test_the_layer_table_means_what_it_says(importer: str, imported: str, allowed: bool) -> None:
+def test_may_import_follows_the_order_table(importer: str, imported: str, allowed: bool) -> None:
     assert may_import(importer, imported) is allowed
 
 
-def test_the_readers_of_code_see_what_they_look_for() -> None:
+def test_outlines_have_imports_and_clock_readings() -> None:
     source = written(
         "pybroker.storage.x",
         "import time\nif TYPE_CHECKING:\n    from tools import y\n"
@@ -199,7 +199,7 @@ def test_imports_are_absolute_and_never_by_a_bare_folder_name() -> None:
     assert not wrong, f"write: from pybroker.tools.x import y:{wrong}"
 
 
-def test_imports_stand_at_the_top() -> None:
+def test_imports_are_at_the_top() -> None:
     def inside(source: Source) -> list[str]:
         if source.module == "pybroker.__main__":
             return []
@@ -235,7 +235,7 @@ def test_functions_stay_small() -> None:
     assert not wrong, f"split the function by idea:{wrong}"
 
 
-def test_each_module_says_why_it_exists() -> None:
+def test_each_module_has_a_docstring() -> None:
     def silent(source: Source) -> list[str]:
         return [] if source.outline.docstring else ["no docstring"]
 
@@ -276,7 +276,7 @@ def test_a_package_file_holds_its_docstring_and_names_of_others_only() -> None:
     assert not wrong, f"move it into a module:{wrong}"
 
 
-def test_lateness_is_seen() -> None:
+def test_dependences_on_the_speed_of_the_machine_are_found() -> None:
     text = (
         "import asyncio\nimport time\n"
         "async def f(n):\n"
@@ -299,7 +299,7 @@ def test_no_test_depends_on_how_fast_a_machine_is() -> None:
     assert not wrong, wrong
 
 
-def test_riddles_are_seen() -> None:
+def test_unclear_docstrings_and_test_names_are_found() -> None:
     source = written(
         "unit_tests.test_x",
         '"""What is told."""\nclass C:\n    """Whatever is told."""\n'
@@ -385,7 +385,7 @@ def project_texts() -> list[Path]:
 
 
 @pytest.mark.parametrize("what", UNWANTED_WORDS)
-def test_no_file_holds(what: str) -> None:
+def test_no_file_has_forbidden_text(what: str) -> None:
     pattern = re.compile(UNWANTED_WORDS[what])
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"

@@ -1,4 +1,4 @@
-"""Connections that end early, or that do not speak Kafka's client protocol."""
+"""Tests of connections that end early, or that do not use Kafka's client protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FindCoordinator, one test a sentence."""
+"""Tests of FindCoordinator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUPS: Final = ["", "g", "group-1", "äöü", "𝄞", "a/b", ".."]
 
 
 def find(connection: Connection, key: str, *, key_type: int = 0, version: int = 3) -> Any:
-    """The answer for one key."""
+    """Return the answer of FindCoordinator for one key."""
     request = FindCoordinatorRequest(key=key, key_type=key_type)
     if version >= 4:
         request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)

@@ -1,4 +1,6 @@
-"""DeleteRecords: deleted records are not served any more, and refused requests get their code."""
+"""Tests of DeleteRecords: deleted records are not served any more, and refused requests get their
+error code.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ RECORDS: Final = 10
 
 @pytest.fixture
 def filled(connection: Connection, topic: str) -> str:
-    """A topic with `count` records, each in a batch of its own."""
+    """Create a topic with `count` records, each in its own batch, and return its name."""
     create_topic(connection, topic)
     for number in range(RECORDS):
         produce(connection, topic, batch_of(b"%d" % number))
@@ -43,7 +45,7 @@ def filled(connection: Connection, topic: str) -> str:
 def delete(
     connection: Connection, *wanted: tuple[str, int, int], version: int = 2
 ) -> dict[str, tuple[int, int]]:
-    """(code, low watermark) by topic; `wanted` are topic, partition and offset."""
+    """Return topic -> (error code, low watermark). `wanted` are (topic, partition, offset)."""
     topics = [
         DeleteRecordsTopic(
             name=topic, partitions=[DeleteRecordsPartition(partition_index=number, offset=offset)]

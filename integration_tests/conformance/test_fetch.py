@@ -1,4 +1,4 @@
-"""Fetch without sessions, one test a sentence."""
+"""Tests of Fetch without fetch sessions."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ BATCH = batch_of(b"one", b"two", b"three")
 
 
 def bytes_of(data: PartitionData) -> bytes:
-    """The records of an answer. They are never null, because some clients fail on null."""
+    """Return the records of an answer. They are never null, because some clients fail on null."""
     assert data.records is not None
     return bytes(data.records)
 
 
 def offsets_of(data: PartitionData) -> list[int]:
-    """The base offsets of the batches of an answer."""
+    """Return the base offsets of the batches in an answer."""
     return [header.base_offset for _, header in iter_headers(bytes_of(data))]
 
 
@@ -183,7 +183,7 @@ def test_partitions_share_the_limit_in_the_order_of_the_request(
 
 @pytest.fixture
 def reader(broker: Broker) -> Iterator[Connection]:
-    """A second connection."""
+    """Return a second connection."""
     with Connection(broker.bootstrap) as opened:
         yield opened
 

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227), one test a sentence; Apache Kafka passes the same tests."""
+"""Tests of fetch sessions (KIP-227). Apache Kafka passes the same tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VERSIONS: Final = range(7, 13)
 
 @pytest.fixture
 def connection(broker: Broker, topic: str) -> Iterator[Connection]:
-    """A connection to a broker with a topic of three partitions."""
+    """Return a connection to a broker with a topic of three partitions."""
     with Connection(broker.bootstrap) as opened:
         create_topic(opened, topic, partitions=3)
         wait_for_leader(opened, topic)
@@ -52,7 +52,7 @@ class Session:
         max_bytes: int = 50_000_000,
         max_wait_ms: int = 0,
     ) -> int:
-        """Send these offsets in the next request of the session."""
+        """Send a Fetch with these offsets as the next request of the session."""
         request = fetch_request(
             self._topic,
             offsets or {},
@@ -70,7 +70,7 @@ class Session:
         return self._connection.send(self._version, request)
 
     def receive(self, sent: int, *, counts: bool = True) -> FetchResponse:
-        """Receive the answer. If it `counts`, the session goes on with its next epoch."""
+        """Receive the answer. If it `counts`, the session continues with its next epoch."""
         answer = self._connection.receive(self._version, FetchResponse, sent)
         if not answer.error_code and counts:
             self.id = answer.session_id
@@ -87,7 +87,7 @@ class Session:
 
 
 def answered(answer: FetchResponse) -> dict[int, int]:
-    """Partition -> bytes of records in an answer."""
+    """Return partition -> the number of record bytes in an answer."""
     assert answer.error_code == 0
     return {
         part.partition_index: len(part.records or b"")

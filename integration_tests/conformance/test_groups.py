@@ -1,4 +1,4 @@
-"""Groups, their members and the operators' requests, in every version of each request."""
+"""Tests of the requests of group members and operators, in every version of each request."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from pybroker.wire.schema import Message
 from unit_tests.patience import wait_until
 
 SESSION_MS = 1_800_000
-"""A session timeout that does not expire while the machine stalls."""
+"""A session timeout in ms so long that it does not expire while the machine stalls."""
 KNOWN_ID = 4
-"""The first version of JoinGroup in which a member needs an id (KIP-394)."""
+"""The first version of JoinGroup that requires a member id (KIP-394)."""
 
 
 def versions(key: ApiKey) -> range:
@@ -40,19 +40,21 @@ def versions(key: ApiKey) -> range:
 
 
 def ask(connection: Connection, version: int, request: Message) -> Any:
-    """Send any request and return the answer."""
+    """Send a request and return the answer."""
     (api,) = (api for api in APIS.values() if api.request is type(request))
     return connection.ask(version, request, api.response)
 
 
 @pytest.fixture
 def group(connection: Connection, topic: str) -> str:
-    """The id of a group that has a coordinator."""
+    """Return the id of a new group that has a coordinator."""
     return coordinated(connection, topic)
 
 
 def coordinated(connection: Connection, group: str) -> str:
-    """Whether the group is coordinated: only its coordinator answers UNKNOWN_MEMBER_ID."""
+    """Return whether the broker coordinates the group: only the coordinator answers
+    UNKNOWN_MEMBER_ID.
+    """
 
     def has_coordinator() -> bool:
         found = ask(connection, 3, FindCoordinatorRequest(key=group)).error_code
@@ -72,7 +74,7 @@ def join(
     member_id: str = "",
     instance: str | None = None,
 ) -> JoinGroupResponse:
-    """Join once, without a second request after error 79."""
+    """Join once, without a second request after error 79 (MEMBER_ID_REQUIRED)."""
     request = JoinGroupRequest(
         group_id=group,
         session_timeout_ms=SESSION_MS,
@@ -87,7 +89,7 @@ def join(
 
 
 def joined(connection: Connection, group: str) -> JoinGroupResponse:
-    """The only member of a new generation."""
+    """Join as the only member of a new generation."""
     answer = join(connection, group)
     assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
     answer = join(connection, group, member_id=answer.member_id)
@@ -118,7 +120,7 @@ def stable(connection: Connection, group: str) -> JoinGroupResponse:
 
 
 def emptied(connection: Connection, group: str) -> str:
-    """A group that had a member."""
+    """Return the id of an empty group that had a member."""
     member = stable(connection, coordinated(connection, group))
     request = LeaveGroupRequest(group_id=group, member_id=member.member_id)
     assert ask(connection, 2, request).error_code == 0
@@ -254,8 +256,9 @@ def test_groups_are_described_in_every_version(
 def test_a_group_that_is_named_many_times_is_described_once(
     connection: Connection, group: str
 ) -> None:
-    """A name takes a few bytes, but the metadata of its members may take megabytes. Apache
-    describes the group each time."""
+    """A group id takes a few bytes, but the metadata of its members may take megabytes. Apache
+    describes the group each time.
+    """
     stable(connection, group)
     other = coordinated(connection, f"{group}-other")
     request = DescribeGroupsRequest(groups=[group, other, *[group] * 1000])
@@ -318,7 +321,7 @@ def test_groups_are_deleted_in_every_version(
 def test_a_group_to_delete_that_is_named_twice_is_told_of_once(
     connection: Connection, group: str
 ) -> None:
-    """As in DescribeGroups; Apache answers each time."""
+    """As in DescribeGroups, Apache answers each occurrence of the group id."""
     empty = emptied(connection, group)
     answer = ask(connection, 2, DeleteGroupsRequest(groups_names=[empty, empty]))
     assert [(each.group_id, each.error_code) for each in answer.results] == [(empty, 0)]
@@ -384,7 +387,7 @@ def test_limits_of_a_join(
 
 @pytest.mark.ours
 def test_long_client_ids_give_ids_of_bounded_length(connection: Connection, group: str) -> None:
-    """Apache's member ids contain the whole client id."""
+    """Apache's member ids contain the whole client id, however long it is."""
     answer = join(connection, group, instance="i" * 32_000)
     assert answer.error_code == 0
     assert len(answer.member_id) == 200 + 1 + 36

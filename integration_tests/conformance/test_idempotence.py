@@ -1,4 +1,4 @@
-"""InitProducerId and the sequences of idempotent producers, one test a sentence."""
+"""Tests of InitProducerId and of the sequence numbers of idempotent producers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST_SEQUENCE: Final = 2**31 - 1
 
 
 class IdempotentProducer:
-    """Sends batches of two records with a producer id to one topic."""
+    """A producer that sends batches of two records with a producer id to one topic."""
 
     def __init__(self, connection: Connection, topic: str) -> None:
         self._connection = connection
@@ -33,7 +33,7 @@ class IdempotentProducer:
     def send(
         self, sequence: int, *, epoch: int | None = None, connection: Connection | None = None
     ) -> tuple[int, int]:
-        """Error code and base offset."""
+        """Send a batch. Return error code and base offset."""
         identity = (self.id, self.epoch if epoch is None else epoch)
         batch = batch_of(b"a", b"b", producer=identity, sequence=sequence)
         result = produce(connection or self._connection, self._topic, batch)

@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster, one test a sentence."""
+"""Tests of Metadata and DescribeCluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unit_tests.patience import wait_until
 NOT_ASKED: Final = -(2**31)
 ALL_OF_A_TOPIC: Final = 3576
 ALL_OF_A_CLUSTER: Final = 8096
-"""The bits of the operations that an authorizer could forbid."""
+"""The bits of all operations, which are allowed without an authorizer."""
 EVERY_VERSION: Final = range(13)
 
 

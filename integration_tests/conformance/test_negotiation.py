@@ -1,4 +1,4 @@
-"""Framing, headers and version negotiation, one test a sentence."""
+"""Tests of framing, headers and version negotiation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Produce and InitProducerId, one test a sentence."""
+"""Tests of Produce."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OLD_FORMAT_1: Final = struct.pack(">qiIbbqii", 0, 22, 0, 1, 0, 1, -1, 0)
 
 
 def patched(batch: bytes, position: int, layout: str, value: int) -> bytes:
-    """The batch with one field changed and its CRC recomputed."""
+    """Return the batch with one field changed and its CRC recomputed."""
     changed = bytearray(batch)
     struct.pack_into(layout, changed, position, value)
     struct.pack_into(">I", changed, 17, crc32c.crc32c(bytes(changed[21:])))
@@ -57,7 +57,7 @@ GOOD: Final = batch_of(b"one", b"two")
 def results(
     connection: Connection, *wanted: tuple[str, int, bytes], version: int = 9
 ) -> list[tuple[str, int, int, int, str | None]]:
-    """(topic, partition, code, first offset, message) of all results of one request."""
+    """Return (topic, partition, error code, base offset, message) of all results of one request."""
     topic_data = [
         TopicProduceData(
             name=topic, partition_data=[PartitionProduceData(index=partition, records=records)]
@@ -127,7 +127,7 @@ def assert_refused(
     acks: int = -1,
     version: int = 9,
 ) -> None:
-    """Check that the records get that error and nothing is appended."""
+    """Check that the records get that error code and that nothing is appended."""
     result = produce(connection, topic, records, acks=acks, version=version)
     assert (result.error_code, result.base_offset) == (code, -1), result
     assert log_end(connection, topic) == 0
@@ -312,7 +312,7 @@ def test_a_record_that_is_too_old_gets_error_32(
 
 
 def mixed(*records: tuple[bytes | None, int], codec: Codec = Codec.NONE) -> bytes:
-    """A batch of records with these keys and times."""
+    """Return a batch of records with these keys and timestamps."""
     builder = BatchBuilder(codec)
     for key, timestamp in records:
         builder.append(timestamp, key, b"value")
@@ -372,7 +372,7 @@ def test_a_time_out_of_bounds_is_named_before_a_missing_key(
 
 
 def named(result: PartitionProduceResponse) -> dict[int, str | None]:
-    """The invalid records and their messages."""
+    """Return the indexes of the invalid records and their messages."""
     return {each.batch_index: each.batch_index_error_message for each in result.record_errors}
 
 
@@ -393,7 +393,7 @@ def test_compressed_batches_and_others_have_their_own_results(
 def test_a_partition_named_twice_is_appended_in_the_order_of_the_request(
     connection: Connection, topic: str
 ) -> None:
-    """Apache appends only the last of them."""
+    """Apache appends only the last batch."""
     create_topic(connection, topic, configs={"cleanup.policy": "compact"})
     first, second = batch_of(b"first", codec=Codec.LZ4), batch_of(b"second")
     answered = results(connection, (topic, 0, first), (topic, 0, second))

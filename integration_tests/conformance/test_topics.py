@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics, one test a sentence."""
+"""Tests of CreateTopics and DeleteTopics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CREATE_VERSIONS: Final = range(8)
 DELETE_VERSIONS: Final = range(7)
 NO_ID: Final = uuid.UUID(int=0)
 OURS: Final = -1
-"""Stands for the id of the broker."""
+"""A placeholder for the id of the broker."""
 
 
 def wanted(name: str, **fields: Any) -> CreatableTopic:
@@ -260,7 +260,7 @@ def delete_request(
 
 
 def delete(connection: Connection, version: int, request: DeleteTopicsRequest) -> list[int]:
-    """The error codes."""
+    """Delete topics by name. Return their error codes."""
     answer = connection.ask(version, request, DeleteTopicsResponse)
     return [result.error_code for result in answer.responses]
 
@@ -330,7 +330,7 @@ def test_unknown_topics_do_not_hold_up_the_deletion_of_others(
 def test_a_name_to_delete_that_is_given_twice_gets_error_42(
     connection: Connection, topic: str, version: int
 ) -> None:
-    """Apache deletes it."""
+    """Apache deletes the topic."""
     create_topic(connection, topic)
     codes = delete(connection, version, delete_request(version, topic, topic))
     assert set(codes) == {ErrorCode.INVALID_REQUEST}
@@ -339,7 +339,7 @@ def test_a_name_to_delete_that_is_given_twice_gets_error_42(
 
 @pytest.mark.ours
 def test_a_topic_to_delete_has_a_name_or_an_id(connection: Connection, topic: str) -> None:
-    """Apache forbids the second (29)."""
+    """Without a name and an id, Apache answers 29 (TOPIC_AUTHORIZATION_FAILED)."""
     topic_id = create_topic(connection, topic).topic_id
     for state in (DeleteTopicState(name=topic, topic_id=topic_id), DeleteTopicState(name=None)):
         request = DeleteTopicsRequest(topics=[state], timeout_ms=PATIENCE_MS)

@@ -175,7 +175,7 @@ def test_a_power_loss_has_every_possible_outcome() -> None:
     assert seen.keys() == {"no name", "nothing", "whole", "a part", "a hole", "zeros at the end"}
 
 
-def test_a_rename_that_was_not_synced_is_there_or_not_but_never_half() -> None:
+def test_an_unsynced_rename_is_atomic_across_a_power_loss() -> None:
     seen = set()
     for seed in range(60):
         disk, view = new_disk(seed)
@@ -194,7 +194,7 @@ def test_a_rename_that_was_not_synced_is_there_or_not_but_never_half() -> None:
 # faults
 
 
-def test_a_sync_that_fails_loses_the_data_and_the_next_one_does_not_say_so() -> None:
+def test_a_failed_sync_loses_data_and_the_next_sync_succeeds() -> None:
     disk, view = new_disk()
     file = written(view, "/data/a", b"one")
     view.sync_dir("/data")
@@ -210,7 +210,7 @@ def test_a_sync_that_fails_loses_the_data_and_the_next_one_does_not_say_so() -> 
 
 
 @pytest.mark.parametrize("operation", ["append", "read", "truncate", "rename", "sync directory"])
-def test_broken_disks_refuse_as_often_as_they_are_told(operation: str) -> None:
+def test_a_disk_fails_the_requested_number_of_operations(operation: str) -> None:
     disk, view = new_disk()
     file = written(view, "/data/a", b"one")
     operate: dict[str, Callable[[], object]] = {
@@ -227,7 +227,7 @@ def test_broken_disks_refuse_as_often_as_they_are_told(operation: str) -> None:
     operate[operation]()
 
 
-def test_bits_flip_where_they_are_told_to() -> None:
+def test_the_requested_bit_is_flipped() -> None:
     disk, view = new_disk()
     view.replace("/data/0.log", bytes(100))
     view.replace("/data/0.index", bytes(100))

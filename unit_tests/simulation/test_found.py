@@ -49,7 +49,7 @@ def test_a_leader_whose_whole_log_is_gone_after_a_power_loss_is_not_elected(seed
     assert values == [b"%d" % number for number in range(20)]
 
 
-def test_a_broker_beside_a_member_of_zookeeper_that_lost_its_leader_learns_in_time() -> None:
+def test_a_broker_detects_in_time_that_its_zookeeper_member_lost_the_leader() -> None:
     """The member answered the broker's reads, which the broker took as proof that its session was
     alive.
     """
@@ -92,7 +92,7 @@ def in_sync(simulation: Simulation) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("seed", (0, 2))
-def test_a_follower_that_stepped_aside_is_taken_back(seed: int) -> None:
+def test_a_follower_that_left_the_isr_rejoins_it(seed: int) -> None:
     """The leader had added the follower to the ISR twice within seconds, and the controller read
     that change late. When the follower restarted, it was not in the stored ISR, so that the
     controller sent no request to the leader, which kept the follower out of the ISR.
@@ -114,7 +114,7 @@ def test_a_follower_that_stepped_aside_is_taken_back(seed: int) -> None:
         simulation.wait(lambda: in_sync(simulation) == [[1, 2, 3]] * 2, seconds=30)
 
 
-def test_a_consumer_far_away_finds_where_to_begin() -> None:
+def test_a_consumer_with_high_latency_finds_its_start_offset() -> None:
     """The consumer waited one millisecond for the answer, which is long enough only on the same
     machine.
     """
@@ -126,7 +126,7 @@ def test_a_consumer_far_away_finds_where_to_begin() -> None:
 
 
 @pytest.mark.parametrize("seed", (0, 1, 2))
-def test_a_starting_broker_ignores_requests_for_its_predecessor(seed: int) -> None:
+def test_a_starting_broker_ignores_requests_for_its_previous_process(seed: int) -> None:
     """The controller's request was meant for the broker's previous process, which had died. The
     broker resigned in ZooKeeper because of its power loss, but then led with the remaining records.
     """
@@ -150,7 +150,7 @@ def test_a_starting_broker_ignores_requests_for_its_predecessor(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_machine_that_is_back_soon_outlasts_its_earlier_session(seed: int) -> None:
+def test_a_restarted_broker_waits_for_the_expiry_of_its_earlier_session(seed: int) -> None:
     """The broker ended its start after one session timeout, but ZooKeeper expires sessions at its
     ticks only, which is later.
     """
@@ -162,7 +162,7 @@ def test_a_machine_that_is_back_soon_outlasts_its_earlier_session(seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_leader_epoch_that_a_bit_made_large_wins_no_election(seed: int) -> None:
+def test_a_leader_epoch_increased_by_a_flipped_bit_wins_no_election(seed: int) -> None:
     """No checksum covers the leader epoch of a batch. After a power loss of all brokers the damaged
     log counted as the latest, although it was shorter, and the other brokers truncated acknowledged
     records. If another broker led, the damaged broker fetched with an epoch that no leader knows,
@@ -268,7 +268,7 @@ def claim_of(broker: int) -> str:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_bit_of_a_length_far_back_in_the_log_lets_a_broker_start(seed: int) -> None:
+def test_a_broker_starts_with_a_flipped_length_below_the_recovery_point(seed: int) -> None:
     """The batch was below the recovery point, where batches are not verified. The rebuild of the
     segment's indexes failed at this batch, and the broker ended at every start.
     """
@@ -311,7 +311,7 @@ def test_a_flipped_length_in_the_last_batch_of_a_killed_broker_loses_nothing(pla
 
 
 @pytest.mark.parametrize("seed", (0, 2, 3))
-def test_a_follower_that_stepped_aside_early_in_an_epoch_is_taken_back(seed: int) -> None:
+def test_a_follower_that_left_the_isr_early_in_an_epoch_rejoins_it(seed: int) -> None:
     """The follower's session survived the power loss, so that the follower was in sync when the new
     leader epoch began. It left the ISR before the new leader had received its role, and the
     controller, which read that state for another reason, sent it to no broker.
@@ -337,7 +337,7 @@ def test_a_follower_that_stepped_aside_early_in_an_epoch_is_taken_back(seed: int
 
 
 @pytest.mark.parametrize("byte", (5, 6, 7))
-def test_a_bit_of_the_offset_of_the_very_last_batch_moves_no_record(byte: int) -> None:
+def test_a_flipped_base_offset_of_the_last_batch_moves_no_record(byte: int) -> None:
     """No checksum covers the base offset. No later batch contradicts the wrong offset, but the gap
     before it does. The damaged log was the longest, and the other brokers copied the batch to the
     wrong offset.
@@ -402,7 +402,7 @@ def test_an_uncleanly_elected_copy_yields_to_a_replica_with_more_records(seed: i
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_one_of_two_incomplete_copies_leads_if_that_is_allowed(seed: int) -> None:
+def test_one_of_two_incomplete_copies_leads_if_unclean_election_is_allowed(seed: int) -> None:
     """Each copy refused to lead, and was elected again after the other copy had refused,
     forever.
     """
@@ -421,7 +421,7 @@ def test_one_of_two_incomplete_copies_leads_if_that_is_allowed(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_copies_that_are_all_that_count_leave_one_after_the_other(seed: int) -> None:
+def test_incomplete_copies_that_alone_count_resign_one_after_another(seed: int) -> None:
     """Two disks were lost, and the operator accepted the losses after copies had begun, which then
     counted as in sync. Each copy refused to lead and the other copy was elected, many times a
     second, although the broker with all records was available.
@@ -448,7 +448,7 @@ def test_copies_that_are_all_that_count_leave_one_after_the_other(seed: int) -> 
     assert values == [b"%d" % number for number in range(20)]
 
 
-def test_gaps_of_a_compacted_log_are_no_damage_when_a_broker_comes_back() -> None:
+def test_offset_gaps_of_a_compacted_log_are_not_damage_after_a_restart() -> None:
     """Only the topic's configuration tells whether offset gaps are allowed."""
     with Simulation(1) as simulation:
         simulation.run(create, simulation.bootstrap, {"cleanup.policy": "compact"})
@@ -467,7 +467,7 @@ def test_gaps_of_a_compacted_log_are_no_damage_when_a_broker_comes_back() -> Non
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_leader_with_a_damaged_batch_resigns_when_it_is_fetched(
+def test_a_leader_resigns_when_a_follower_fetches_a_damaged_batch(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The follower without the batch refuses it and fetches again, so that the leader verifies the

@@ -202,7 +202,7 @@ def test_a_leader_with_free_space_again_returns_no_end_after_its_successor_wrote
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_broker_knows_the_options_of_a_new_topic_although_its_zookeeper_lags(seed: int) -> None:
+def test_a_broker_applies_the_options_of_a_new_topic_although_its_zookeeper_lags(seed: int) -> None:
     """The controller sent the topic to the broker before the broker's ZooKeeper member had the
     topic's options. The broker used its defaults, and deleted records that had to be kept, until an
     option was changed.

@@ -67,7 +67,7 @@ class Members:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_partition_that_a_static_leader_was_giving_back_at_its_death_is_read(seed: int) -> None:
+def test_a_partition_being_revoked_by_a_killed_static_leader_is_read(seed: int) -> None:
     """The new process replaced the dead static member, but not with the partition that the dead
     member had to revoke, and that no other member had yet. Only the dead member, the group leader,
     knew that another rebalance had to follow.

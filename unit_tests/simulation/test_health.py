@@ -28,7 +28,7 @@ async def faults(broker: SimBroker) -> dict[str, str]:
     return {each.name: each.fault for each in await conditions(_view(broker)) if not each.holds}
 
 
-def test_a_damaged_replica_that_is_kept_is_told() -> None:
+def test_a_damaged_replica_that_stays_leader_is_reported() -> None:
     config = {"min.insync.replicas": 1, "pybroker.log.scrub.io.max.bytes.per.second": 0}
     with Simulation(0, config=config) as simulation:
         cluster = simulation.cluster

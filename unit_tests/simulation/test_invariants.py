@@ -291,7 +291,9 @@ def test_an_allowed_state_is_not_reported(steps: Steps) -> None:
 
 
 @pytest.mark.parametrize(("leader", "epoch", "bad"), [(2, 1, True), (2, 0, False), (-1, 1, False)])
-def test_a_leader_of_a_deposed_controller_is_found(leader: int, epoch: int, bad: bool) -> None:
+def test_a_leader_elected_by_a_replaced_controller_is_reported(
+    leader: int, epoch: int, bad: bool
+) -> None:
     """Changes of the ISR, and leaders that resign, store the epoch of the controller that elected
     the leader.
     """
@@ -308,7 +310,7 @@ def test_a_leader_of_a_deposed_controller_is_found(leader: int, epoch: int, bad:
     )
 
 
-def test_the_record_has_lives_states_offices_and_losses() -> None:
+def test_the_history_has_topics_states_controllers_and_loss_receipts() -> None:
     scenario = Scenario()
     scenario.change("/config/topics/u", {"version": 1, "config": {"min.insync.replicas": "3"}})
     scenario.change("/brokers/topics/u", {"partitions": {"0": [1, 2, 3], "1": [2, 3]}})

@@ -105,14 +105,14 @@ def test_a_kill_at_any_operation_loses_nothing_that_was_acknowledged(after_bytes
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_power_lost_at_any_operation_takes_nothing_that_was_flushed(seed: int) -> None:
+def test_a_power_loss_at_any_operation_loses_no_synced_data(seed: int) -> None:
     point = 0
     while crash_at(point, power=True, flush_messages=NEVER, seed=seed, after_bytes=100):
         point += 1
     assert point > 100
 
 
-def test_a_start_that_is_cut_short_again_finds_everything_the_next_time() -> None:
+def test_an_interrupted_recovery_finds_all_data_at_the_next_start() -> None:
     for power in (False, True):
         point = 0
         while crash_at(
@@ -127,7 +127,7 @@ def test_a_start_that_is_cut_short_again_finds_everything_the_next_time() -> Non
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_with_a_flush_for_each_append_power_loss_takes_nothing_acknowledged(seed: int) -> None:
+def test_with_a_sync_per_append_a_power_loss_loses_no_acknowledged_data(seed: int) -> None:
     point = 0
     while crash_at(point, power=True, flush_messages=1, seed=seed, after_bytes=100):
         point += 1
@@ -161,7 +161,7 @@ def test_truncated_records_do_not_return_after_a_power_loss(
         assert life.log(A).log_end_offset == end
 
 
-def test_a_power_loss_after_a_proper_end_takes_nothing() -> None:
+def test_a_power_loss_after_a_clean_shutdown_loses_nothing() -> None:
     for seed in range(20):
         life = filled(seed)
         life.stop()
@@ -170,7 +170,7 @@ def test_a_power_loss_after_a_proper_end_takes_nothing() -> None:
         life.verify()
 
 
-def test_a_hole_that_a_power_loss_has_made_is_not_forgotten_by_the_next_start() -> None:
+def test_a_gap_caused_by_a_power_loss_is_still_known_after_the_next_start() -> None:
     """The disk had the name of the next segment, but not the end of the previous segment."""
     found = 0
     for seed in range(60):

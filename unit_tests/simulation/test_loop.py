@@ -12,7 +12,7 @@ from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
 
 
-def test_a_killed_process_does_nothing_more_not_even_what_cleans_up() -> None:
+def test_a_killed_process_runs_no_code_not_even_cleanup() -> None:
     environment, heard = Environment("1"), list[str]()
     machine = Machine(environment, "m")
 
@@ -30,7 +30,7 @@ def test_a_killed_process_does_nothing_more_not_even_what_cleans_up() -> None:
     machine.bury()
 
 
-def test_a_process_that_fails_is_told_of() -> None:
+def test_the_failure_of_a_process_is_reported() -> None:
     environment = Environment("1")
     machine = Machine(environment, "m")
 

@@ -198,7 +198,7 @@ def test_a_reset_that_meets_a_cut_is_lost_until_somebody_sends() -> None:
     assert seen == {True, False}, "the end of data is retransmitted, a reset is not"
 
 
-def test_without_power_nothing_is_said_until_the_machine_is_up_and_is_written_to(
+def test_a_power_loss_is_noticed_only_by_a_write_after_the_restart(
     lab: Lab,
 ) -> None:
     lab.serve()

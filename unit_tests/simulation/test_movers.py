@@ -63,7 +63,7 @@ def test_a_replica_in_two_directories_breaks_a_rule(moves: Moves, name: str) -> 
     assert rules(moves) == {ONE_PLACE}
 
 
-def test_a_mark_that_is_left_breaks_a_rule(moves: Moves) -> None:
+def test_a_remaining_marker_file_of_a_move_breaks_a_rule(moves: Moves) -> None:
     broker = moves.cluster.brokers[1]
     assert broker.rooms is not None
     log = next(iter(broker.rooms.logs.all().values()))
@@ -71,7 +71,7 @@ def test_a_mark_that_is_left_breaks_a_rule(moves: Moves) -> None:
     assert rules(moves) == {ONE_PLACE}
 
 
-def test_a_replica_that_is_not_where_it_was_to_go_breaks_a_rule(
+def test_a_replica_outside_the_requested_directory_breaks_a_rule(
     moves: Moves, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LogManager, "home", lambda self, partition: "/elsewhere")

@@ -19,7 +19,7 @@ _A_BIT_OF_A_VALUE = 8 * (10 * 69 + 66)
 _EACH_SYNCED = {"log.flush.interval.messages": 1}
 
 
-def test_a_partition_waits_for_its_last_disk_until_that_is_given_up() -> None:
+def test_a_partition_waits_for_its_last_disk_until_the_loss_is_accepted() -> None:
     """All brokers lose power, so that no replica is trusted. Only the last broker to restart counts
     for the committed records, and its disk is lost. The other brokers still have their synced
     records.
@@ -56,7 +56,7 @@ def test_a_partition_waits_for_its_damaged_log_until_the_loss_is_accepted() -> N
         _wait_for_the_operator(simulation)
 
 
-def test_a_copy_that_was_begun_for_a_lost_disk_waits_for_it_until_that_is_given_up() -> None:
+def test_an_incomplete_copy_does_not_lead_until_the_loss_of_a_disk_is_accepted() -> None:
     """The new copy follows, and so seems to be available; but an incomplete copy must not lead, and
     no other replica counts.
     """
@@ -73,7 +73,7 @@ def test_a_copy_that_was_begun_for_a_lost_disk_waits_for_it_until_that_is_given_
         _wait_for_the_operator(simulation)
 
 
-def test_a_leader_with_a_hole_that_nobody_can_do_without_is_used_until_that_is_given_up() -> None:
+def test_a_leader_with_a_damaged_range_serves_until_the_loss_is_accepted() -> None:
     """The leader serves the intact records, and followers cannot copy the damaged range."""
     config = {"min.insync.replicas": 1, "pybroker.log.scrub.io.max.bytes.per.second": 0}
     with Simulation(0, config=config) as simulation:

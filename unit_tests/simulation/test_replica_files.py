@@ -64,7 +64,7 @@ def test_other_bytes_have_another_digest(disk: DiskView) -> None:
     assert differ == [False, True, False]
 
 
-def test_a_damaged_batch_and_a_torn_tail_are_told(disk: DiskView) -> None:
+def test_a_damaged_batch_and_a_torn_tail_are_reported(disk: DiskView) -> None:
     whole = disk.read(SECOND)
     disk.write(SECOND, whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(DamagedFile, match=r"00002\.log: the batch at position \d+ is damaged"):

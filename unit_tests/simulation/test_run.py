@@ -57,7 +57,7 @@ def test_the_same_seed_gives_the_same_run_in_every_process_and_after_other_runs(
     assert digests_elsewhere(*reversed(SEEDS)) == here[::-1]
 
 
-def test_a_trace_that_is_kept_changes_nothing_and_shows_everything() -> None:
+def test_a_kept_trace_does_not_change_the_run_and_has_all_events() -> None:
     schedule = parse("seed 5\noption faults_s 2\n0.5 kill leader/0 until=1\n")
     kept = simulate(schedule, keep_trace=True)
     assert kept.violations == ()
@@ -70,7 +70,7 @@ def test_a_trace_that_is_kept_changes_nothing_and_shows_everything() -> None:
 
 
 @pytest.mark.parametrize("offsets_in_log", [0, 1])
-def test_groups_read_everything_past_the_death_of_their_coordinator(offsets_in_log: int) -> None:
+def test_groups_read_all_records_after_the_kill_of_their_coordinator(offsets_in_log: int) -> None:
     options = f"option groups 2\noption offsets_in_log {offsets_in_log}\noption partitions 3\n"
     faults = "1 kill coordinator/0 until=2\n2.5 pause coordinator/1 until=6.5\n"
     result = simulate(parse(f"seed 1\n{options}{faults}"))
@@ -93,7 +93,7 @@ SMALL = "seed 1\noption faults_s 3\noption partitions 1\noption producers 1\nopt
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.name))
-def test_each_kind_of_fault_comes_and_breaks_no_rule(kind: Kind) -> None:
+def test_each_kind_of_fault_is_applied_and_breaks_no_rule(kind: Kind) -> None:
     """A fault without an effect would let every seed pass."""
     extra = "option flush 1\n" if kind.target is Target.ALL else ""
     target = "coordinator/0" if kind.needs_groups else TARGETS[kind.target]

@@ -187,7 +187,7 @@ def run(request: pytest.FixtureRequest, where: str) -> Run:
     return real if where == "real" else simulated
 
 
-def test_both_talk_and_one_closes(run: Run) -> None:
+def test_data_passes_both_ways_until_one_side_closes(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         client.transport.write(b"ask")
@@ -208,7 +208,7 @@ def test_both_talk_and_one_closes(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_close_writes_out_first(run: Run) -> None:
+def test_close_sends_buffered_data_first(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         client.transport.write(b"x" * place.much)
@@ -222,7 +222,7 @@ def test_close_writes_out_first(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_a_direction_can_end_alone(run: Run) -> None:
+def test_one_direction_can_be_closed_alone(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         server.keep_open = True
@@ -339,7 +339,7 @@ def test_writing_to_a_closed_socket_causes_a_reset(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_abort_throws_away_what_is_buffered(run: Run) -> None:
+def test_abort_drops_buffered_data(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         client.transport.write(b"x" * place.much)
@@ -354,7 +354,7 @@ def test_abort_throws_away_what_is_buffered(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_a_protocol_that_fails_is_told_and_reported(run: Run) -> None:
+def test_a_failed_protocol_gets_connection_lost_and_the_error_is_reported(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         server.failure = ValueError("bad data")
@@ -366,7 +366,7 @@ def test_a_protocol_that_fails_is_told_and_reported(run: Run) -> None:
     assert run(scenario) == ["ValueError('bad data')"]
 
 
-def test_mistakes_of_the_caller_are_refused(run: Run) -> None:
+def test_invalid_calls_of_a_transport_raise_errors(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, _ = await place.pair()
         with pytest.raises(TypeError):

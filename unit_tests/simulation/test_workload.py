@@ -10,7 +10,7 @@ from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
 
 
-def test_every_kind_of_client_works_and_is_judged() -> None:
+def test_every_kind_of_client_works_and_its_history_is_checked() -> None:
     environment = Environment("workload")
     options = WorkloadOptions(producers=tuple(ProducerKind))
     with SimCluster(environment) as cluster:

@@ -120,7 +120,9 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.parametrize("member", ["zk1", "zk2"])
 @pytest.mark.parametrize("name", CONTRACT)
-def test_the_contract_is_kept(stage: Stage, name: str, member: str) -> None:
+def test_the_simulated_zookeeper_fulfils_the_contract_of_coord(
+    stage: Stage, name: str, member: str
+) -> None:
     test = getattr(CoordContract(), name)
     stage.play(lambda loop: test(SimulatedService(stage, loop, member)))
 
@@ -164,7 +166,7 @@ class Held:
         self.stage.links.heal(self.machine.name, self.stage.zookeeper.members)
 
 
-def test_a_killed_processs_session_lives_on_for_its_timeout(stage: Stage) -> None:
+def test_the_session_of_a_killed_process_lasts_for_its_timeout(stage: Stage) -> None:
     held = Held(stage)
     stage.environment.run(10)
     held.machine.kill()
@@ -175,7 +177,9 @@ def test_a_killed_processs_session_lives_on_for_its_timeout(stage: Stage) -> Non
     assert stage.zookeeper.session_ids() == []
 
 
-def test_a_stopped_process_loses_its_session_and_hears_of_it_when_it_goes_on(stage: Stage) -> None:
+def test_a_stopped_process_is_notified_of_its_expired_session_after_it_continues(
+    stage: Stage,
+) -> None:
     held = Held(stage)
     stage.environment.run(5)
     loop = held.machine.loop
@@ -193,7 +197,9 @@ def test_a_stopped_process_loses_its_session_and_hears_of_it_when_it_goes_on(sta
 
 
 @pytest.mark.parametrize("way", ["up", "down", "both"])
-def test_a_process_that_is_cut_off_knows_nothing_until_it_is_back(stage: Stage, way: str) -> None:
+def test_an_isolated_process_is_notified_of_its_expired_session_after_healing(
+    stage: Stage, way: str
+) -> None:
     held = Held(stage)
     name, members = held.machine.name, [*stage.zookeeper.members]
     stage.environment.run(5)
@@ -213,7 +219,7 @@ def test_a_process_that_is_cut_off_knows_nothing_until_it_is_back(stage: Stage, 
     assert held.heard()[1:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
 
 
-def test_without_a_majority_nothing_is_decided_and_no_session_ends(stage: Stage) -> None:
+def test_without_a_quorum_no_write_is_applied_and_no_session_expires(stage: Stage) -> None:
     held = Held(stage)
     stage.environment.run(5)
     decided = stage.zookeeper.zxid
@@ -233,7 +239,7 @@ def test_without_a_majority_nothing_is_decided_and_no_session_ends(stage: Stage)
 # ---- what members show
 
 
-def test_a_member_that_lags_shows_old_state_until_sync(stage: Stage) -> None:
+def test_a_lagging_member_returns_old_state_until_a_sync(stage: Stage) -> None:
     zookeeper = stage.zookeeper
     late, other = (name for name in zookeeper.members if name != zookeeper.leader)
 
@@ -260,7 +266,7 @@ def test_a_member_that_lags_shows_old_state_until_sync(stage: Stage) -> None:
     stage.play(main)
 
 
-def test_a_session_may_end_just_when_a_write_is_made(stage: Stage) -> None:
+def test_a_session_may_expire_during_a_write(stage: Stage) -> None:
     async def main(loop: ProcessLoop) -> None:
         client = ZooKeeperSession(stage.zookeeper, loop, "c", session_timeout_ms=SESSION_MS)
         await client.start()
