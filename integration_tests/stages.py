@@ -1,5 +1,5 @@
-"""The stages of the integration tests: the stage of each file, and the tests that `make test`
-leaves to `make test-all`.
+"""The stages of the integration tests: the stage of each file, and the tests that run only in `make
+test-all`, not in `make test`.
 
 `make test-all STAGE=spark` runs one complete stage. `make test` runs all stages together, without
 the tests of LONG and with only the cases of FEW: the rest covers every API, tool, family of
@@ -117,16 +117,18 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "conformance": ("conformance", "test_sessions_beside_apache", "test_fetch_session_clients"),
     "docker": ("test_docker",),
 }
-"""Stage -> its files (without `.py`) and folders. Stages and files that take long stand first, so
-that no process begins with one of them when the others have nothing left to do."""
+"""Stage -> its files (without `.py`) and folders. Slow stages and files come first, so that no
+process starts a slow file when the other processes have finished.
+"""
 
 LANES: Final[Mapping[str, int]] = {
     "spark": 1,
     "spark-faults": 1,
     "faults": len(os.sched_getaffinity(0)),
 }
-"""Stages with a limited number of lanes; the files of a lane run one after the other. Spark's
-files share a session, and a cluster under load needs a core."""
+"""Stage -> its limited number of lanes. The files of a lane run one after the other, because
+Spark's files share a session, and a cluster under load needs a core.
+"""
 
 LONG: Final[Mapping[str, tuple[str, ...]]] = {
     "test_changing_brokers": ("test_a_log_that_apache_left_at_kill_9_is_recovered_here",),
@@ -237,8 +239,9 @@ LONG: Final[Mapping[str, tuple[str, ...]]] = {
         "test_modules_of_the_users_are_not_taken_for_pythons",
     ),
 }
-"""File -> its tests that run in `make test-all` only; `*` at the end of a name matches any
-rest."""
+"""File -> its tests that run in `make test-all` only. `*` at the end of a name matches any
+suffix.
+"""
 
 FEW: Final[Mapping[str, tuple[str, ...]]] = {
     "test_offsets::test_a_coordinator_killed_in_mid_commit": ("kafka",),
@@ -310,28 +313,29 @@ FEW: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "test_own_group_faults::test_a_slow_member_is_removed_and_cannot_commit": ("ours",),
 }
-"""Parametrized test -> its cases (the text between the brackets) that run in `make test`. The
-others run in `make test-all` only."""
+"""Parametrized test -> its cases (the text between the brackets) that run in `make test`. Other
+cases run in `make test-all` only.
+"""
 
 _STAGE_OF: Final = {file: stage for stage, files in STAGES.items() for file in files}
 _ORDER: Final = {file: number for number, file in enumerate(_STAGE_OF)}
 
 
 def stage_of(path: Path) -> str:
-    """The stage of a test file.
+    """Return the stage of a test file.
 
-    Raises LookupError if the file is in no stage.
+    Raises LookupError if the file belongs to no stage.
     """
     return _STAGE_OF[_entry(path)]
 
 
 def order_of(path: Path) -> int:
-    """The rank of a file: files with smaller numbers begin earlier."""
+    """Return the rank of a file. Files with smaller numbers begin earlier."""
     return _ORDER[_entry(path)]
 
 
 def group_of(path: Path) -> str:
-    """The group of a file: tests of one group run one after the other in one process."""
+    """Return the group of a file. Tests of one group run one after the other in one process."""
     if lanes := LANES.get(stage := stage_of(path)):
         return f"{stage}-{order_of(path) % lanes}"
     return _file(path)
@@ -342,7 +346,7 @@ def _file(path: Path) -> str:
 
 
 def _entry(path: Path) -> str:
-    """The file's entry in STAGES: its own, or that of its folder."""
+    """Return the entry of the file, or of its folder, in STAGES."""
     entry = _file(path).partition("/")[0]
     if entry not in _STAGE_OF:
         raise LookupError(f"{path.name} belongs to no stage: add it to integration_tests/stages.py")
@@ -350,7 +354,7 @@ def _entry(path: Path) -> str:
 
 
 def is_long(path: Path, test: str) -> bool:
-    """Whether the test runs in `make test-all` only."""
+    """Return whether the test runs in `make test-all` only."""
     name, _, case = test.removesuffix("]").partition("[")
     if any(_fits(pattern, name) for pattern in LONG.get(_file(path), ())):
         return True
@@ -358,7 +362,9 @@ def is_long(path: Path, test: str) -> bool:
 
 
 def stale_rows(tests: Iterable[tuple[Path, str]]) -> list[str]:
-    """Rows of LONG and FEW that match none of `tests`, which are all tests of their files."""
+    """Return the rows of LONG and FEW that match none of `tests`, which are all tests of their
+    files.
+    """
     names: dict[str, set[str]] = {}
     cases: dict[str, set[str]] = {}
     for path, test in tests:

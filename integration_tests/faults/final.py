@@ -62,7 +62,8 @@ def _by_librdkafka(bootstrap: str, topic: str, partition: int) -> tuple[int, Row
         while position < end:
             if time.monotonic() > deadline:
                 raise WaitFailed(
-                    f"partition {place} was read only up to offset {position}; its log end offset is {end}"
+                    f"partition {place} was read only up to offset {position}; its log end offset"
+                    f" is {end}"
                 )
             for message in consumer.consume(1000, 0.5):
                 if message.error() is not None:
