@@ -17,9 +17,9 @@ the rebalance: it gets no partitions and sends no heartbeats.
 
 
 def polled(consumer: kafka.KafkaConsumer) -> Mapping[Any, Sequence[Any]]:
-    """Poll. Return the records by partition. While kafka-python searches for the coordinator,
-    `poll` raises the error of a request to a dead or paused broker although other brokers are
-    available; this is not an error, as the next call asks another broker.
+    """Poll, and return the records by partition. While kafka-python searches for the coordinator,
+    `poll` raises the error of a request to a dead or paused broker; then return no records, because
+    the next call asks another broker.
     """
     try:
         found: Mapping[Any, Sequence[Any]] = consumer.poll(timeout_ms=POLL_MS)

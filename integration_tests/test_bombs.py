@@ -1,4 +1,6 @@
-"""Small batches that decompress to a very large size: the broker's memory stays bounded."""
+"""Tests of small batches that decompress to a very large size: the broker's memory stays
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ BOMB_BYTES: Final = 150_000_000
 
 
 class Peak:
-    """The largest resident memory of the broker while the block runs."""
+    """The maximum resident memory of the broker while the block runs."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

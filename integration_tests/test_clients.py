@@ -1,5 +1,6 @@
-"""Real clients transfer records through our broker unchanged, and read the records of the
-others."""
+"""Tests that real clients transfer records through our broker unchanged, and read each other's
+records.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +71,9 @@ def assert_reads_back(client: KafkaClient, topic: str, written: Sequence[Sample]
 def expected_by(
     client: KafkaClient, written: Sequence[Sample], first_offset: int = 0
 ) -> list[Read]:
-    """kcat prints headers as C strings, and an absent value as a word; all other clients return
-    the original values."""
+    """Return the records as the client reads them. kcat prints headers as C strings, and a null
+    value as a word; all other clients return the original values.
+    """
     expected = as_read(written)
     if client.name != "kcat":
         return expected

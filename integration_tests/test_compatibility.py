@@ -1,5 +1,6 @@
-"""Our tools print the same as Apache's, on the same broker and ZooKeeper; and the page of
-differences shows those that the tests allow."""
+"""Tests that our tools print the same as Apache's tools on the same broker and ZooKeeper, and that
+the page of differences shows the differences that the tests allow.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def tools(own_broker: PybrokerProcess) -> Iterator[Tools]:
 
 @pytest.fixture
 def stocked(tools: Tools, topic: str) -> str:
-    """A topic of three partitions with five records."""
+    """Return a topic of three partitions with five records."""
     made = tools.ours("topics", "--create", "--topic", topic, "--partitions", "3")
     assert made.code == 0
     sent = tools.ours("console-producer", "--topic", topic, stdin="a\nb\nc\nd\ne\n")
@@ -135,7 +136,7 @@ def test_configs_refused(tools: Tools, words: list[str], says: str) -> None:
 
 
 def configs_both(tools: Tools, *words: str) -> None:
-    """Make the same change by both sides, one after the other."""
+    """Make the same change by Apache's tool and by ours, one after the other."""
     assert_same(tools.apache("configs", *words), tools.ours("configs", *words))
 
 
@@ -342,7 +343,7 @@ def test_the_shell_without_a_server(tools: Tools) -> None:
 
 
 def examples(page: str) -> list[str]:
-    """The command lines of a document, without those that run a server."""
+    """Return the command lines of a document, without the commands that run a server."""
     return [
         line.strip()
         for line in page.splitlines()

@@ -1,5 +1,6 @@
-"""Our consumer when an unclean election truncates records that it has read: it goes back to the
-offset of divergence and reads the new records there, instead of skipping as many."""
+"""Tests of our consumer when an unclean election truncates records that it has read: it goes back
+to the offset of divergence and reads the new records from there, instead of skipping them.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +70,9 @@ async def test_an_unclean_election_takes_records_away_that_were_read(tmp_path: P
 
 
 async def lose_records(cluster: Cluster, consumers: dict[str, Consumer]) -> None:
-    """All consumers read, and a group commits, records that only the leader has. Then the leader
-    dies, and the other replica, which was out of sync, leads and gets new records."""
+    """Let consumers read, and a group commit, records that only the leader has. Then kill the
+    leader. The other replica, which was out of sync, leads and gets new records.
+    """
     common, lost = words("common", COMMON), words("lost", LOST)
     await write(cluster, "common", COMMON)
     async with Consumer(

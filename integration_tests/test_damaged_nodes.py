@@ -1,4 +1,4 @@
-"""A damaged node in ZooKeeper affects its own topic only."""
+"""Test that a damaged node in ZooKeeper affects its own topic only."""
 
 from __future__ import annotations
 

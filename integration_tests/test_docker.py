@@ -1,8 +1,8 @@
-"""The image, built and run by a Docker engine, does what its guide says.
+"""Tests that the image, built and run by a Docker engine, does what its guide says.
 
-The engine is a running one, else one of the test's own. Containers use the host's network and
-ports of 127.0.0.1, so that the engine needs no network of its own. The containers, volumes and
-tags made here are removed; layers stay in the cache of an engine that was running before.
+The tests use a running engine, or start their own. Containers use the host's network and ports of
+127.0.0.1, so that the engine needs no network. The tests remove their containers, volumes and tags;
+layers stay in the cache of an engine that was running before.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.ours, pytest.mark.timeout(1800)]
 ROOT: Final = Path(__file__).resolve().parent.parent
 BASE: Final = "debian:bookworm-slim"
 PIP_SETTINGS: Final = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT")
-"""The builder gets the package index of this machine's pip, too."""
+"""Arguments that give the builder the package index of this machine's pip."""
 DATA: Final = "/var/lib/kafka/data"
 ADDED_MEGABYTES_MAX: Final = 300
 
@@ -69,21 +69,23 @@ class Container:
         return str(self.raw.attrs["State"]["Health"]["Status"])
 
     def run(self, *command: str) -> tuple[int, str]:
-        """Exit code and output of a command inside."""
+        """Run a command in the container. Return exit code and output."""
         code, output = self.raw.exec_run(list(command))
         return int(code), output.decode(errors="replace")
 
     def wait(self) -> int:
-        """Wait for the end of the container; its exit code."""
+        """Wait for the end of the container. Return its exit code."""
         return int(self.raw.wait(timeout=PATIENCE_S)["StatusCode"])
 
     def stop(self) -> int:
-        """As `docker stop`: the image's signal, then SIGKILL if the container does not end."""
+        """Stop the container like `docker stop`: the image's signal, then SIGKILL if the container
+        does not end.
+        """
         self.raw.stop(timeout=int(PATIENCE_S))
         return self.wait()
 
     def remove(self) -> None:
-        """End and remove it, with its anonymous volumes. Idempotent."""
+        """Kill and remove the container with its anonymous volumes. Idempotent."""
         with suppress(docker_errors.NotFound):
             self.raw.remove(force=True, v=True)
 
@@ -93,7 +95,7 @@ class Container:
         return bool(self.raw.status == "exited")
 
     def await_start(self) -> None:
-        """Wait until the broker in it serves."""
+        """Wait until the broker in the container serves."""
         wait_until(
             lambda: re.search(STARTED, self.log_text) or self.ended, what="the broker has started"
         )
@@ -101,7 +103,7 @@ class Container:
 
 
 class Run(Protocol):
-    """Starts a container, which is removed with the test or the module."""
+    """A function that starts a container, which is removed after the test or the module."""
 
     def __call__(
         self,
@@ -115,7 +117,9 @@ class Run(Protocol):
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Any]:
-    """A client of the engine that DOCKER_HOST names, of the default one, or of one of our own."""
+    """Return a client of the engine at DOCKER_HOST, of the default engine, or of an engine of the
+    test run.
+    """
     with ExitStack() as stack:
         try:
             client = docker_client.from_env(timeout=WORK_S)
@@ -132,7 +136,7 @@ def engine() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def base(engine: Any) -> str:
-    """The image to build on: BASE, or a similar Debian if no registry provides it."""
+    """Return the base image: BASE, or a similar Debian if no registry provides BASE."""
     with suppress(docker_errors.ImageNotFound):
         engine.images.get(BASE)
         return BASE
@@ -154,7 +158,7 @@ def base(engine: Any) -> str:
 
 @pytest.fixture(scope="module")
 def image(engine: Any, base: str) -> Iterator[str]:
-    """The name of the image, built from these sources."""
+    """Build the image from the sources. Return its name."""
     tag = f"pybroker-test:{uuid.uuid4().hex[:12]}"
     settings = {name: os.environ[name] for name in PIP_SETTINGS if name in os.environ}
     try:
@@ -199,7 +203,7 @@ def run(engine: Any, image: str) -> Iterator[Run]:
 
 
 def broker_variables(port: int, **further: str) -> dict[str, str]:
-    """A broker on 127.0.0.1, where the host's network is used."""
+    """Return the environment variables of a broker on 127.0.0.1 in the host's network."""
     return {
         "KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}",
         "KAFKA_PYBROKER_HTTP_LISTENER": f"127.0.0.1:{free_port()}",
@@ -337,9 +341,10 @@ def test_a_signal_during_the_start_ends_it(run: Run) -> None:
 
 
 def test_a_script_of_testcontainers_starts_it(run: Run) -> None:
-    """Testcontainers copies a script into the waiting container once the outside ports are known.
-    The script starts a ZooKeeper, sets the advertised listeners, and calls the steps of
-    Confluent's image."""
+    """Testcontainers copies a script into the waiting container once the published ports are known.
+    The script starts a ZooKeeper, sets the advertised listeners, and calls the start scripts of
+    Confluent's image.
+    """
     outside, inside, zookeeper = free_ports(3)
     script = f"""#!/bin/bash
 echo 'clientPort={zookeeper}' > zookeeper.properties
@@ -381,7 +386,7 @@ export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:{outside},BROKER://local
 
 
 def archive_of(name: str, content: bytes) -> bytes:
-    """A tar file with one file."""
+    """Return a tar file with one file."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         entry = tarfile.TarInfo(name)

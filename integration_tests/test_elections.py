@@ -1,5 +1,6 @@
-"""Leaders that are elected on demand, automatically, and because a broker stops: three brokers,
-compared with Apache's tool, with requests of third-party clients."""
+"""Tests of leader elections on request, automatically, and because a broker stops, on three
+brokers. Requests come from Apache's tool, our tool and third-party clients.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,9 @@ ALL: Final = (1, 2, 3)
 PREFERRED: Final = 0
 PARTITIONS_MANY: Final = 1_000
 LONG_SESSIONS: Final = {"zookeeper.session.timeout.ms": "18000"}
-"""A long session timeout: a broker that stops ends its session itself, and a slow one must keep
-its leaderships."""
+"""A long session timeout in ms: a stopping broker ends its session itself, and a slow broker must
+stay leader.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +53,9 @@ def tools(jars: str, cluster: Cluster) -> Iterator[Tools]:
 
 
 def patient_admin(cluster: Cluster) -> Admin:
-    """An admin client that is patient enough to create and delete a thousand partitions, even
-    while a broker opens them."""
+    """Yield an admin client with timeouts long enough to create and delete a thousand partitions
+    while a broker opens them.
+    """
     limit_ms = int(2_000 * PATIENCE_S)
     return Admin(cluster.bootstrap, request_timeout_ms=limit_ms, default_api_timeout_ms=limit_ms)
 
@@ -82,8 +85,9 @@ def leaders(cluster: Cluster, name: str, count: int) -> list[int]:
 
 
 def displaced(cluster: Cluster, name: str, count: int) -> None:
-    """A topic in which broker 1 is the preferred leader and in sync but leads nothing. The same
-    then holds for the topics of earlier tests."""
+    """Return a topic in which broker 1 is the preferred leader and in sync, but leads no partition.
+    Broker 1 then does not lead the topics of earlier tests either.
+    """
     create(cluster, name, {n: (1, 2 + n % 2, 3 - n % 2) for n in range(count)})
     cluster.terminate(1)
     cluster.restart(1)
@@ -230,7 +234,7 @@ def test_a_stop_hands_a_thousand_partitions_over(cluster: Cluster, topic: str) -
 
 
 class Load:
-    """An idempotent producer that writes all the time, and the outcome of each record."""
+    """An idempotent producer that writes continuously, and the outcome of each record."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._topic = topic
@@ -280,7 +284,7 @@ class Load:
 
 
 def read_all(cluster: Cluster, topic: str, partitions: int) -> dict[int, tuple[int, int]]:
-    """Read everything: value -> its position; each value must occur once."""
+    """Read all records. Return value -> its position. Each value must occur once."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,

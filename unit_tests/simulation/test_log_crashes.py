@@ -32,7 +32,7 @@ def script(life: LogLife) -> None:
     life.lead(A, 1)
     life.append(A, 3, length=200)
     life.append(A, 1, length=300)
-    life.truncate(A, life.books[A].end - 1)
+    life.truncate(A, life.expected_logs[A].end - 1)
     life.truncate(A, 7)
     life.lead(A, 2)
     life.append(A, 2)
