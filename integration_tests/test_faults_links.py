@@ -260,7 +260,7 @@ def test_one_way_partitions(rig: Rig) -> None:
     judge_isr(history, "one-way", len(pairs))
     begin, end = measures.fault(history, "one-way")[0], measures.fault(history, "one-way", 5)[1]
     assert isr_changes(history, begin, end) != dict.fromkeys(range(PARTITIONS), 0), (
-        "the cut had an effect"
+        "the cut had no effect"
     )
     print(f"one-way-partitions: {measures.longest_pauses(history, begin, end)}")
 

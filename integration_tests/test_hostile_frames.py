@@ -1,8 +1,8 @@
-"""Twenty thousand random and mutated frames: the broker survives, its memory stays bounded, its
-logs stay valid, and it serves a well-behaved client all along.
+"""Tests with twenty thousand random and mutated frames: the broker survives, its memory stays
+bounded, its logs stay valid, and it serves a well-behaved client meanwhile.
 
-The frames are a function of the seed. Their possible side effects are bounded: a broker may create
-a topic whose mutated name is legal.
+The frames are a function of the seed. The only allowed side effect is a topic with a mutated but
+valid name.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def test_answers_that_nobody_reads_do_not_fill_the_memory(broker: Broker) -> Non
 
 
 def is_apache(broker: Broker) -> bool:
-    """Whether the broker is Apache's, whose memory is not judged: Java uses all of its heap."""
+    """Return whether the broker is Apache's, whose memory is not checked, because Java uses all of
+    its heap.
+    """
     return "java" in broker.process.command[0]
 
 

@@ -1,4 +1,4 @@
-"""The HTTP pages of a running broker, and its log files."""
+"""Tests of the HTTP pages of a running broker, and of its log files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FREE_BYTES = "pybroker_log_directory_free_bytes"
 
 
 class Observed:
-    """A broker with its site and its log files."""
+    """A broker with its HTTP pages and its log files."""
 
     def __init__(self, folder: Path) -> None:
         self.site = Site(free_port())
@@ -174,7 +174,7 @@ def test_kafkas_three_logs_are_kept(observed: Observed, new_topic: str) -> None:
 
 
 def test_without_zookeeper_it_is_alive_but_not_ready(observed: Observed) -> None:
-    """The last test of the module: it takes ZooKeeper away for a while."""
+    """This is the last test of the module, because it pauses ZooKeeper for a while."""
     (zookeeper,) = observed.broker.zookeepers()
     expired = "kafka_server_sessionexpirelistener_zookeeperexpires_total"
     epochs = observed.broker.log_text.count("controller_elected")
@@ -196,7 +196,7 @@ def test_without_zookeeper_it_is_alive_but_not_ready(observed: Observed) -> None
 
 
 def test_health_can_be_asked_before_the_broker_serves(tmp_path: Path) -> None:
-    """There is no ZooKeeper, so the start waits for it."""
+    """ZooKeeper does not run, so the start of the broker waits for it."""
     port, nobody = free_ports(2)
     broker = PybrokerProcess(
         tmp_path / "data",

@@ -1,5 +1,6 @@
-"""The helpers of the fault tests work: an ensemble that loses members and quorum, and namespaces
-whose packets are dropped."""
+"""Tests of the helpers of the fault tests: an ensemble that loses members and quorum, and
+namespaces whose packets are dropped.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_a_paused_leader_is_replaced(ensemble: Ensemble) -> None:
 
 @pytest.fixture
 def listeners(network: Network) -> Iterator[dict[Place, ChildProcess]]:
-    """Two machines that print the datagrams that they receive."""
+    """Start two machines that print the datagrams that they receive."""
     places = [network.add(), network.add()]
     processes = {
         place: ChildProcess([*place.prefix, sys.executable, "-c", _LISTEN, place.host])

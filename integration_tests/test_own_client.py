@@ -1,4 +1,4 @@
-"""The project's own client against a running broker, also if that broker is killed."""
+"""Tests of the project's own client against a running broker, which is also killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def make_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
 
 
 async def read(bootstrap: str, topic: str, count: int, **options: Any) -> list[bytes | None]:
-    """The values of the topic's first `count` records, partition by partition."""
+    """Return the values of the topic's first `count` records, partition by partition."""
     found: dict[TopicPartition, list[bytes | None]] = {}
     async with Consumer(bootstrap, auto_offset_reset="earliest", **options) as consumer:
         consumer.assign(await consumer.partitions_for(topic))

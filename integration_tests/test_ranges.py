@@ -1,5 +1,6 @@
-"""Snapshots and exact ranges on real brokers: records that expire, topics that are recreated,
-truncated or damaged, and brokers that pause between the snapshot and the read."""
+"""Tests of snapshots and exact ranges on real brokers: records expire, topics are recreated,
+truncated or damaged, and brokers pause between the snapshot and the read.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ from pybroker.testing import Cluster
 from unit_tests.patience import PATIENCE_S, wait_until
 
 SMALL = {"max.partition.fetch.bytes": "1000"}
-"""A fetch size so small that a range takes many answers."""
+"""A fetch size in bytes so small that a range takes many answers."""
 BROKER_OVERRIDES = {"log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "0"}
 
 
@@ -49,7 +50,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def cut(bootstrap: str, topic: str) -> tuple[Snapshot, PartitionRange]:
-    """A snapshot of a topic with one partition, and its range."""
+    """Return a snapshot of a topic with one partition, and its range."""
     taken = snapshot.take(bootstrap, topics=[topic])
     (item,) = taken.ranges()
     return taken, item
@@ -221,7 +222,9 @@ def test_a_leader_that_is_killed_is_replaced_in_the_middle(cluster: Cluster, top
 
 @pytest.mark.ours
 def test_a_history_that_an_unclean_election_cut_off_is_said(cluster: Cluster, topic: str) -> None:
-    """Also if the log has grown past the snapshot's end again, with other records."""
+    """The truncation is reported even if the log has grown past the snapshot's end again, with
+    other records.
+    """
     configs = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     make_topic(cluster.bootstrap, topic, replicas=2, configs=configs)
     fill(cluster.bootstrap, topic, 0, 300)

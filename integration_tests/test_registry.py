@@ -1,4 +1,4 @@
-"""A broker's registration with a real ZooKeeper."""
+"""Tests of a broker's registration with a real ZooKeeper."""
 
 from __future__ import annotations
 

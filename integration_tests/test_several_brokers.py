@@ -1,5 +1,6 @@
-"""`pybroker start --brokers 3`: one command, three brokers, one ZooKeeper; no process is left
-behind."""
+"""Tests of `pybroker start --brokers 3`: one command starts three brokers and one ZooKeeper, and
+leaves no process behind.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ ALL_STARTED: Final = "all 3 brokers started"
 
 
 class Starter(Protocol):
-    """Starts the command, which is ended with the test."""
+    """A function that starts the command, which is killed after the test."""
 
     def __call__(self, *words: str, environment: dict[str, str] | None = None) -> ChildProcess: ...
 
@@ -42,7 +43,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    """The first of three that are free."""
+    """Return the first of three consecutive free ports."""
     return sockets.free_row(3)
 
 
@@ -65,13 +66,13 @@ def start(data: Path, port: int) -> Iterator[Starter]:
 
 
 def known_brokers(port: int) -> set[int]:
-    """The brokers in a broker's metadata."""
+    """Return the ids of the brokers in a broker's metadata."""
     with Connection(f"127.0.0.1:{port}") as connection:
         return {broker.node_id for broker in metadata(connection).brokers}
 
 
 def pid_of(process: ChildProcess, broker: int, *, launch: int = 1) -> int:
-    """The pid of a broker's `launch`-th process."""
+    """Return the pid of a broker's process number `launch`."""
     pattern = rf"launched broker={broker} pid=(\d+)"
     wait_until(
         lambda: len(re.findall(pattern, process.output)) >= launch, what=f"broker {broker} runs"
@@ -142,7 +143,7 @@ def test_a_killed_broker_is_started_again(start: Starter, port: int) -> None:
 
 
 async def test_records_outlive_the_broker_that_took_them(start: Starter, port: int) -> None:
-    """Topics have three replicas by default, and acks=all needs two of them."""
+    """Topics have three replicas by default, and acks=all needs two in-sync replicas."""
     process = start("--override", "zookeeper.session.timeout.ms=3000")
     await asyncio.to_thread(process.wait_for_line, ALL_STARTED)
     servers = ",".join(f"127.0.0.1:{port + broker}" for broker in range(3))

@@ -1,4 +1,4 @@
-"""Jobs of the Spark pipeline, from a topic to the table for readers."""
+"""Tests of ETL jobs of Spark, from a topic to the output table."""
 
 from __future__ import annotations
 
@@ -203,8 +203,9 @@ def test_offsets_that_aged_out_end_the_run_or_are_noted(numbers: Numbers) -> Non
 
 
 def test_a_run_that_cannot_be_made_again_keeps_its_rows(numbers: Numbers) -> None:
-    """Its result has rows that the topic does not have any more, whatever the job says about data
-    loss."""
+    """The run's result has rows that the topic does not have any more, so it is kept, whatever the
+    job's option for data loss is.
+    """
     numbers.send(10)
     job = numbers.job(fail_on_data_loss="false")
     job.run_once(numbers.spark)
@@ -343,7 +344,7 @@ def test_mistakes_of_a_job_are_one_line_and_leave_nothing(
 
 
 def test_a_plan_that_does_not_go_on_from_the_last_commit_is_refused(numbers: Numbers) -> None:
-    """Commits of the output were removed from outside."""
+    """Another program has removed commits of the output."""
     job = numbers.job()
     for _ in range(2):
         numbers.send(2)

@@ -1,4 +1,4 @@
-"""The output, the report and the remaining files of `pybroker etl`."""
+"""Tests of the output, the report and the remaining files of `pybroker etl`."""
 
 from __future__ import annotations
 

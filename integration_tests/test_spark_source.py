@@ -1,4 +1,6 @@
-"""`format("pybroker")` gives Spark all records of the topic as rows, once and unchanged."""
+"""Tests that `format("pybroker")` gives Spark all records of the topic as rows, once and
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,9 @@ BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
 
 CRAMPED: Final = {"latestMemory": "10k", "kafka__max__partition__fetch__bytes": 2_000}
 Load = Callable[..., DataFrame]
-"""A frame of `format("pybroker")` with these options; `__` stands for a dot. `schema` is a schema
-given by the user."""
+"""A function that returns a DataFrame of `format("pybroker")` with these options; `__` stands for a
+dot. `schema` is a schema given by the user.
+"""
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def offsets_of(frame: DataFrame) -> list[tuple[int, int]]:
 
 
 def fault_of(call: object) -> str:
-    """The one-line error of loading or running a frame."""
+    """Return the one-line error of loading or running a DataFrame."""
     assert callable(call)
     with pytest.raises(PySparkException) as raised:
         call()
@@ -64,7 +67,7 @@ def fault_of(call: object) -> str:
 
 
 def test_every_record_is_a_row_as_it_was_written(load: Load, broker: Broker, topic: str) -> None:
-    """All codecs, one partition each; with keys, headers and timestamps, and what is absent."""
+    """Each codec has its own partition, with keys, headers, timestamps and null values."""
     spark_topics.create(broker.bootstrap, topic, len(CODECS))
     for partition, codec in enumerate(CODECS):
         samples = [(partition, sample) for sample in SAMPLES]
@@ -138,7 +141,7 @@ def test_nothing_is_read_of_what_is_empty(load: Load, broker: Broker, topic: str
 def test_offsets_are_decided_at_load_and_never_again(
     load: Load, broker: Broker, topic: str, schema: str | None
 ) -> None:
-    """Spark may plan a frame again at any time; a filter makes it do so."""
+    """Spark may plan a DataFrame again at any time, for example after a filter."""
     spark_topics.create(broker.bootstrap, topic, 2)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=2))
     frame = load(schema, subscribe=topic)
@@ -180,7 +183,7 @@ def test_tombstones_may_be_dropped(load: Load, broker: Broker, topic: str) -> No
 
 
 def latest(rows: list[KafkaRow]) -> list[KafkaRow]:
-    """The last row of each key of each partition."""
+    """Return the last row of each key in each partition."""
     found = {(row.partition, row.key): row for row in rows}
     return sorted(found.values(), key=lambda row: row[:3])
 
@@ -290,7 +293,7 @@ def test_rows_that_are_gone_are_an_error_or_a_gap(load: Load, broker: Broker, to
 
 
 def ranges_of(frame: DataFrame) -> list[list[tuple[int, int]]]:
-    """The offsets that each task read."""
+    """Return the offset ranges that each task has read."""
     rows = frame.selectExpr("spark_partition_id() as task", "partition", "offset").collect()
     tasks: dict[int, list[tuple[int, int]]] = {}
     for task, partition, offset in rows:
@@ -299,7 +302,9 @@ def ranges_of(frame: DataFrame) -> list[list[tuple[int, int]]]:
 
 
 def test_large_ranges_are_cut_between_batches(load: Load, broker: Broker, topic: str) -> None:
-    """One of three partitions is eight times as large; the cuts do not change the rows."""
+    """One of three partitions is eight times as large as the others. The division into tasks does
+    not change the rows.
+    """
     spark_topics.create(broker.bootstrap, topic, 3)
     for start in range(0, 1_000, 100):
         batch = [

@@ -1,4 +1,4 @@
-"""All processes of a command are stopped together, and go on as before."""
+"""Tests that all processes of a command are stopped together, and continue as before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sys.exit(3)
 
 @pytest.fixture
 def family() -> Iterator[list[psutil.Process]]:
-    """A process and two children, each of them in a session of its own."""
+    """Start a process and two children, each in its own session."""
     parent = ChildProcess([sys.executable, "-c", PARENT], interactive=True)
     children = parent.wait_for_line("^children").split()[1:]
     made = [psutil.Process(parent.pid), *(psutil.Process(int(child)) for child in children)]

@@ -1,4 +1,4 @@
-"""`pybroker start`: refused starts, its end, and restarts."""
+"""Tests of `pybroker start`: refused starts, stops, and restarts."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from unit_tests.patience import wait_until
 pytestmark = pytest.mark.ours
 
 SLOW_ZOOKEEPER: Final = "zookeeper_session_not_closed"
-"""A warning that a slow ZooKeeper may cause at the stop. One that was stopped too early would
-refuse connections, which other lines report."""
+"""A warning that a slow ZooKeeper may cause at the stop. A ZooKeeper that was stopped too early
+would refuse connections, which other lines report.
+"""
 LONGEST_SESSION: Final = {"zookeeper.session.timeout.ms": "60000"}
 WAITS_FOR_A_SESSION: Final = "broker_id_awaited"
 CLOSED_A_SESSION: Final = "zookeeper_earlier_session_closed"
 
 
 class Maker(Protocol):
-    """Creates a broker without starting it; it is ended with the test."""
+    """A function that creates a broker without starting it. The broker is killed after the test."""
 
     def __call__(
         self,
@@ -81,8 +82,9 @@ def make(tmp_path: Path) -> Iterator[Maker]:
 
 
 def tree(folder: Path) -> dict[str, str] | None:
-    """Every file below the folder with its content; None if there is no folder. The content of
-    lock files does not matter."""
+    """Return every file below the folder with its content; None if the folder does not exist. The
+    content of lock files is ignored.
+    """
     if not folder.exists():
         return None
     return {
@@ -95,8 +97,10 @@ def tree(folder: Path) -> dict[str, str] | None:
 
 
 def refusal(broker: PybrokerProcess, *, lines: int = 1) -> str:
-    """The error lines of a start that must fail: `lines` lines that begin with the command's name,
-    exit code 1, no stack trace, and an unchanged data directory."""
+    """Start a broker that must fail, and return its error lines. Check that there are `lines` lines
+    that begin with the command's name, exit code 1, no stack trace, and an unchanged data
+    directory.
+    """
     before = tree(broker.data)
     process = broker.launch()
     assert process.wait() == 1, process.output
@@ -399,7 +403,7 @@ def test_it_says_where_everything_is(make: Maker) -> None:
 
 
 def free_port_named_in(broker: PybrokerProcess) -> int:
-    """The port of the embedded ZooKeeper, from the broker's log."""
+    """Return the port of the embedded ZooKeeper, from the broker's log."""
     line = broker.process.wait_for_line(r"zookeeper 127\.0\.0\.1:\d+")
     return int(line.rpartition("127.0.0.1:")[2].split()[0])
 

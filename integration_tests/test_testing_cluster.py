@@ -1,5 +1,4 @@
-"""`pybroker.testing.Cluster`: real brokers for users' tests; each method does what its name
-says."""
+"""Tests of `pybroker.testing.Cluster`, real brokers for users' tests."""
 
 from __future__ import annotations
 
@@ -28,19 +27,19 @@ pytestmark = pytest.mark.ours
 
 NO_ANSWER_S: Final = 0.5
 LONG_SESSION: Final = {"zookeeper.session.timeout.ms": 30_000}
-"""A session timeout longer than a machine stalls."""
+"""A session timeout in ms longer than a machine stalls."""
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster for the tests that leave it unchanged."""
+    """Return one cluster for the tests that leave it unchanged."""
     data = tmp_path_factory.mktemp("cluster")
     with Cluster(data=data, proxied=True, config={"replica.lag.time.max.ms": 1000}) as cluster:
         yield cluster
 
 
 def known_brokers(address: str) -> set[int]:
-    """The brokers in a broker's metadata."""
+    """Return the ids of the brokers in a broker's metadata."""
     with Connection(address) as connection:
         return {broker.node_id for broker in metadata(connection).brokers}
 
@@ -217,7 +216,7 @@ def test_a_proxied_cluster_starts_after_a_start_that_failed(tmp_path: Path) -> N
 def test_a_broker_that_has_ended_before_it_is_waited_for_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither `start` nor `restart` may overlook the end of such a broker."""
+    """Neither `start` nor `restart` may miss that a broker's process has ended."""
     refused, launch = {"num.partitions": "none"}, BrokerProcess.launch
 
     def launch_and_see_it_end(
@@ -314,7 +313,7 @@ def test_everything_ends_with_the_test_run(tmp_path: Path, number: signal.Signal
 
 
 async def test_it_may_be_used_from_the_threads_of_an_event_loop(tmp_path: Path) -> None:
-    """The brokers outlive the thread that started them."""
+    """The brokers survive the thread that started them."""
     cluster = Cluster(1, data=tmp_path)
 
     def in_a_thread_of_its_own() -> None:

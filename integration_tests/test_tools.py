@@ -1,4 +1,4 @@
-"""The tools as an operator runs them, against a running broker."""
+"""Tests of the tools, run as by an operator, against a running broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Result:
 
 
 class Shell:
-    """Runs tools with the broker's address."""
+    """A shell that runs tools with the broker's address."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -125,8 +125,9 @@ def test_a_producer_with_options(shell: Shell, topic: str, words: list[str]) -> 
 def test_lines_sent_with_acks_0_are_stored_unless_the_broker_logs_a_refusal(
     shell: Shell, broker: Broker, topic: str
 ) -> None:
-    """A broker whose session has expired meanwhile does not know whether it still leads. It
-    refuses the records and closes the connection, and a producer with acks=0 does not retry."""
+    """A broker whose session has expired does not know whether it still leads. It rejects the
+    records and closes the connection, and a producer with acks=0 does not retry.
+    """
     shell("topics", "--create", "--topic", topic, "--partitions", "1")
     refusals_before = -1
     while shell("get-offsets", "--topic", topic).lines == [f"{topic}:0:0"]:
