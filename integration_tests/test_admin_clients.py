@@ -99,7 +99,7 @@ def refused(code: ErrorCode, work: Callable[[], object]) -> None:
 
 
 @clients_with()
-def test_topics_come_grow_and_go(admin: Any, topic: str) -> None:
+def test_topics_are_created_extended_and_deleted(admin: Any, topic: str) -> None:
     admin.create(topic, 2, {"retention.ms": "7000"})
     refused(ErrorCode.TOPIC_ALREADY_EXISTS, lambda: admin.create(topic, 2, {}))
     assert topic in admin.topics()
@@ -130,7 +130,7 @@ def test_records_are_deleted(admin: Any, broker: Broker, topic: str) -> None:
 
 
 @clients_with()
-def test_records_of_a_compacted_topic_stay(admin: Any, topic: str) -> None:
+def test_records_of_a_compacted_topic_are_not_deleted(admin: Any, topic: str) -> None:
     admin.create(topic, 1, {"cleanup.policy": "compact"})
     refused(ErrorCode.POLICY_VIOLATION, lambda: admin.delete_records(topic, 0, 0))
 
@@ -180,7 +180,7 @@ def test_log_directories_are_described(admin: Any, topic: str) -> None:
 
 
 @clients_with("move")
-def test_moving_to_where_nothing_is_is_refused(admin: Any, topic: str) -> None:
+def test_a_move_to_an_unknown_directory_is_refused(admin: Any, topic: str) -> None:
     admin.create(topic, 1, {})
     broker = broker_id(admin)
     refused(ErrorCode.LOG_DIR_NOT_FOUND, lambda: admin.move(topic, 0, broker, "/nosuch"))
@@ -196,7 +196,7 @@ def test_producers_are_described(admin: Any, broker: Broker, topic: str) -> None
 
 
 @pytest.mark.parametrize("admin", ["java"], indirect=True)
-def test_java_sees_where_each_value_comes_from(admin: Any, topic: str) -> None:
+def test_java_shows_the_source_of_each_option(admin: Any, topic: str) -> None:
     """Only Java's DescribeConfigs shows sources, synonyms, types and documentation."""
     admin.create(topic, 1, {"retention.ms": "7000"})
     rows = admin.ask("configs", topic=topic)["found"]

@@ -32,7 +32,7 @@ def both_ways(tools: Tools, *words: str, names: Sequence[str], says: str = "") -
     assert_same(theirs, ours, says=says, mask=["|".join(names), ID])
 
 
-def test_the_life_of_a_topic(tools: Tools, topic: str) -> None:
+def test_a_topic_is_created_changed_and_deleted(tools: Tools, topic: str) -> None:
     names = (f"{topic}-a", f"{topic}-b")
     for words, says in (
         (["--create", "--topic", "TOPIC", "--partitions", "2", "--config", "retention.ms=7"], ""),
@@ -243,7 +243,7 @@ def test_deleting_records(tools: Tools, topic: str, tmp_path: Path) -> None:
     tools.same("delete-records", *words, allow=["order of partitions", "errors of partitions"])
 
 
-def test_complaints_of_delete_records(tools: Tools, topic: str, tmp_path: Path) -> None:
+def test_delete_records_reports_invalid_input(tools: Tools, topic: str, tmp_path: Path) -> None:
     for content, says in (
         ("", "The input string is not a valid JSON"),
         ("{}", "Missing partitions field"),

@@ -93,7 +93,7 @@ def ours(apache: ApacheKafka) -> Iterator[PybrokerProcess]:
         broker.close()
 
 
-def test_a_stopped_apache_brokers_data_opens_here_and_goes_back(
+def test_pybroker_opens_the_data_of_a_stopped_apache_broker_and_vice_versa(
     apache: ApacheKafka, ours: PybrokerProcess
 ) -> None:
     apache.start()
@@ -121,7 +121,7 @@ def test_a_stopped_apache_brokers_data_opens_here_and_goes_back(
     assert not complaints
 
 
-def test_a_log_that_apache_left_at_kill_9_is_recovered_here(
+def test_pybroker_recovers_a_log_of_a_killed_apache_broker(
     apache: ApacheKafka, ours: PybrokerProcess
 ) -> None:
     apache.start()

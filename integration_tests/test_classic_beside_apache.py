@@ -165,7 +165,7 @@ async def reading(consumer: ClassicConsumer, topic: str) -> AsyncIterator[list[i
     [("1.1.1", "range"), ("0.9.0.1", "range"), ("0.9.0.1", "roundrobin")],
     indirect=["old"],
 )
-async def test_both_kinds_share_a_group(
+async def test_consumers_of_both_kinds_share_a_group(
     apache: ApacheKafka, old: OldTools, strategy: str, topic: str, tmp_path: Path
 ) -> None:
     """Both consumers compute the same assignment, neither reads a partition of the other, and each
@@ -208,7 +208,7 @@ async def test_both_kinds_share_a_group(
 
 @pytest.mark.parametrize("old", ["1.1.1", "0.9.0.1"], indirect=True)
 @pytest.mark.parametrize("dual", ["true", "false"])
-async def test_both_kinds_keep_offsets_at_the_coordinator(
+async def test_consumers_of_both_kinds_commit_offsets_to_the_coordinator(
     apache: ApacheKafka, old: OldTools, dual: str, topic: str, tmp_path: Path
 ) -> None:
     storage = {"offsets.storage": "kafka", "dual.commit.enabled": dual}

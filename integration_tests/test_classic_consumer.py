@@ -365,7 +365,9 @@ class Group:
             assert partition != other or end <= start
 
 
-async def test_members_come_go_die_and_oversleep_under_load(cluster: Cluster, topic: str) -> None:
+async def test_members_join_leave_die_and_lose_their_sessions_under_load(
+    cluster: Cluster, topic: str
+) -> None:
     await make_topic(cluster, topic, PARTITIONS)
     load = Load(cluster, topic)
     with session_at(cluster.zookeeper) as client:

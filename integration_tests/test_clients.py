@@ -129,7 +129,7 @@ def test_client_finds_offsets_by_timestamp(
 
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS_OF_KAFKAJS)
-def test_kafkajs_produces_what_others_read(
+def test_other_clients_read_records_of_kafkajs(
     broker: Broker, clients: Clients, topic: str, codec: str, idempotent: bool
 ) -> None:
     kafkajs = clients.kafkajs
@@ -141,7 +141,7 @@ def test_kafkajs_produces_what_others_read(
 
 
 @pytest.mark.parametrize("writer", READERS)
-def test_everyone_reads_what_one_client_wrote_in_every_codec(
+def test_every_client_reads_the_records_of_one_client_in_every_codec(
     clients: Clients, topic: str, writer: str
 ) -> None:
     client = clients[writer]

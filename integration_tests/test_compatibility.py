@@ -131,7 +131,7 @@ def test_api_versions(tools: Tools) -> None:
         (["--alter", "--broker-logger", "3", "--add-config", "x=INFO"], "Invalid broker logger(s)"),
     ],
 )
-def test_configs_refused(tools: Tools, words: list[str], says: str) -> None:
+def test_invalid_changes_of_configs_are_refused(tools: Tools, words: list[str], says: str) -> None:
     assert tools.same("configs", *words, says=says).code == 1
 
 
@@ -247,7 +247,9 @@ def test_payloads_from_a_file(
         (["--payload-file", "/nosuch", "--producer-props", "acks=1"], "File does not exist"),
     ],
 )
-def test_producing_refused(tools: Tools, words: list[str], says: str) -> None:
+def test_invalid_arguments_of_producer_perf_test_are_refused(
+    tools: Tools, words: list[str], says: str
+) -> None:
     common = ["--topic", "x", "--num-records", "1", "--throughput", "-1"]
     assert tools.same("producer-perf-test", *common, *words, says=says).code == 1
 

@@ -137,7 +137,7 @@ def test_a_change_for_all_brokers_holds_for_topics_without_a_value(
     soon(lambda: not refused_as_too_large(connection, topic), "the limit is gone")
 
 
-def test_shorter_retention_deletes_what_is_old(
+def test_shorter_retention_deletes_old_segments(
     admin: Admin, connection: Connection, topic: str
 ) -> None:
     create_topic(connection, topic, configs={"segment.bytes": "1000"})
@@ -154,7 +154,7 @@ def start_of(connection: Connection, topic: str) -> int:
     return offset
 
 
-def test_a_change_outlives_the_broker(new_broker: BrokerMaker, topic: str) -> None:
+def test_a_change_survives_a_restart(new_broker: BrokerMaker, topic: str) -> None:
     broker = new_broker()
     broker.start()
     with Connection(broker.bootstrap) as connection:
@@ -171,7 +171,7 @@ def test_a_change_outlives_the_broker(new_broker: BrokerMaker, topic: str) -> No
     assert (found["segment.bytes"].value, found["segment.bytes"].source) == ("123456", 3)
 
 
-def test_other_advertised_listeners_are_told_and_outlive_the_broker(
+def test_changed_advertised_listeners_are_in_the_metadata_and_survive_a_restart(
     new_broker: BrokerMaker, topic: str
 ) -> None:
     broker = new_broker()

@@ -45,7 +45,9 @@ def words(word: str, count: int) -> list[str]:
     return [f"{word} {number}" for number in range(count)]
 
 
-async def test_an_unclean_election_takes_records_away_that_were_read(tmp_path: Path) -> None:
+async def test_a_consumer_rereads_after_an_unclean_election_truncated_its_records(
+    tmp_path: Path,
+) -> None:
     with Cluster(2, config=CONFIG, data=tmp_path) as cluster:
         consumers = {
             policy: Consumer(cluster.bootstrap, auto_offset_reset=policy)

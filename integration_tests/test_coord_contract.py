@@ -102,7 +102,7 @@ async def test_request_of_an_expired_session_has_no_effect_in_the_next(
     assert await coord.children("/") == []
 
 
-async def test_server_that_grants_less_is_believed(server: EmbeddedZooKeeper) -> None:
+async def test_shorter_granted_session_timeout_is_used(server: EmbeddedZooKeeper) -> None:
     coord = KazooCoord(server.connect, clock=SystemClock(), session_timeout_ms=90_000)
     await coord.start()
     assert coord.session_timeout_ms == 60_000
@@ -130,7 +130,9 @@ async def test_silent_server_is_noticed(server: EmbeddedZooKeeper) -> None:
 @pytest.mark.parametrize(
     ("listens", "answer"), [(False, b""), (True, b""), (True, b"HTTP/1.1 400 Bad Request\r\n\r\n")]
 )
-async def test_start_without_a_zookeeper_says_what_to_check(listens: bool, answer: bytes) -> None:
+async def test_start_without_a_zookeeper_reports_the_address_to_check(
+    listens: bool, answer: bytes
+) -> None:
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(answer)

@@ -122,7 +122,7 @@ def heartbeat_code(bootstrap: str, group: str) -> int:
 
 @undisturbed
 @pytest.mark.ours
-def test_brokers_that_are_asked_at_once_make_one_topic(
+def test_concurrent_requests_create_one_offsets_topic(
     cluster: Cluster, nodes: kazoo.client.KazooClient
 ) -> None:
     with ThreadPoolExecutor(12) as threads:
@@ -148,7 +148,7 @@ def test_brokers_that_are_asked_at_once_make_one_topic(
 
 
 @pytest.mark.ours
-def test_another_broker_takes_over_when_the_coordinators_is_killed(
+def test_another_broker_takes_over_when_the_coordinator_is_killed(
     cluster: Cluster, nodes: kazoo.client.KazooClient
 ) -> None:
     group = "g"
@@ -178,7 +178,7 @@ def test_another_broker_takes_over_when_the_coordinators_is_killed(
 
 
 @pytest.mark.ours
-def test_a_coordinator_that_was_held_up_does_not_coordinate_when_it_wakes(
+def test_a_resumed_old_coordinator_does_not_coordinate(
     cluster: Cluster, nodes: kazoo.client.KazooClient
 ) -> None:
     group = "g"

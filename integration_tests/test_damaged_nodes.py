@@ -19,7 +19,7 @@ def cluster() -> Iterator[Cluster]:
         yield started
 
 
-def test_a_damaged_topic_does_not_hold_up_a_start(cluster: Cluster) -> None:
+def test_a_damaged_topic_does_not_delay_a_start(cluster: Cluster) -> None:
     with Connection(cluster.bootstrap) as connection:
         create_topic(connection, "whole")
     zookeeper = kazoo.client.KazooClient(cluster.zookeeper)

@@ -234,11 +234,11 @@ def shared(engine: Any, image: str) -> Iterator[Shared]:
         yield Shared(container, port, http_port)
 
 
-def test_it_becomes_healthy(shared: Shared) -> None:
+def test_the_container_becomes_healthy(shared: Shared) -> None:
     wait_until(lambda: shared.container.health == "healthy", what="the container is healthy")
 
 
-def test_it_shows_its_health_by_http(shared: Shared) -> None:
+def test_the_container_serves_its_health_by_http(shared: Shared) -> None:
     with urlopen(f"http://127.0.0.1:{shared.http_port}/healthz", timeout=PATIENCE_S) as answer:
         assert answer.status == 200
 
@@ -251,7 +251,7 @@ def test_clients_outside_produce_and_consume(shared: Shared, topic: str) -> None
         assert found.records is not None and b"hello" in bytes(found.records)
 
 
-def test_the_wanted_topics_are_there(shared: Shared) -> None:
+def test_the_requested_topics_are_created(shared: Shared) -> None:
     with Connection(shared.bootstrap) as connection:
         for name, partitions in (("from-outside", 3), ("compacted", 1)):
             wait_for_leader(connection, name)
@@ -276,7 +276,7 @@ def test_nothing_in_it_runs_as_root(shared: Shared) -> None:
     assert shared.container.run("touch", "/etc/kafka/x")[0] != 0
 
 
-def test_it_is_small_and_has_one_zookeeper_only(
+def test_the_image_is_small_and_has_one_zookeeper(
     engine: Any, base: str, image: str, shared: Shared
 ) -> None:
     before, ours = (engine.images.get(name).attrs["Size"] for name in (base, image))
@@ -284,7 +284,7 @@ def test_it_is_small_and_has_one_zookeeper_only(
     assert shared.container.run("sh", "-c", "find / -name 'spark-*.jar' 2>/dev/null") == (1, "")
 
 
-def test_the_data_outlive_the_container(engine: Any, run: Run, topic: str) -> None:
+def test_the_data_survive_the_container(engine: Any, run: Run, topic: str) -> None:
     volume = engine.volumes.create(f"pybroker-test-{uuid.uuid4().hex[:12]}")
     port = free_port()
     variables = broker_variables(port, KAFKA_BROKER_ID="7")
@@ -311,7 +311,7 @@ def test_the_data_outlive_the_container(engine: Any, run: Run, topic: str) -> No
         volume.remove(force=True)
 
 
-def test_it_needs_no_variables_no_user_id_and_no_root_file_system(run: Run) -> None:
+def test_the_container_runs_with_any_user_id_and_a_read_only_root(run: Run) -> None:
     container = run(
         network="none",  # a network of its own, so that the usual ports are free
         user="12345:0",
@@ -340,7 +340,7 @@ def test_a_signal_during_the_start_ends_it(run: Run) -> None:
     assert container.stop() in (0, 128 + signal.SIGTERM), container.log_text
 
 
-def test_a_script_of_testcontainers_starts_it(run: Run) -> None:
+def test_a_script_of_testcontainers_starts_the_broker(run: Run) -> None:
     """Testcontainers copies a script into the waiting container once the published ports are known.
     The script starts a ZooKeeper, sets the advertised listeners, and calls the start scripts of
     Confluent's image.

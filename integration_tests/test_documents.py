@@ -134,7 +134,7 @@ def test_the_simulations_of_the_page_about_testing(name: str, tmp_path: Path) ->
     assert "5 passed" in output_of("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests))
 
 
-def test_the_cluster_without_pytest() -> None:
+def test_the_cluster_program_of_the_page_about_testing() -> None:
     code = program("docs/testing.rst", "from pybroker.testing import")
     assert output_of("-c", code) == "3 brokers\n"
 

@@ -145,7 +145,7 @@ def test_apache_reads_our_files_after_kill_9_and_recovery(new_broker: BrokerMake
     assert_apache_likes(broker)
 
 
-def test_a_torn_tail_is_cut_at_the_next_start(new_broker: BrokerMaker) -> None:
+def test_a_torn_tail_is_truncated_at_the_next_start(new_broker: BrokerMaker) -> None:
     broker = new_broker()
     broker.start()
     with Connection(broker.bootstrap) as connection:
@@ -165,7 +165,7 @@ def test_a_torn_tail_is_cut_at_the_next_start(new_broker: BrokerMaker) -> None:
     assert_apache_likes(broker)
 
 
-def test_the_tool_finds_faults(tmp_path: Path) -> None:
+def test_the_dump_tool_finds_damage(tmp_path: Path) -> None:
     batch = bytearray(batch_of(b"x", timestamps=[START]))
     log = tmp_path / "00000000000000000000.log"
     log.write_bytes(bytes(batch) + bytes(batch_of(b"y"))[:-3])

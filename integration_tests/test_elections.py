@@ -156,7 +156,7 @@ def test_kafka_python_elects(cluster: Cluster, topic: str) -> None:
     assert leaders(cluster, topic, 2) == [1, 1]
 
 
-def test_our_tool_does_what_apaches_does(
+def test_our_tool_elects_like_apaches_tool(
     cluster: Cluster, tools: Tools, topic: str, tmp_path: Path
 ) -> None:
     displaced(cluster, topic, 3)
@@ -201,7 +201,7 @@ def test_our_tool_does_what_apaches_does(
         ),
     ],
 )
-def test_our_tool_complains_as_apaches_does(tools: Tools, words: str, says: str) -> None:
+def test_our_tool_reports_the_errors_of_apaches_tool(tools: Tools, words: str, says: str) -> None:
     tools.same("leader-election", *words.split(), says=says)
 
 
@@ -216,7 +216,9 @@ def test_our_tool_complains_as_apaches_does(tools: Tools, words: str, says: str)
         ),
     ],
 )
-def test_files_that_both_refuse(tools: Tools, content: str, says: str, tmp_path: Path) -> None:
+def test_both_tools_refuse_invalid_files(
+    tools: Tools, content: str, says: str, tmp_path: Path
+) -> None:
     file = tmp_path / "partitions.json"
     file.write_text(content)
     words = ["--election-type", "preferred", "--path-to-json-file", str(file)]
@@ -314,7 +316,7 @@ def read_all(cluster: Cluster, topic: str, partitions: int) -> dict[int, tuple[i
     return found
 
 
-def test_a_rolling_restart_costs_a_client_nothing_but_retries(cluster: Cluster, topic: str) -> None:
+def test_a_rolling_restart_costs_a_client_only_retries(cluster: Cluster, topic: str) -> None:
     assignment = {
         number: (1 + number % 3, 1 + (number + 1) % 3, 1 + (number + 2) % 3) for number in range(6)
     }
@@ -330,7 +332,7 @@ def test_a_rolling_restart_costs_a_client_nothing_but_retries(cluster: Cluster, 
     assert read_all(cluster, topic, 6) == load.acknowledged
 
 
-def test_leadership_goes_back_by_itself(tmp_path: Path, topic: str) -> None:
+def test_the_preferred_replica_leads_again_by_itself(tmp_path: Path, topic: str) -> None:
     config = {"leader.imbalance.check.interval.seconds": "1", **LONG_SESSIONS}
     with Cluster(data=tmp_path, config=config) as cluster:
         assignment = dict.fromkeys(range(3), (1, 2, 3))

@@ -108,7 +108,7 @@ class Owner:
         self._process.wait()
 
 
-async def test_data_and_port_outlive_a_restart(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_data_and_port_survive_a_restart(stack: AsyncExitStack, tmp_path: Path) -> None:
     first = await started(stack, tmp_path)
     await written(first, "/kept")
     port, pid = first.port, first.pid
@@ -134,7 +134,7 @@ async def test_server_has_its_own_process_group_and_listens_on_loopback_only(
     assert listening == ["127.0.0.1"]
 
 
-async def test_asked_port_is_used(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_requested_port_is_used(stack: AsyncExitStack, tmp_path: Path) -> None:
     port = free_port()
     assert (await started(stack, tmp_path, port)).port == port
 
@@ -151,7 +151,7 @@ async def test_used_port_is_named(tmp_path: Path) -> None:
     assert not new.exists(), "a refused start has touched nothing"
 
 
-async def test_a_used_default_port_is_left_for_a_free_one(
+async def test_a_free_port_replaces_a_used_default_port(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     """While the default port is in use, the server uses the same free port at each start.
@@ -174,7 +174,7 @@ async def test_a_used_default_port_is_left_for_a_free_one(
     assert server.port == port
 
 
-async def test_two_that_start_at_the_same_time_do_not_choose_the_same_port(
+async def test_two_concurrent_starts_choose_different_ports(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     """Neither server has bound its port when the other server chooses."""
@@ -210,7 +210,7 @@ async def test_server_dies_with_a_killed_owner_and_starts_again_at_once(
     await ended(owner.server_pid)
 
 
-async def test_server_dies_with_a_killed_owner_even_if_nobody_comes_after(tmp_path: Path) -> None:
+async def test_server_dies_with_a_killed_owner_without_another_start(tmp_path: Path) -> None:
     owner = await asyncio.to_thread(Owner, tmp_path)
     assert psutil.pid_exists(owner.server_pid)
     owner.kill()
@@ -218,7 +218,7 @@ async def test_server_dies_with_a_killed_owner_even_if_nobody_comes_after(tmp_pa
     assert servers_on(tmp_path) == []
 
 
-async def test_server_that_outlived_its_owner_is_ended(
+async def test_server_that_survived_its_owner_is_killed(
     stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the kernel has not ended the server with its parent process, the next start ends the
@@ -265,9 +265,7 @@ async def test_server_that_died_is_started_again(stack: AsyncExitStack, tmp_path
     assert server.pid != dead
 
 
-async def test_missing_java_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_java_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(java, "_package_directory", lambda name: None)
     directory = tmp_path / "untouched"
@@ -276,9 +274,7 @@ async def test_missing_java_is_one_clear_line(
     assert not directory.exists()
 
 
-async def test_missing_jars_are_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_jars_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_package_directory", lambda name: None)
     monkeypatch.setattr(java, "find_java", lambda: "java")
     with pytest.raises(StartupError, match=r"^no ZooKeeper server found: "):

@@ -85,7 +85,7 @@ def wait_for_closed_segments(run: Run, broker: int, count: int) -> None:
     )
 
 
-def test_bits_flip_while_a_broker_is_down(cluster: Tormented, tmp_path: Path) -> None:
+def test_flipped_bits_while_a_broker_is_down(cluster: Tormented, tmp_path: Path) -> None:
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("bit-flips", rate=200, configs={"segment.bytes": "16384"}) as run:
         victim = run.leader()
@@ -134,7 +134,7 @@ def active(run: Run, broker: int, partition: int) -> Path:
     return flips.segments(folder(run, broker, partition))[-1]
 
 
-def test_tails_are_torn(cluster: Tormented, tmp_path: Path) -> None:
+def test_torn_tails(cluster: Tormented, tmp_path: Path) -> None:
     """The tail of a log is cut short, or followed by zeros or garbage: the broker drops only the
     unfinished write.
     """
@@ -173,7 +173,7 @@ def tear(path: Path, how: int) -> None:
             file.write(b"\x00\x00\x00\x00\x00\x00\x0b\xad" * 100)
 
 
-def test_a_bit_flips_under_a_running_leader(cluster: Tormented, tmp_path: Path) -> None:
+def test_a_flipped_bit_at_a_running_leader(cluster: Tormented, tmp_path: Path) -> None:
     """The leader detects the damage, another replica leads, and the old leader copies the lost
     records.
     """

@@ -100,7 +100,7 @@ def wait_for_more(lost: LostAnswers, count: int) -> None:
     wait_until(lambda: lost.lost >= enough, what=f"{count} more lost answers")
 
 
-def test_zookeeper_connection_lost_in_mid_request(rig: Rig) -> None:
+def test_zookeeper_connection_lost_during_a_write(rig: Rig) -> None:
     """Every second write of ISRs, leaders or the controller's node breaks its connection,
     alternately before it arrives and after it is applied.
     """

@@ -68,7 +68,7 @@ def test_coordinator_killed_under_a_stable_group(rig: Rig) -> None:
         trial.finish()
 
 
-def test_coordinator_killed_while_members_come_and_go(rig: Rig) -> None:
+def test_coordinator_killed_while_members_join_and_leave(rig: Rig) -> None:
     """The test has no kafka-python members: version 3.0.12 sends JoinGroup to the dead coordinator
     for a minute.
     """
@@ -88,7 +88,7 @@ def test_coordinator_killed_while_members_come_and_go(rig: Rig) -> None:
         trial.finish()
 
 
-def test_coordinator_paused_and_woken(rig: Rig) -> None:
+def test_coordinator_paused_and_resumed(rig: Rig) -> None:
     """When the old coordinator continues, commits wait in its sockets. It must apply none of
     them.
     """

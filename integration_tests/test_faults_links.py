@@ -165,7 +165,7 @@ def create_by(bootstrap: str, topic: str) -> None:
     wait_until(created, what=f"{topic} is made")
 
 
-def test_clients_of_a_leader_that_is_cut_off_are_sent_on(rig: Rig) -> None:
+def test_clients_of_an_isolated_leader_find_the_new_leaders(rig: Rig) -> None:
     """Clients that read from the isolated broker, and new clients with only its address, must learn
     the new leaders. The broker receives no requests of the controller, so it asks the other brokers
     for the leaders and for the new controller. It was the controller itself.

@@ -94,7 +94,7 @@ def test_preferred_leader_churn(rig: Rig) -> None:
     assert measures.elections(history) > 2 * PARTITIONS, "leaders really moved"
 
 
-def test_producers_that_do_not_wait_for_followers_are_found_out(rig: Rig) -> None:
+def test_the_checker_detects_producers_that_do_not_wait_for_followers(rig: Rig) -> None:
     """This tests the checker: if producers use acks=1 and record acks=all, a killed leader loses
     acknowledged records, and the rules report this.
     """

@@ -147,7 +147,7 @@ def logged_bytes(cluster: Tormented, topic: str, broker: int) -> list[int]:
     ]
 
 
-def test_the_last_replica_standing_loses_power(made: Machines, tmp_path: Path) -> None:
+def test_the_last_in_sync_replica_loses_power(made: Machines, tmp_path: Path) -> None:
     """The only in-sync replica restarts first with a shorter log. It waits for a replica with every
     record.
     """

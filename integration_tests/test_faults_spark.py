@@ -160,7 +160,9 @@ def flip_a_bit(segment: Path, position: int) -> None:
     segment.write_bytes(content)
 
 
-def test_a_rotten_batch_is_no_row(spark: SparkSession, new_broker: BrokerMaker, topic: str) -> None:
+def test_a_damaged_batch_is_not_returned(
+    spark: SparkSession, new_broker: BrokerMaker, topic: str
+) -> None:
     """A bit of a closed segment is flipped while the broker is stopped. The damaged batch must not
     be skipped silently, even if the reader accepts data loss.
     """

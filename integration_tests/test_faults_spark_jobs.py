@@ -102,7 +102,7 @@ def test_the_driver_is_killed(work: Work, moment: str) -> None:
     )
 
 
-def test_the_driver_is_killed_behind_its_dead_letters(lettered: LetteredWork) -> None:
+def test_the_driver_is_killed_after_writing_dead_letters(lettered: LetteredWork) -> None:
     """The dead letters are complete, but belong to no committed run."""
     work = lettered
     work.gate.hold(job_gate.STAGE_TABLE)
@@ -122,7 +122,7 @@ def test_the_driver_is_killed_behind_its_dead_letters(lettered: LetteredWork) ->
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_the_driver_is_told_to_end(work: Work, number: signal.Signals, code: int) -> None:
+def test_a_signal_ends_the_driver(work: Work, number: signal.Signals, code: int) -> None:
     """The driver gets a signal while Java works for it: the work is cancelled, no output is left,
     and one line reports the end.
     """
@@ -180,7 +180,7 @@ def test_python_workers_are_killed_between_the_stages(lettered: LetteredWork) ->
     work.assert_complete()
 
 
-def test_all_of_python_is_killed_and_the_command_says_so(work: Work) -> None:
+def test_the_command_reports_that_all_python_processes_were_killed(work: Work) -> None:
     """Workers and Spark's daemons are killed during a task: one line reports it, and no output of
     the run is left.
     """
@@ -198,7 +198,7 @@ def test_all_of_python_is_killed_and_the_command_says_so(work: Work) -> None:
     work.assert_nothing_is_left_and_the_next_run_reads_all()
 
 
-def test_a_run_goes_on_where_spark_tries_again(work: Work, tmp_path: Path) -> None:
+def test_a_run_continues_if_spark_retries_tasks(work: Work, tmp_path: Path) -> None:
     """local[N,F] gives a task F attempts. Spark does not retry its search for data sources, and the
     run continues without the search.
     """

@@ -182,7 +182,7 @@ def test_members_come_go_freeze_and_die(
 
 
 @pytest.mark.parametrize("library", ["java", "pybroker"])
-def test_a_static_member_that_starts_again_disturbs_nobody(
+def test_a_restarted_static_member_disturbs_no_other_member(
     brokers: Brokers, tmp_path: Path, topic: str, library: str
 ) -> None:
     with Trial(brokers["zookeeper"], tmp_path, topic, PARTITIONS) as trial:

@@ -156,6 +156,6 @@ async def consumed(bootstrap: str, pair: Pair) -> None:
         await asyncio.to_thread(wait_until, told, what="the page shows the member and its commit")
 
 
-def test_members_and_their_commits_are_seen(pair: Pair) -> None:
+def test_members_and_their_commits_are_on_the_page(pair: Pair) -> None:
     asyncio.run(groups_with_lag(pair.bootstrap))
     asyncio.run(consumed(pair.bootstrap, pair))

@@ -186,7 +186,7 @@ def test_a_description_is_in_order(cluster: Cluster) -> None:
     ]
 
 
-def test_notes_beside_a_description(cluster: Cluster) -> None:
+def test_messages_beside_a_description(cluster: Cluster) -> None:
     cluster.same(
         "--describe --group done",
         says="Consumer group 'done' has no active members.",
@@ -424,7 +424,7 @@ def test_commands_that_fail(cluster: Cluster, words: str, says: str) -> None:
     assert ours.out == "" and len(ours.err.splitlines()) == 1
 
 
-def test_console_consumers_go_on_where_the_group_has_ended(cluster: Cluster, topic: str) -> None:
+def test_console_consumers_continue_at_the_committed_offsets(cluster: Cluster, topic: str) -> None:
     """Apache's console consumer and ours read in turn in the same group."""
     made = cluster.tools.ours("topics", "--create", "--topic", topic, "--partitions", "1")
     assert made.code == 0
@@ -476,5 +476,7 @@ def test_console_consumers_read_all_topics_that_match(cluster: Cluster, topic: s
         ),
     ],
 )
-def test_complaints_of_console_consumers(cluster: Cluster, words: str, says: str) -> None:
+def test_console_consumers_report_invalid_arguments(
+    cluster: Cluster, words: str, says: str
+) -> None:
     cluster.tools.same("console-consumer", *words.split(), says=says)

@@ -201,7 +201,7 @@ def wait_until_read(records: set[tuple[int, int]], *members: Member) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_static_member_comes_back_without_a_rebalance(
+def test_a_static_member_rejoins_without_a_rebalance(
     client: str, broker: Broker, groups: Groups
 ) -> None:
     group = groups(broker.bootstrap)
@@ -227,7 +227,7 @@ def test_a_static_member_comes_back_without_a_rebalance(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_coordinator_is_killed_and_nobody_rebalances(client: str, groups: Groups) -> None:
+def test_a_killed_coordinator_causes_no_rebalance(client: str, groups: Groups) -> None:
     options = {**OPTIONS, "offsets.topic.replication.factor": "3"}
     with Cluster(3, config=options) as cluster:
         group = groups(cluster.bootstrap)
@@ -253,9 +253,7 @@ def test_the_coordinator_is_killed_and_nobody_rebalances(client: str, groups: Gr
         assert (first.rebalances, second.rebalances) == before
 
 
-def test_a_broker_that_is_killed_and_started_again_knows_its_groups(
-    new_broker: BrokerMaker, groups: Groups
-) -> None:
+def test_a_restarted_broker_loads_its_groups(new_broker: BrokerMaker, groups: Groups) -> None:
     broker = new_broker(overrides=OPTIONS)
     broker.start()
     group = groups(broker.bootstrap)

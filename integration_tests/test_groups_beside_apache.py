@@ -393,7 +393,7 @@ class Play:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_members_are_answered_as_by_apache(seed: int, both: tuple[Broker, Broker]) -> None:
+def test_members_get_the_answers_of_apache(seed: int, both: tuple[Broker, Broker]) -> None:
     rng = random.Random(seed)
     group = f"g{seed}"
     sides = [Side(broker, group) for broker in both]
@@ -438,7 +438,7 @@ def settle(sides: list[Side], moves: list[str]) -> None:
         side.said.clear()
 
 
-def test_operations_on_a_group_are_those_of_apache(both: tuple[Broker, Broker]) -> None:
+def test_group_operations_get_the_answers_of_apache(both: tuple[Broker, Broker]) -> None:
     request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
     found = []
     for broker in both:

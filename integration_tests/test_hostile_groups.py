@@ -202,7 +202,9 @@ def test_requests_of_an_unknown_member_are_refused(connection: Connection) -> No
 
 
 @pytest.mark.parametrize("generation", [0, 2, -1, -(2**31), 2**31 - 1])
-def test_a_generation_that_is_not_the_present_one(connection: Connection, generation: int) -> None:
+def test_requests_of_another_generation_are_refused(
+    connection: Connection, generation: int
+) -> None:
     me = stable(connection, "stale").member_id
     wrong = ErrorCode.ILLEGAL_GENERATION
     assert sync(connection, "stale", me, generation).error_code == wrong
@@ -234,7 +236,7 @@ def test_a_static_member_that_was_replaced_is_fenced(connection: Connection) -> 
     assert deleted(connection, "static") in GONE
 
 
-def test_members_of_another_kind(connection: Connection) -> None:
+def test_members_of_another_protocol_are_refused(connection: Connection) -> None:
     other = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     me = stable(connection, "kind").member_id
     unknown = [JoinGroupRequestProtocol(name="of-nobody-else", metadata=b"")]
@@ -290,7 +292,7 @@ def test_strange_group_ids_are_groups_with_nodes_of_their_own(
 
 
 @pytest.mark.parametrize("group", TOO_LONG, ids=["300", "encoded-600", "encoded-252", "empty"])
-def test_group_ids_that_no_node_can_have(
+def test_group_ids_without_a_valid_node_name_are_refused(
     cluster: Cluster, connection: Connection, group: str
 ) -> None:
     before = groups_in_zookeeper(cluster)
@@ -323,7 +325,7 @@ def test_group_ids_that_no_node_can_have(
     assert groups_in_zookeeper(cluster) <= before
 
 
-def test_offsets_that_nobody_can_commit(cluster: Cluster, connection: Connection) -> None:
+def test_invalid_offset_commits_are_refused(cluster: Cluster, connection: Connection) -> None:
     group = "picky"
     before = groups_in_zookeeper(cluster)
     assert commit(connection, group, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -357,7 +359,7 @@ def test_a_flood_of_joins_without_member_ids(cluster: Cluster, connection: Conne
     assert not [each for each in groups_in_zookeeper(cluster) if each.startswith("flooded")]
 
 
-def test_a_flood_of_members_that_are_gone_at_once(cluster: Cluster) -> None:
+def test_a_flood_of_members_that_disconnect_at_once(cluster: Cluster) -> None:
     """Two thousand clients join one group and disconnect before their answer. They are members
     until their sessions expire, which DescribeGroups shows.
     """
@@ -376,7 +378,7 @@ def test_a_flood_of_members_that_are_gone_at_once(cluster: Cluster) -> None:
     assert rss_bytes(cluster) < RSS_BYTES_MAX
 
 
-def test_members_that_say_a_lot(cluster: Cluster, connection: Connection) -> None:
+def test_members_with_much_metadata(cluster: Cluster, connection: Connection) -> None:
     """Each member sends a mebibyte of metadata to its own group, with a timeout of half an hour. At
     some number of members the broker accepts no more, and small requests of other clients get a
     retriable error.
@@ -424,7 +426,7 @@ VERSIONS: Final = {
 
 
 @pytest.mark.parametrize("key", MEMBER_APIS, ids=lambda key: key.name.lower())
-def test_requests_that_end_too_early_or_are_no_text(cluster: Cluster, key: ApiKey) -> None:
+def test_truncated_requests_and_invalid_utf_8_are_refused(cluster: Cluster, key: ApiKey) -> None:
     """A request is cut anywhere in its body, or has a byte that is invalid UTF-8. The broker closes
     the connection, and the request has no effect.
     """

@@ -79,7 +79,7 @@ def ask_and_close(peers: list[socket.socket]) -> int:
 
 
 @pytest.mark.ours  # Apache's accept queue holds 50 connections, and the rest try again later
-def test_many_clients_that_come_at_once_need_not_try_again(broker: Broker) -> None:
+def test_many_concurrent_clients_connect_without_retry(broker: Broker) -> None:
     """All clients are connected by the kernel while the broker accepts no connection."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(MANY_CONNECTIONS, soft // 2)
@@ -162,7 +162,7 @@ class Beside:
             raise self._error
 
 
-def test_a_hundred_thousand_partitions_in_a_request_hold_up_nobody_for_long(
+def test_a_request_with_a_hundred_thousand_partitions_delays_no_client_for_long(
     broker: Broker,
 ) -> None:
     with Connection(broker.bootstrap) as connection:

@@ -207,7 +207,7 @@ class Writer(threading.Thread):
 # placing and moving
 
 
-def test_partitions_are_spread_and_told(disks: Disks) -> None:
+def test_partitions_are_spread_over_directories_and_described(disks: Disks) -> None:
     disks.broker.start()
     with disks.connect() as connection:
         create_topic(connection, "spread", partitions=6)
@@ -234,7 +234,7 @@ def test_partitions_are_spread_and_told(disks: Disks) -> None:
     assert disks.home_of("later") == "c"
 
 
-def test_a_replica_moves_while_it_is_written_to(disks: Disks) -> None:
+def test_a_replica_moves_under_writes(disks: Disks) -> None:
     disks.broker.start()
     with disks.connect() as connection:
         create_topic(connection, "moved", configs={"segment.bytes": "300000"})
@@ -340,7 +340,7 @@ def test_a_directory_that_cannot_be_used_at_the_start_is_offline(disks: Disks) -
         assert log_end_of(connection, "t", gone) == 2
 
 
-def test_a_lost_directory_is_missed_until_its_loss_is_accepted(disks: Disks) -> None:
+def test_a_lost_directory_blocks_its_partitions_until_the_loss_is_accepted(disks: Disks) -> None:
     disks.broker.start()
     with disks.connect() as connection:
         create_topic(connection, "t", partitions=3)
@@ -381,7 +381,7 @@ def leader_of(connection: Connection, topic: str, partition: int) -> int:
     return leader
 
 
-def test_a_directory_that_fails_takes_its_partitions_along_and_no_others(disks: Disks) -> None:
+def test_a_failed_directory_affects_its_own_partitions_only(disks: Disks) -> None:
     """The directory is replaced by a file while the broker runs, so that no file can be created in
     it.
     """

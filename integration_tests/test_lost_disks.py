@@ -54,7 +54,7 @@ def test_an_eligible_replica_with_an_empty_directory_does_not_lead(cluster: Clus
     assert asyncio.run(read(cluster.bootstrap)) == values
 
 
-def test_a_loss_that_was_accepted_costs_nothing_that_others_have(cluster: Cluster) -> None:
+def test_an_accepted_loss_does_not_lose_records_of_other_replicas(cluster: Cluster) -> None:
     values = asyncio.run(pay(cluster.bootstrap))
     stop_all_but(cluster, 2, eligible=1)
     cluster.kill(2)

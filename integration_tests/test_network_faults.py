@@ -42,7 +42,7 @@ def ensemble(tmp_path: Path) -> Iterator[Ensemble]:
         yield running
 
 
-def test_an_ensemble_outlives_its_leader_and_takes_it_back(ensemble: Ensemble) -> None:
+def test_an_ensemble_survives_its_leader_which_rejoins(ensemble: Ensemble) -> None:
     assert sorted(ensemble.running) == [1, 2, 3]
     with session_at(ensemble.connect) as session:
         session.create("/kept", b"kept")
@@ -57,7 +57,7 @@ def test_an_ensemble_outlives_its_leader_and_takes_it_back(ensemble: Ensemble) -
         assert session.get("/kept")[0] == b"kept"
 
 
-def test_without_a_quorum_nobody_serves(ensemble: Ensemble) -> None:
+def test_without_a_quorum_no_member_serves(ensemble: Ensemble) -> None:
     lost = ensemble.lose_quorum()
     (last,) = ensemble.running
     assert ensemble.members[last].mode() == ""
@@ -113,7 +113,7 @@ def test_dropped_packets_of_one_direction(
     assert "lost" not in other_heard.output
 
 
-def test_a_machine_that_is_cut_is_still_reached_by_the_test(
+def test_the_test_reaches_an_isolated_machine(
     network: Network, listeners: dict[Place, ChildProcess]
 ) -> None:
     (one, one_heard), (other, other_heard) = listeners.items()
@@ -128,7 +128,7 @@ def test_a_machine_that_is_cut_is_still_reached_by_the_test(
     assert "lost" not in one_heard.output + other_heard.output
 
 
-def test_an_ensemble_on_machines_of_its_own(network: Network, tmp_path: Path) -> None:
+def test_an_ensemble_in_network_namespaces(network: Network, tmp_path: Path) -> None:
     places = {number: network.add() for number in (1, 2, 3)}
     with Ensemble(tmp_path, places=places) as ensemble:
         old = ensemble.leader()

@@ -210,7 +210,7 @@ def test_a_coordinator_killed_in_mid_commit(start: Starter, storage: str) -> Non
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_coordinator_that_wakes_up_commits_nothing(start: Starter, storage: str) -> None:
+def test_a_resumed_old_coordinator_commits_nothing(start: Starter, storage: str) -> None:
     cluster = start(3, **{"offsets.storage": storage})
     with committer(cluster) as client:
         client.commit({0: 100})
@@ -233,7 +233,7 @@ def test_a_coordinator_that_wakes_up_commits_nothing(start: Starter, storage: st
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_the_offsets_of_a_topic_go_with_it(start: Starter, storage: str) -> None:
+def test_the_offsets_of_a_deleted_topic_are_removed(start: Starter, storage: str) -> None:
     cluster = start(1, **{"offsets.storage": storage})
     with committer(cluster) as client, Connection(cluster.address(1)) as connection:
         create_topic(connection, "other")
@@ -252,7 +252,7 @@ def test_the_offsets_of_a_topic_go_with_it(start: Starter, storage: str) -> None
         assert client.fetch(0) == {0: -1}
 
 
-def test_zookeeper_goes_away_in_mid_commit(start: Starter) -> None:
+def test_zookeeper_stops_during_a_commit(start: Starter) -> None:
     cluster = start(1)
     with committer(cluster) as client:
         client.commit({0: 1})

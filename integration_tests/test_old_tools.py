@@ -54,7 +54,7 @@ def ok(ran: Ran) -> list[str]:
     return ran.lines
 
 
-def test_a_topic_lives_by_the_old_tool(
+def test_the_old_tool_creates_changes_and_deletes_a_topic(
     cluster: Cluster, old: OldTools, ours: OurTools, topic: str
 ) -> None:
     size = ["--partitions", "3", "--replication-factor", "3"]
@@ -74,7 +74,7 @@ def test_a_topic_lives_by_the_old_tool(
     assert topic not in ok(old("topics", "--list"))
 
 
-def test_it_sees_what_our_tool_made(
+def test_the_old_tool_shows_topics_of_our_tool(
     cluster: Cluster, old: OldTools, ours: OurTools, topic: str
 ) -> None:
     words = ["--create", "--topic", topic, "--replica-assignment", "1:2,3:1"]
@@ -121,7 +121,7 @@ def asking(folder: Path, *partitions: tuple[str, int]) -> str:
     return str(path)
 
 
-def test_preferred_replicas_lead_again(
+def test_the_old_tool_elects_preferred_replicas(
     cluster: Cluster, old: OldTools, ours: OurTools, topic: str, tmp_path: Path
 ) -> None:
     displaced(cluster, ours, topic)
@@ -139,7 +139,7 @@ def newest(cluster: Cluster) -> OldTools:
     return or_skip(lambda: OldTools("2.8.2", cluster.zookeeper))
 
 
-def test_our_tool_says_the_same(
+def test_our_election_tool_prints_the_same(
     cluster: Cluster, newest: OldTools, ours: OurTools, topic: str, tmp_path: Path
 ) -> None:
     ok(ours("topics", "--create", "--topic", topic, "--partitions", "7"))
@@ -157,7 +157,7 @@ def test_our_tool_says_the_same(
     )
 
 
-def test_our_tool_complains_of_the_same(
+def test_our_election_tool_reports_the_same_errors(
     cluster: Cluster, newest: OldTools, ours: OurTools, tmp_path: Path
 ) -> None:
     path = tmp_path / "partitions.json"

@@ -43,7 +43,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_others_take_over_from_a_member_that_dies(
+async def test_other_members_take_over_from_a_killed_member(
     server: Broker, topic: str, strategy: str
 ) -> None:
     group = Members(server, topic)
@@ -67,7 +67,7 @@ async def test_others_take_over_from_a_member_that_dies(
     assert await group.committed() == dict.fromkeys(range(PARTITIONS), 40)
 
 
-async def test_a_coordinator_that_is_killed_disturbs_nobody(server: Broker, topic: str) -> None:
+async def test_a_restarted_coordinator_causes_no_rebalance(server: Broker, topic: str) -> None:
     """The restarted coordinator loads its members: no member has to rejoin, and commits
     continue.
     """
@@ -115,7 +115,7 @@ async def test_another_broker_takes_over_as_coordinator_without_a_rebalance(
         assert await group.committed() == dict.fromkeys(range(PARTITIONS), 40)
 
 
-async def test_a_static_member_that_restarts_disturbs_nobody(server: Broker, topic: str) -> None:
+async def test_a_restarted_static_member_causes_no_rebalance(server: Broker, topic: str) -> None:
     group = Members(server, topic)
     await group.make_topic()
     async with group.member("a", group_instance_id="1"):

@@ -79,7 +79,7 @@ async def test_members_come_and_go_and_every_record_is_read_once(
     assert await group.committed() == dict.fromkeys(range(PARTITIONS), 80)
 
 
-async def test_offsets_are_committed_with_their_text_and_read_from_there(
+async def test_offsets_are_committed_with_metadata_and_reads_continue_there(
     server: Broker, topic: str
 ) -> None:
     group = Members(server, topic)
@@ -101,7 +101,9 @@ async def test_offsets_are_committed_with_their_text_and_read_from_there(
         assert (record.offset, consumer.lag(first)) == (4, 5)
 
 
-async def test_a_pattern_takes_up_topics_that_are_made_later(server: Broker, topic: str) -> None:
+async def test_a_pattern_subscribes_to_topics_that_are_created_later(
+    server: Broker, topic: str
+) -> None:
     """Two members read all matching topics and no other topics, each record once."""
     first, later, other = (f"{topic}-{name}" for name in ("first", "later", "other"))
     bootstrap, options = server.bootstrap, {"metadata_max_age_ms": 500}

@@ -137,7 +137,7 @@ def python_files(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["sdist", "wheel"])
-def test_archives_hold_every_module_also_behind_the_links(
+def test_archives_have_every_module_also_behind_symlinks(
     kind: str, sources: Path, request: pytest.FixtureRequest
 ) -> None:
     names = packed_names(request.getfixturevalue(kind))
@@ -172,7 +172,7 @@ def test_an_archive_installs_and_works_away_from_the_sources(
     assert "start" in run(str(binaries / "pybroker"), "--help", cwd=elsewhere)
 
 
-def test_the_wheel_brings_fixtures_for_others_tests(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_has_fixtures_for_users_tests(wheel: Path, tmp_path: Path) -> None:
     binaries = clean_environment(tmp_path / "environment")
     install(wheel, binaries)
     elsewhere = tmp_path / "elsewhere"

@@ -200,7 +200,7 @@ def test_records_of_a_partition_are_read_in_the_order_in_which_they_were_appende
         assert numbers == sorted(numbers)
 
 
-def test_an_idempotent_producers_retries_never_show_twice(history: History) -> None:
+def test_retries_of_an_idempotent_producer_are_stored_once(history: History) -> None:
     values = [value for _, value in history.final if value.startswith(b"idempotent")]
     assert len(values) == len(set(values))
 

@@ -87,7 +87,7 @@ def test_fails(pybroker_cluster_factory):
     assert "pybroker-cluster-1/broker-2.log" in output
 
 
-def test_a_machine_without_java_is_no_skip(tmp_path: Path) -> None:
+def test_a_machine_without_java_fails_the_test(tmp_path: Path) -> None:
     code, output = run(
         tmp_path,
         """

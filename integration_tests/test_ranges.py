@@ -89,7 +89,7 @@ def test_a_snapshot_is_read_again_and_again_while_the_topic_grows(
     assert (change.change, change.offsets) == (Change.GROWN, 500)
 
 
-def test_pieces_begin_where_batches_do(broker: Broker, topic: str) -> None:
+def test_pieces_of_a_range_begin_at_batches(broker: Broker, topic: str) -> None:
     make_topic(broker.bootstrap, topic)
     fill(broker.bootstrap, topic, 0, 3_000)
     _, item = cut(broker.bootstrap, topic)
@@ -104,7 +104,7 @@ def test_pieces_begin_where_batches_do(broker: Broker, topic: str) -> None:
         assert found == numbers(0, 3_000)
 
 
-def test_retention_between_snapshot_and_reading_is_said(broker: Broker, topic: str) -> None:
+def test_retention_between_snapshot_and_read_is_reported(broker: Broker, topic: str) -> None:
     configs = {"segment.bytes": "4096", "retention.bytes": "8192"}
     make_topic(broker.bootstrap, topic, configs=configs)
     fill(broker.bootstrap, topic, 0, 100)
@@ -123,7 +123,7 @@ def test_retention_between_snapshot_and_reading_is_said(broker: Broker, topic: s
     assert (kept, lost) == ([], [(0, 100)])
 
 
-def test_deleted_records_are_said_and_never_shown(broker: Broker, topic: str) -> None:
+def test_deleted_records_are_reported_and_never_returned(broker: Broker, topic: str) -> None:
     make_topic(broker.bootstrap, topic)
     fill(broker.bootstrap, topic, 0, 100, batch_size=100_000)
     _, item = cut(broker.bootstrap, topic)
@@ -134,7 +134,7 @@ def test_deleted_records_are_said_and_never_shown(broker: Broker, topic: str) ->
     assert (kept, lost) == (numbers(37, 100), [(0, 37)])
 
 
-def test_a_topic_made_anew_is_another_topic(broker: Broker, topic: str) -> None:
+def test_a_recreated_topic_is_a_different_topic(broker: Broker, topic: str) -> None:
     make_topic(broker.bootstrap, topic, partitions=2)
     fill(broker.bootstrap, topic, 0, 50)
     taken = snapshot.take(broker.bootstrap, topics=[topic])
@@ -154,9 +154,7 @@ def test_a_topic_made_anew_is_another_topic(broker: Broker, topic: str) -> None:
 
 
 @pytest.mark.ours
-def test_a_broker_that_is_killed_and_started_again_is_waited_for(
-    cluster: Cluster, topic: str
-) -> None:
+def test_a_read_waits_for_a_restarted_broker(cluster: Cluster, topic: str) -> None:
     make_topic(cluster.bootstrap, topic)
     fill(cluster.bootstrap, topic, 0, 2_000)
     _, item = cut(cluster.bootstrap, topic)
@@ -172,7 +170,7 @@ def test_a_broker_that_is_killed_and_started_again_is_waited_for(
 
 
 @pytest.mark.ours
-def test_a_broker_that_stands_still_ends_the_reading_in_time(
+def test_a_read_from_a_paused_broker_fails_in_time(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No prefetch: otherwise all records might arrive before the broker is paused.
@@ -203,7 +201,7 @@ def test_a_broker_that_stands_still_ends_the_reading_in_time(
 
 
 @pytest.mark.ours
-def test_a_leader_that_is_killed_is_replaced_in_the_middle(cluster: Cluster, topic: str) -> None:
+def test_a_read_continues_at_the_next_leader_after_a_kill(cluster: Cluster, topic: str) -> None:
     make_topic(cluster.bootstrap, topic, replicas=2)
     fill(cluster.bootstrap, topic, 0, 3_000)
     _, item = cut(cluster.bootstrap, topic)
@@ -221,7 +219,7 @@ def test_a_leader_that_is_killed_is_replaced_in_the_middle(cluster: Cluster, top
 
 
 @pytest.mark.ours
-def test_a_history_that_an_unclean_election_cut_off_is_said(cluster: Cluster, topic: str) -> None:
+def test_truncation_by_an_unclean_election_is_reported(cluster: Cluster, topic: str) -> None:
     """The truncation is reported even if the log has grown past the snapshot's end again, with
     other records.
     """
@@ -254,7 +252,7 @@ def test_a_history_that_an_unclean_election_cut_off_is_said(cluster: Cluster, to
 
 
 @pytest.mark.ours
-def test_a_batch_that_rots_at_the_leader_is_read_from_another_replica(
+def test_a_batch_damaged_at_the_leader_is_read_from_another_replica(
     cluster: Cluster, topic: str
 ) -> None:
     make_topic(cluster.bootstrap, topic, replicas=2)
@@ -268,7 +266,7 @@ def test_a_batch_that_rots_at_the_leader_is_read_from_another_replica(
 
 
 @pytest.mark.ours
-def test_a_batch_that_rots_in_the_only_replica_is_said(cluster: Cluster, topic: str) -> None:
+def test_a_batch_damaged_in_the_only_replica_is_reported(cluster: Cluster, topic: str) -> None:
     make_topic(cluster.bootstrap, topic)
     fill(cluster.bootstrap, topic, 0, 500)
     _, item = cut(cluster.bootstrap, topic)
@@ -281,7 +279,9 @@ def test_a_batch_that_rots_in_the_only_replica_is_said(cluster: Cluster, topic: 
     assert read(cluster.bootstrap, before) == numbers(0, header.base_offset)
 
 
-def test_the_tool_takes_shows_and_compares(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_the_tool_takes_shows_and_compares_snapshots(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
     def tool(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pybroker", "snapshot", *words]
         return subprocess.run(

@@ -132,7 +132,7 @@ def test_transactions_are_read_as_other_clients_read_them(apache: ApacheKafka, t
             assert rows == expected
 
 
-def test_a_snapshot_ends_before_what_is_not_decided(apache: ApacheKafka, topic: str) -> None:
+def test_a_snapshot_ends_at_the_last_stable_offset(apache: ApacheKafka, topic: str) -> None:
     make_topic(apache.bootstrap, topic)
     producer = transactional(apache, topic)
     transaction(producer, topic, "ab", "commit")
@@ -229,7 +229,7 @@ def wait_for_cleaner(apache: ApacheKafka, item: PartitionRange, level: str, rows
     )
 
 
-def test_compaction_since_the_snapshot_is_told(
+def test_compaction_since_the_snapshot_is_reported(
     apache: ApacheKafka, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Readers of ranges get a warning, also Spark in both modes."""
@@ -275,7 +275,7 @@ def test_compaction_since_the_snapshot_is_told(
     wait_until(what_is_left_is_read, what="the cleaner rests")
 
 
-def test_a_job_is_not_made_again_after_compaction(
+def test_a_job_run_is_not_repeated_after_compaction(
     apache: ApacheKafka, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The run's result has rows that the topic does not have any more, so it is kept, whatever the
@@ -297,7 +297,7 @@ def test_a_job_is_not_made_again_after_compaction(
     assert without_values.replay(spark, 0).rows_read == 250, "another wish is no loss"
 
 
-def test_compaction_of_aborted_records_is_told_to_who_saw_them(
+def test_compaction_of_aborted_records_is_reported_to_their_readers(
     apache: ApacheKafka, topic: str
 ) -> None:
     lag = {"min.compaction.lag.ms": "3600000"}

@@ -54,14 +54,14 @@ def broker(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         started.close()
 
 
-def test_the_broker_starts_with_its_sample(broker: PybrokerProcess) -> None:
+def test_the_broker_starts_with_its_sample_file(broker: PybrokerProcess) -> None:
     assert "WARN" not in broker.log_text
     assert broker.zookeepers() == []
     with Connection(broker.bootstrap) as connection:
         assert [node.node_id for node in metadata(connection).brokers] == [0]
 
 
-def test_the_tools_take_the_samples_of_clients(broker: PybrokerProcess, topic: str) -> None:
+def test_the_tools_accept_the_sample_files_of_clients(broker: PybrokerProcess, topic: str) -> None:
     with Connection(broker.bootstrap) as connection:
         create_topic(connection, topic)
     where = ("--bootstrap-server", broker.bootstrap, "--topic", topic)

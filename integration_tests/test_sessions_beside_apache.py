@@ -142,7 +142,9 @@ def request_of(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_answers_are_apaches(both: tuple[Broker, Broker], topic: str, seed: int) -> None:
+def test_fetch_sessions_get_the_answers_of_apache(
+    both: tuple[Broker, Broker], topic: str, seed: int
+) -> None:
     rng = random.Random(seed)
     version = rng.choice((7, 9, 11, 12, 12))
     with contextlib.ExitStack() as stack:

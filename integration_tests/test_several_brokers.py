@@ -117,7 +117,7 @@ def test_three_brokers_know_each_other_and_end_in_order(
     assert processes_using(data) == []
 
 
-def test_it_begins_again_with_the_same_data(start: Starter, port: int) -> None:
+def test_the_brokers_start_again_with_the_same_data(start: Starter, port: int) -> None:
     first = start()
     first.wait_for_line(ALL_STARTED)
     with Connection(f"127.0.0.1:{port}") as connection:
@@ -142,7 +142,7 @@ def test_a_killed_broker_is_started_again(start: Starter, port: int) -> None:
     assert process.stop() == 0
 
 
-async def test_records_outlive_the_broker_that_took_them(start: Starter, port: int) -> None:
+async def test_records_survive_the_broker_that_accepted_them(start: Starter, port: int) -> None:
     """Topics have three replicas by default, and acks=all needs two in-sync replicas."""
     process = start("--override", "zookeeper.session.timeout.ms=3000")
     await asyncio.to_thread(process.wait_for_line, ALL_STARTED)
@@ -175,9 +175,7 @@ async def test_records_outlive_the_broker_that_took_them(start: Starter, port: i
     assert await asyncio.to_thread(process.stop) == 0
 
 
-def test_a_second_signal_stops_all_that_are_left_at_once_and_well(
-    start: Starter, data: Path
-) -> None:
+def test_a_second_signal_stops_the_remaining_brokers_at_once(start: Starter, data: Path) -> None:
     process = start()
     process.wait_for_line(ALL_STARTED)
     process.signal(signal.SIGTERM)
@@ -195,7 +193,7 @@ def test_a_signal_during_the_start_ends_it_in_order(start: Starter, data: Path) 
     assert processes_using(data) == []
 
 
-def test_nothing_outlives_a_killed_supervisor(start: Starter, data: Path) -> None:
+def test_no_process_survives_a_killed_supervisor(start: Starter, data: Path) -> None:
     process = start()
     process.wait_for_line(ALL_STARTED)
     assert len(processes_using(data)) == 5
@@ -204,7 +202,7 @@ def test_nothing_outlives_a_killed_supervisor(start: Starter, data: Path) -> Non
     start().wait_for_line(ALL_STARTED)
 
 
-def test_a_taken_port_of_one_broker_stops_the_start_before_anything_is_made(
+def test_a_used_port_of_one_broker_fails_the_start_before_any_change(
     start: Starter, port: int, data: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", port + 1)):
@@ -216,7 +214,7 @@ def test_a_taken_port_of_one_broker_stops_the_start_before_anything_is_made(
     assert not data.exists()
 
 
-def test_one_that_cannot_start_ends_all_with_its_message(start: Starter, data: Path) -> None:
+def test_a_broker_that_cannot_start_stops_all_with_its_message(start: Starter, data: Path) -> None:
     data.mkdir()
     (data / "broker-1").write_text("not a directory")
     process = start()
@@ -244,7 +242,7 @@ def test_the_data_of_a_single_broker_are_refused_and_those_of_several_too(
     assert "holds the data of a single broker" in refused.output
 
 
-def test_an_ensemble_of_others_is_used_and_ids_are_generated(
+def test_an_external_ensemble_is_used_and_ids_are_generated(
     start: Starter, port: int, data: Path, zookeeper: ApacheZooKeeper
 ) -> None:
     process = start("--zookeeper", f"{zookeeper.connect}/ours")
@@ -254,7 +252,7 @@ def test_an_ensemble_of_others_is_used_and_ids_are_generated(
     assert process.stop() == 0
 
 
-def test_readiness_of_all_is_told_to_who_started_them(start: Starter) -> None:
+def test_the_readiness_of_all_brokers_is_reported(start: Starter) -> None:
     listener = ReadySocket()
     try:
         process = start(environment={READY_VARIABLE: listener.address})

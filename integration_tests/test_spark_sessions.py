@@ -52,7 +52,7 @@ def path_without_java(folder: Path) -> str:
     return str(folder)
 
 
-def test_without_java_on_the_path_that_of_the_package_runs_spark(
+def test_spark_uses_the_java_of_the_package_if_the_path_has_none(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     """The Java of the package lacks a module that Spark requires by default."""

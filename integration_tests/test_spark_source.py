@@ -126,7 +126,7 @@ def test_columns_may_be_chosen(load: Load, broker: Broker, topic: str, by: str) 
         assert sorted(frame.collect(), key=repr) == sorted(whole.select(*names).collect(), key=repr)
 
 
-def test_nothing_is_read_of_what_is_empty(load: Load, broker: Broker, topic: str) -> None:
+def test_an_empty_range_has_no_rows(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     for options in ({}, {"mode": "latest"}, {"tombstones": "drop"}):
         frame = load(subscribe=topic, **options)
@@ -155,7 +155,7 @@ def test_offsets_are_decided_at_load_and_never_again(
     assert load(schema, subscribe=topic).count() == 200
 
 
-def test_filters_are_sparks(load: Load, broker: Broker, topic: str) -> None:
+def test_spark_applies_filters_to_the_rows(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 3)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(300), partitions=3))
     frame = load(subscribe=topic)
@@ -189,7 +189,9 @@ def latest(rows: list[KafkaRow]) -> list[KafkaRow]:
 
 
 @pytest.mark.parametrize("memory", ["256m", "100k"], ids=["in-memory", "by-files"])
-def test_the_latest_of_each_key(load: Load, broker: Broker, topic: str, memory: str) -> None:
+def test_latest_returns_the_last_row_of_each_key(
+    load: Load, broker: Broker, topic: str, memory: str
+) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     dice = random.Random(memory)
     samples = [
@@ -217,7 +219,7 @@ def test_the_latest_of_each_key(load: Load, broker: Broker, topic: str, memory: 
     assert offsets_of(narrow) == [row[1:3] for row in expected if row.value is not None]
 
 
-def test_the_latest_is_that_of_a_model_whatever_is_written_and_deleted(
+def test_latest_agrees_with_a_model_after_writes_and_deletions(
     load: Load, broker: Broker, topic: str
 ) -> None:
     """A snapshot gives the same table again while the topic grows."""
@@ -239,7 +241,7 @@ def test_the_latest_is_that_of_a_model_whatever_is_written_and_deleted(
         assert found == [expected, expected], step
 
 
-def test_the_latest_needs_keys(load: Load, broker: Broker, topic: str) -> None:
+def test_latest_refuses_records_without_keys(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 1)
     samples = [Sample(b"a", b"1"), Sample(b"b", b"2"), Sample(None, b"3")]
     spark_topics.produce(broker.bootstrap, topic, [(0, sample) for sample in samples])
@@ -280,7 +282,7 @@ def test_an_error_is_reported_in_one_line(load: Load, broker: Broker, topic: str
     assert fault_of(own.collect).startswith("schema: column value is binary, not string")
 
 
-def test_rows_that_are_gone_are_an_error_or_a_gap(load: Load, broker: Broker, topic: str) -> None:
+def test_deleted_rows_are_an_error_or_a_gap(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=2))
     strict = load(subscribe=topic)
@@ -350,9 +352,7 @@ def test_the_program_of_the_page_about_spark(
     assert printed[-1] == "1customers"
 
 
-def test_a_damaged_batch_and_another_topic_are_named(
-    load: Load, broker: Broker, topic: str
-) -> None:
+def test_a_deleted_topic_is_named_in_the_error(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     for start in (0, 100, 200):
         batch = numbered(range(start, start + 100), partitions=2)

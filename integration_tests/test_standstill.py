@@ -43,7 +43,7 @@ def is_stopped(process: psutil.Process) -> bool:
     return bool(process.status() == psutil.STATUS_STOPPED)
 
 
-def test_descendants_stop_and_go_on_unless_another_has_stopped_them(
+def test_descendants_stop_and_continue_unless_stopped_before(
     family: list[psutil.Process],
 ) -> None:
     parent, child, stopped_before = family
@@ -56,7 +56,7 @@ def test_descendants_stop_and_go_on_unless_another_has_stopped_them(
     assert is_stopped(stopped_before)
 
 
-def test_command_goes_on_after_standstills_and_gives_its_exit_code() -> None:
+def test_command_continues_after_standstills_and_returns_its_exit_code() -> None:
     words = [sys.executable, "-m", "integration_tests.standstill", "--every", "0.1", "--for", "0.1"]
     process = ChildProcess([*words, "--", sys.executable, "-c", WAITS_FOR_A_LINE], interactive=True)
     try:

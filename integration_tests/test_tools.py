@@ -55,7 +55,7 @@ def shell(broker: Broker) -> Shell:
     return Shell(broker.bootstrap)
 
 
-def test_the_life_of_a_topic(shell: Shell, topic: str) -> None:
+def test_a_topic_is_created_changed_and_deleted(shell: Shell, topic: str) -> None:
     options = ["--partitions", "2", "--config", "retention.ms=5000"]
     made = shell("topics", "--create", "--topic", topic, *options)
     assert (made.code, made.lines[-1]) == (0, f"Created topic {topic}.")
@@ -87,7 +87,7 @@ def test_the_life_of_a_topic(shell: Shell, topic: str) -> None:
     )
 
 
-def test_lines_go_in_and_come_out(shell: Shell, topic: str) -> None:
+def test_console_tools_produce_and_consume_lines(shell: Shell, topic: str) -> None:
     shell("topics", "--create", "--topic", topic, "--partitions", "1")
     words = ["--property", "parse.key=true", "--property", "parse.headers=true"]
     sent = shell("console-producer", "--topic", topic, *words, stdin=b"h:1\tk\tv\nh:2\tl\tw \xff\n")
@@ -192,7 +192,7 @@ def test_ctrl_c_ends_at_once_without_a_trace(
         process.kill()
 
 
-def test_a_reader_that_goes_away_is_no_error(shell: Shell, topic: str) -> None:
+def test_a_closed_output_pipe_is_not_an_error(shell: Shell, topic: str) -> None:
     shell("topics", "--create", "--topic", topic)
     shell("console-producer", "--topic", topic, stdin=b"x" * 100 + b"\n" + b"y\n" * 100_000)
     process = subprocess.Popen(

@@ -109,7 +109,7 @@ def isr(cluster: Cluster) -> set[int]:
     return set() if state is None else {*state.isr}
 
 
-def test_topics_of_an_earlier_version_are_changed_deleted_and_made_anew(
+def test_topics_of_an_earlier_version_are_changed_deleted_and_recreated(
     cluster: Cluster, zookeeper: kazoo.client.KazooClient
 ) -> None:
     create(cluster, 1, 2, 3)

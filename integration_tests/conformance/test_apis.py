@@ -33,7 +33,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.mark.ours
 @pytest.mark.parametrize("key", APIS, ids=lambda key: key.name)
-def test_every_version_is_answered_in_its_form(broker: Broker, key: ApiKey) -> None:
+def test_every_version_is_answered_with_its_schema(broker: Broker, key: ApiKey) -> None:
     api = APIS[key]
     rng = random.Random(SEED)
     said_before = len(broker.log_text)

@@ -41,7 +41,7 @@ def test_every_group_id_has_a_coordinator(
     assert written.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_many_groups_are_asked_for_at_once(connection: Connection) -> None:
+def test_one_request_finds_the_coordinators_of_many_groups(connection: Connection) -> None:
     wait_until(lambda: find(connection, "g").error_code == 0, what="there are coordinators")
     request = FindCoordinatorRequest(coordinator_keys=GROUPS)
     answer = connection.ask(4, request, FindCoordinatorResponse)

@@ -97,9 +97,7 @@ def answered(answer: FetchResponse) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_session_is_answered_only_what_is_new(
-    connection: Connection, topic: str, version: int
-) -> None:
+def test_a_session_gets_only_new_data(connection: Connection, topic: str, version: int) -> None:
     session = Session(connection, topic, version)
     assert answered(session.ask({0: 0, 1: 0, 2: 0})) == {0: 0, 1: 0, 2: 0}
     assert session.id > 0
@@ -113,7 +111,9 @@ def test_a_session_is_answered_only_what_is_new(
     assert session.id == first
 
 
-def test_a_wrong_epoch_gets_error_71_and_costs_nothing(connection: Connection, topic: str) -> None:
+def test_a_wrong_session_epoch_gets_error_71_and_has_no_effect(
+    connection: Connection, topic: str
+) -> None:
     session = Session(connection, topic)
     session.ask({0: 0})
     session.ask()
@@ -153,7 +153,7 @@ def test_forgotten_partitions_are_not_read_and_a_session_of_none_ends(
     assert session.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_an_error_is_told_every_time(connection: Connection, topic: str) -> None:
+def test_an_error_is_returned_in_every_answer(connection: Connection, topic: str) -> None:
     session = Session(connection, topic)
     session.ask({0: 0, 1: 99})
     for _ in range(2):
@@ -190,9 +190,7 @@ def test_a_session_waits_for_each_of_its_partitions(
     assert list(answered(session.receive(waiting))) == [2]
 
 
-def test_nothing_is_waited_for_by_a_request_that_ends_a_session(
-    connection: Connection, topic: str
-) -> None:
+def test_a_request_that_ends_a_session_does_not_wait(connection: Connection, topic: str) -> None:
     session = Session(connection, topic)
     session.ask({0: 0})
     forgetting = session.ask(forgotten=(0,), max_wait_ms=FOREVER_MS)
@@ -203,7 +201,7 @@ def test_nothing_is_waited_for_by_a_request_that_ends_a_session(
     assert (answered(closing), closing.session_id) == ({}, 0)
 
 
-def test_a_session_may_begin_with_nothing_but_not_go_on_so(
+def test_a_session_without_partitions_ends_at_its_second_request(
     connection: Connection, topic: str
 ) -> None:
     session, idle = Session(connection, topic), Session(connection, topic)
@@ -234,7 +232,7 @@ def test_a_topic_that_does_not_exist_is_in_a_session_until_it_does(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_full_answer_in_a_session_is_as_without(
+def test_a_full_answer_in_a_session_equals_one_without_a_session(
     connection: Connection, topic: str, version: int
 ) -> None:
     produce(connection, topic, batch_of(b"a"))

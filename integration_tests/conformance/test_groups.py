@@ -159,9 +159,7 @@ def test_a_leader_syncs_in_every_version(connection: Connection, group: str, ver
         assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
 
 
-def test_a_sync_that_does_not_say_its_protocol_is_refused(
-    connection: Connection, group: str
-) -> None:
+def test_a_sync_without_its_protocol_is_refused(connection: Connection, group: str) -> None:
     request = sync_request(group, joined(connection, group))
     request.protocol_name = None
     answer = ask(connection, 5, request)
@@ -203,7 +201,7 @@ def test_members_leave_in_every_version(connection: Connection, group: str, vers
     assert described(connection, group).group_state == "Empty"
 
 
-def test_an_operator_takes_out_static_members(connection: Connection, group: str) -> None:
+def test_an_operator_removes_static_members(connection: Connection, group: str) -> None:
     answer = join(connection, group, instance="one")
     assert answer.error_code == 0 and answer.member_id.startswith("one-")
     leaving = [MemberIdentity(member_id="", group_instance_id=name) for name in ("one", "two")]
@@ -215,7 +213,7 @@ def test_an_operator_takes_out_static_members(connection: Connection, group: str
 
 
 @pytest.mark.parametrize("version", [7, 8, 9])
-def test_a_static_leader_that_starts_again_leads_if_it_understands(
+def test_a_restarted_static_leader_leads_from_the_version_with_skip_assignment(
     connection: Connection, group: str, version: int
 ) -> None:
     first = join(connection, group, version, instance="one")
@@ -253,7 +251,7 @@ def test_groups_are_described_in_every_version(
 
 
 @pytest.mark.ours
-def test_a_group_that_is_named_many_times_is_described_once(
+def test_a_group_that_is_requested_many_times_is_described_once(
     connection: Connection, group: str
 ) -> None:
     """A group id takes a few bytes, but the metadata of its members may take megabytes. Apache
@@ -266,9 +264,7 @@ def test_a_group_that_is_named_many_times_is_described_once(
     assert [each.group_id for each in answer.groups] == [group, other]
 
 
-def test_authorized_operations_are_told_to_clients_that_ask(
-    connection: Connection, group: str
-) -> None:
+def test_authorized_operations_are_returned_on_request(connection: Connection, group: str) -> None:
     stable(connection, group)
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=True)
     (told,) = ask(connection, 5, request).groups
@@ -318,9 +314,7 @@ def test_groups_are_deleted_in_every_version(
 
 
 @pytest.mark.ours
-def test_a_group_to_delete_that_is_named_twice_is_told_of_once(
-    connection: Connection, group: str
-) -> None:
+def test_a_group_that_is_deleted_twice_has_one_result(connection: Connection, group: str) -> None:
     """As in DescribeGroups, Apache answers each occurrence of the group id."""
     empty = emptied(connection, group)
     answer = ask(connection, 2, DeleteGroupsRequest(groups_names=[empty, empty]))
@@ -337,7 +331,7 @@ def test_strange_group_ids_are_groups(connection: Connection, name: str) -> None
 
 @pytest.mark.ours
 @pytest.mark.parametrize("name", ["", "g" * 300, "g" * 250, "ü" * 42, "/" * 84])
-def test_group_ids_that_cannot_be_names_of_nodes_are_refused(
+def test_group_ids_that_are_not_valid_node_names_are_refused(
     connection: Connection, name: str
 ) -> None:
     """Apache keeps its groups in its log only."""

@@ -114,7 +114,9 @@ def test_the_largest_timestamp_is_found(connection: Connection, three_batches: s
     assert found_by(list_offsets(connection, three_batches, LARGEST_TIMESTAMP)) == (0, 5, 3002)
 
 
-def test_an_empty_log_has_its_ends_and_no_times(connection: Connection, topic: str) -> None:
+def test_an_empty_log_has_start_and_end_offset_but_no_timestamps(
+    connection: Connection, topic: str
+) -> None:
     create_topic(connection, topic)
     for version in range(1, 8):
         for timestamp, offset in ((LATEST, 0), (EARLIEST, 0), (5, -1)):
@@ -125,7 +127,7 @@ def test_an_empty_log_has_its_ends_and_no_times(connection: Connection, topic: s
 
 @pytest.mark.ours
 @pytest.mark.parametrize("timestamp", [LARGEST_TIMESTAMP, -4, -5, -6, -(2**63)])
-def test_special_times_belong_to_versions(
+def test_special_timestamps_depend_on_the_version(
     connection: Connection, topic: str, timestamp: int
 ) -> None:
     """Apache accepts more special timestamps, in each version."""
@@ -149,7 +151,7 @@ def test_special_times_belong_to_versions(
         (3003, -1, -1),
     ],
 )
-def test_a_time_finds_the_first_record_that_is_not_older_or_no_one(
+def test_a_timestamp_finds_the_first_record_that_is_not_older(
     connection: Connection, three_batches: str, timestamp: int, offset: int, found: int
 ) -> None:
     for version in range(1, 8):
@@ -222,7 +224,9 @@ def test_the_current_epoch_ends_at_the_end_of_the_log(
     assert epoch == (0 if version >= 1 else -1)
 
 
-def test_an_unknown_epoch_ends_nowhere_without_error(connection: Connection, topic: str) -> None:
+def test_an_unknown_leader_epoch_has_no_end_offset_and_no_error(
+    connection: Connection, topic: str
+) -> None:
     create_topic(connection, topic)
     produce(connection, topic, BATCH)
     assert epoch_end(connection, topic, 5) == (0, -1, -1)
