@@ -11,10 +11,11 @@ import sys
 import pytest
 
 from pybroker.testing.simulation.broker_log import explained_by
-from pybroker.testing.simulation.kinds import KINDS, Kind, Target
+from pybroker.testing.simulation.kinds import BY_NAME, KINDS, Kind, Target
 from pybroker.testing.simulation.run import simulate
 from pybroker.testing.simulation.schedule import parse
 from pybroker.testing.simulation.swarm import generate
+from unit_tests.sources import ROOT
 
 SEEDS = ("2", "48")
 """Seeds for the comparison of runs. The second seed has every kind of producer, a consumer group,
@@ -117,3 +118,16 @@ def test_followers_may_report_damaged_batches_only_after_bit_flips() -> None:
     line = "ERROR pybroker.replication.fetcher copying pauses partition=t-0 error=CORRUPT_MESSAGE"
     assert explained_by(["flip"]).search(line)
     assert not explained_by(["wipe", "power", "sync-error", "disk-full"]).search(line)
+
+
+def test_each_explained_error_is_a_text_of_the_code() -> None:
+    """Otherwise a reworded log line of a broker would count as an unexplained error."""
+    code = "\n".join(
+        path.read_text()
+        for folder in ("pybroker", "coordinator")
+        for path in (ROOT / folder).rglob("*.py")
+        if "testing" not in path.relative_to(ROOT).parts
+    )
+    texts = explained_by(BY_NAME, is_lossy=True).pattern.split("|")
+    starts = [text.partition(" .*")[0] for text in texts]
+    assert [start for start in starts if start not in code] == []

@@ -16,11 +16,12 @@ from pybroker.testing.simulation.loop import ProcessLoop
 
 _ROOTS: Final = ("pybroker",)
 _STORAGE: Final = (
-    r"log directory (failed|offline|lost|full)|log damaged|log not served|damaged replica"
-    r"|partition directory missing|partition cannot be opened|replica failed|KAFKA_STORAGE_ERROR"
-    r"|write refused|append failed"
-    r"|read failed|search failed|look-up failed|housekeeping failed|suspect replica"
-    r"|log cannot be|move failed|move not possible"
+    "log directory failed|log directory offline|log directory lost|log directory full"
+    "|log damaged|log not served|damaged replica"
+    "|partition directory missing|partition cannot be opened|replica failed|KAFKA_STORAGE_ERROR"
+    "|write refused|append failed"
+    "|read failed|search failed|look-up failed|housekeeping failed|suspect replica"
+    "|log cannot be|move failed|move not possible"
 )
 _ROTTEN: Final = r"|copying pauses .* error=CORRUPT_MESSAGE"
 """A follower's line when the leader's batch is corrupt and no other replica can lead."""
