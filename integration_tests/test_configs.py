@@ -216,12 +216,14 @@ def test_an_option_written_to_zookeeper_is_applied(
         with Connection(broker.bootstrap) as connection:
             create_topic(connection, topic)
             put(client, f"topics/{topic}", {"max.message.bytes": "200"})
-            wait_until(lambda: refused_as_too_large(connection, topic), what="it holds")
+            wait_until(lambda: refused_as_too_large(connection, topic), what="the limit applies")
             put(client, f"topics/{topic}", {})
-            wait_until(lambda: not refused_as_too_large(connection, topic), what="it is gone")
+            wait_until(
+                lambda: not refused_as_too_large(connection, topic), what="the limit is removed"
+            )
             client.create("/config/changes/config_change_", b"nonsense", sequence=True)
             put(client, "brokers/<default>", {"message.max.bytes": "200"})
-            wait_until(lambda: refused_as_too_large(connection, topic), what="it holds")
+            wait_until(lambda: refused_as_too_large(connection, topic), what="the limit applies")
     assert Admin(broker.bootstrap).describe(topic_resource(topic))["segment.bytes"].source == 5
 
 

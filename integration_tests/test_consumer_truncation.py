@@ -68,7 +68,9 @@ async def test_a_consumer_rereads_after_an_unclean_election_truncated_its_record
             cluster.bootstrap, group_id="g", auto_offset_reset="latest", enable_auto_commit=False
         ) as late:
             late.subscribe(["t"])
-            assert await read(late, NEW) == words("new", NEW), "it begins at what was committed"
+            assert await read(late, NEW) == words("new", NEW), (
+                "the consumer begins at the committed offset"
+            )
 
 
 async def lose_records(cluster: Cluster, consumers: dict[str, Consumer]) -> None:

@@ -187,7 +187,8 @@ def test_a_resumed_old_coordinator_does_not_coordinate(
     cluster.wait_until_in_sync(TOPIC)
     with Connection(cluster.address(first)) as connection:
         wait_until(
-            lambda: heartbeat(connection, group) == ErrorCode.UNKNOWN_MEMBER_ID, what="it serves"
+            lambda: heartbeat(connection, group) == ErrorCode.UNKNOWN_MEMBER_ID,
+            what="the broker coordinates the group",
         )
         cluster.pause(first)
         after = fenced_by_another(nodes, partition, first)
@@ -219,7 +220,8 @@ def test_a_follower_that_dies_does_not_disturb_the_coordinator(
 
     with Connection(cluster.address(first)) as connection:
         wait_until(
-            lambda: heartbeat(connection, group) == ErrorCode.UNKNOWN_MEMBER_ID, what="it serves"
+            lambda: heartbeat(connection, group) == ErrorCode.UNKNOWN_MEMBER_ID,
+            what="the broker coordinates the group",
         )
         cluster.kill(follower)
         heard: set[int] = set()

@@ -130,7 +130,7 @@ def test_leader_cut_from_zookeeper(rig: Rig) -> None:
         run.wait_for_full_isr()
         history = run.finish()
     begin, _ = measures.fault(history, "cut")
-    assert measures.election_delay(history, begin, leader), "others were elected"
+    assert measures.election_delay(history, begin, leader), "no other leader was elected"
 
 
 def reader_of(bootstrap: str, topic: str, partition: int) -> confluent_kafka.Consumer:
@@ -212,7 +212,7 @@ def test_isolate_and_heal(rig: Rig) -> None:
         run.wait_for_full_isr()
         history = run.finish(stop=True)
     begin, _ = measures.fault(history, "cut")
-    assert measures.election_delay(history, begin, leader), "others were elected"
+    assert measures.election_delay(history, begin, leader), "no other leader was elected"
 
 
 def isr_changes(history: History, begin: int, end: int) -> dict[int, int]:

@@ -45,7 +45,7 @@ def test_pause_leader(rig: Rig) -> None:
         run.wait_for_full_isr()
         history = run.finish()
     begin, _ = measures.fault(history, "pause")
-    assert measures.election_delay(history, begin, leader), "others were elected"
+    assert measures.election_delay(history, begin, leader), "no other leader was elected"
 
 
 def test_session_expire_storm(rig: Rig) -> None:

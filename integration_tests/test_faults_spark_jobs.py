@@ -88,7 +88,10 @@ def test_the_driver_is_killed(work: Work, moment: str) -> None:
         below = psutil.Process(driver.pid).children(recursive=True)
         assert any("java" in process.name() for process in below)
         driver.kill9()
-        wait_until(lambda: not any(is_alive(each) for each in below), what="all of it is gone")
+        wait_until(
+            lambda: not any(is_alive(each) for each in below),
+            what="all processes of the run have ended",
+        )
     finally:
         driver.close()
     assert work.committed() == (COUNT if moment == job_gate.AFTER_COMMIT else 0)

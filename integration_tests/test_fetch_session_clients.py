@@ -104,6 +104,6 @@ def test_a_client_in_a_session_reads_every_record_in_order(
         assert begun == (0, 0) and rows > PARTITIONS / 2
     else:
         assert begun == (1, PARTITIONS)
-        assert rows < PARTITIONS / 5, "or every partition was answered each time"
+        assert rows < PARTITIONS / 5, "every partition was answered each time"
     if isinstance(reader, JavaClient):
         reader.close()

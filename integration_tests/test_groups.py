@@ -214,7 +214,7 @@ def test_a_static_member_rejoins_without_a_rebalance(
 
     second.process.kill9()
     again = group.join(client, "two")
-    wait_for("it has its partitions", lambda: again.owns == owned, again)
+    wait_for("the member has its partitions again", lambda: again.owns == owned, again)
     wait_until_read(group.produce(), first, again)
     assert first.rebalances == before
     now = group.records()[-1]

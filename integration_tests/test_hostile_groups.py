@@ -373,7 +373,7 @@ def test_a_flood_of_members_that_disconnect_at_once(cluster: Cluster) -> None:
             answer = asker.ask(5, request, DescribeGroupsResponse)
             return len(answer.groups[0].members)
 
-        wait_until(lambda: members() > 1_000, what="they are members")
+        wait_until(lambda: members() > 1_000, what="the clients are members")
         wait_until(lambda: members() == 0, what="their sessions are over")
     assert rss_bytes(cluster) < RSS_BYTES_MAX
 

@@ -180,7 +180,9 @@ def test_a_broker_without_zookeeper_is_alive_but_not_ready(observed: Observed) -
     epochs = observed.broker.log_text.count("controller_elected")
     zookeeper.send_signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: observed.site.ready()[0] == 503, what="it says that it is not ready")
+        wait_until(
+            lambda: observed.site.ready()[0] == 503, what="the broker reports that it is not ready"
+        )
         conditions = observed.site.ready()[1]
         assert not conditions["zookeeper_session"]["ok"]
         assert conditions["started"]["ok"] and conditions["replicas"]["ok"]
@@ -188,7 +190,7 @@ def test_a_broker_without_zookeeper_is_alive_but_not_ready(observed: Observed) -
         assert observed.site.value("pybroker_zookeeper_connected") == 0
     finally:
         zookeeper.send_signal(signal.SIGCONT)
-    wait_until(lambda: observed.site.ready()[0] == 200, what="it is ready again")
+    wait_until(lambda: observed.site.ready()[0] == 200, what="the broker is ready again")
     samples = observed.site.samples()
     assert samples["kafka_server_sessionexpirelistener_zookeeperdisconnects_total", frozenset()] > 0
     if samples[expired, frozenset()]:

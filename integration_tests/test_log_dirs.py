@@ -301,7 +301,9 @@ def test_a_move_ends_with_its_topic(disks: Disks) -> None:
             produce(connection, "short", batch_of(b"x" * 500_000))
         assert move(connection, "short", disks.path("b")) == ErrorCode.NONE
     tool("topics", "--bootstrap-server", disks.broker.bootstrap, "--delete", "--topic", "short")
-    wait_until(lambda: not list(disks.home.glob("*/short-0*")), what="nothing is left")
+    wait_until(
+        lambda: not list(disks.home.glob("*/short-0*")), what="no directory of the topic exists"
+    )
 
 
 # directories that cannot be used
@@ -393,7 +395,9 @@ def test_a_failed_directory_affects_its_own_partitions_only(disks: Disks) -> Non
         broken = next(number for number in range(3) if disks.home_of("t", number) == "c")
         (disks.home / "c").rename(disks.home / "kept")
         (disks.home / "c").write_text("no directory")
-        wait_until(lambda: leader_of(connection, "t", broken) == -1, what="it has no leader")
+        wait_until(
+            lambda: leader_of(connection, "t", broken) == -1, what="the partition has no leader"
+        )
         assert describe(connection)["c"] == (ErrorCode.KAFKA_STORAGE_ERROR, {})
         for partition in range(3):
             answer = produce(connection, "t", batch_of(b"y" * 900), partition=partition)
@@ -404,7 +408,9 @@ def test_a_failed_directory_affects_its_own_partitions_only(disks: Disks) -> Non
     (disks.home / "kept").rename(disks.home / "c")
     disks.broker.start()
     with disks.connect() as connection:
-        wait_until(lambda: leader_of(connection, "t", broken) == 0, what="it is led again")
+        wait_until(
+            lambda: leader_of(connection, "t", broken) == 0, what="the partition has a leader again"
+        )
         assert log_end_of(connection, "t", broken) == 1
 
 

@@ -51,7 +51,7 @@ def test_an_ensemble_survives_its_leader_which_rejoins(ensemble: Ensemble) -> No
     new = ensemble.leader()
     assert new != old
     ensemble.restart(old)
-    wait_until(lambda: ensemble.members[old].mode() == "follower", what="it follows")
+    wait_until(lambda: ensemble.members[old].mode() == "follower", what="the old leader follows")
     with session_at(ensemble.members[old].address) as session:
         session.sync("/")
         assert session.get("/kept")[0] == b"kept"
@@ -64,7 +64,7 @@ def test_without_a_quorum_no_member_serves(ensemble: Ensemble) -> None:
     ensemble.restart(lost[0])
     wait_until(
         lambda: {ensemble.members[n].mode() for n in (last, lost[0])} == {"leader", "follower"},
-        what="two make a quorum",
+        what="two members form a quorum",
     )
 
 
@@ -74,7 +74,7 @@ def test_a_paused_leader_is_replaced(ensemble: Ensemble) -> None:
     others = [number for number in ensemble.running if number != old]
     new = ensemble.leader(others)
     ensemble.resume(old)
-    wait_until(lambda: ensemble.members[old].mode() == "follower", what="it follows")
+    wait_until(lambda: ensemble.members[old].mode() == "follower", what="the old leader follows")
     assert ensemble.leader() == new
 
 
@@ -136,5 +136,7 @@ def test_an_ensemble_in_network_namespaces(network: Network, tmp_path: Path) -> 
         others = [number for number in places if number != old]
         new = ensemble.leader(others)
         network.heal()
-        wait_until(lambda: ensemble.members[old].mode() == "follower", what="it follows")
+        wait_until(
+            lambda: ensemble.members[old].mode() == "follower", what="the old leader follows"
+        )
         assert ensemble.leader() == new

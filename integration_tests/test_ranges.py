@@ -110,14 +110,18 @@ def test_retention_between_snapshot_and_read_is_reported(broker: Broker, topic: 
     fill(broker.bootstrap, topic, 0, 100)
     taken, item = cut(broker.bootstrap, topic)
     fill(broker.bootstrap, topic, 100, 1_000)
-    wait_until(lambda: log_start(broker.bootstrap, topic) >= 100, what="all of it ages out")
+    wait_until(
+        lambda: log_start(broker.bootstrap, topic) >= 100, what="retention deletes all old records"
+    )
     found = failed(broker.bootstrap, item)
     assert (found.reason, found.offset) == (RangeFault.AGED_OUT, 0)
     before = log_start(broker.bootstrap, topic)
     (problem,) = taken.is_readable().problems
     told = re.match(rf"{re.escape(topic)}-0@0: the partition begins at (\d+) now", problem)
     assert told is not None, problem
-    assert before <= int(told[1]) <= log_start(broker.bootstrap, topic), "it may go on meanwhile"
+    assert before <= int(told[1]) <= log_start(broker.bootstrap, topic), (
+        "the log start offset may increase meanwhile"
+    )
     lost: list[tuple[int, int]] = []
     kept = read(broker.bootstrap, item, fail_on_data_loss=False, lost=lost)
     assert (kept, lost) == ([], [(0, 100)])

@@ -62,7 +62,7 @@ def start(data: Path, port: int) -> Iterator[Starter]:
     yield run
     for process in started:
         process.close()
-    wait_until(lambda: not processes_using(data), what="nothing of it runs any more")
+    wait_until(lambda: not processes_using(data), what="all processes of the command have ended")
 
 
 def known_brokers(port: int) -> set[int]:
@@ -95,7 +95,7 @@ def test_three_brokers_know_each_other_and_end_in_order(
     process.wait_for_line(ALL_STARTED)
     wait_until(
         lambda: all(known_brokers(port + each) == {0, 1, 2} for each in range(3)),
-        what="each knows all",
+        what="each broker has all brokers in its metadata",
     )
     assert sorted(path.name for path in data.iterdir()) == [
         "broker-0",
@@ -136,7 +136,8 @@ def test_a_killed_broker_is_started_again(start: Starter, port: int) -> None:
     process.wait_for_line("restarting broker=1 pause_s=1")
     pid_of(process, 1, launch=2)
     wait_until(
-        lambda: process.output.count("[KafkaServer id=1] started") == 2, what="it serves again"
+        lambda: process.output.count("[KafkaServer id=1] started") == 2,
+        what="the killed broker serves again",
     )
     assert process.output.count("launched broker=0") == 1
     assert process.stop() == 0
@@ -247,7 +248,10 @@ def test_an_external_ensemble_is_used_and_ids_are_generated(
 ) -> None:
     process = start("--zookeeper", f"{zookeeper.connect}/ours")
     process.wait_for_line(ALL_STARTED)
-    wait_until(lambda: known_brokers(port) == {1001, 1002, 1003}, what="they know each other")
+    wait_until(
+        lambda: known_brokers(port) == {1001, 1002, 1003},
+        what="the brokers are in each other's metadata",
+    )
     assert not (data / "zookeeper").exists()
     assert process.stop() == 0
 

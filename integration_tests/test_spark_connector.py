@@ -145,7 +145,7 @@ def test_our_source_gives_the_rows_of_the_connector(
         frame = reader.option("kafka.bootstrap.servers", broker.bootstrap).options(**options).load()
         found[name] = frame.dtypes, kafka_rows(frame)
     assert found["pybroker"] == found["kafka"]
-    assert bool(found["kafka"][1]) == (what not in ("nothing", EMPTY)), "it compares something"
+    assert bool(found["kafka"][1]) == (what not in ("nothing", EMPTY)), "the comparison has no rows"
 
 
 EMPTY: Final = "from the end by a time that never came"
@@ -250,7 +250,7 @@ def test_stream_survives_a_restart_of_the_broker(
         broker.kill9()
         broker.start()
         spark_topics.produce(broker.bootstrap, topic, numbered(range(500, 900), partitions=2))
-        wait_until(lambda: stream.has(900), what="it reads on")
+        wait_until(lambda: stream.has(900), what="the stream continues")
         assert query.exception() is None
     finally:
         query.stop()

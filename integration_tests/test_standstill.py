@@ -51,8 +51,10 @@ def test_descendants_stop_and_continue_unless_stopped_before(
     wait_until(lambda: is_stopped(stopped_before), what="the test's own stop")
     with standing_still(parent.pid) as stopped:
         assert {*stopped} == {parent, child}
-        wait_until(lambda: all(map(is_stopped, family)), what="all stand still")
-    wait_until(lambda: not is_stopped(parent) and not is_stopped(child), what="they go on")
+        wait_until(lambda: all(map(is_stopped, family)), what="all processes are stopped")
+    wait_until(
+        lambda: not is_stopped(parent) and not is_stopped(child), what="the processes continue"
+    )
     assert is_stopped(stopped_before)
 
 

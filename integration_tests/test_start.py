@@ -210,7 +210,7 @@ def test_a_broker_id_in_use_is_reported_and_its_owner_is_not_affected(
     second = make("two", zookeeper=zookeeper.connect, overrides=second_options)
     process = second.launch()
     assert process.wait() == 1
-    assert not (second.data / "meta.properties").exists(), "it may begin anew with another id"
+    assert not (second.data / "meta.properties").exists(), "the refused start has written an id"
     (said,) = [line for line in process.output.splitlines() if line.startswith("pybroker start: ")]
     assert "3" in said and "Traceback" not in process.output
     with Connection(owner.bootstrap) as connection:

@@ -117,7 +117,7 @@ def test_a_broker_cut_from_zookeeper_loses_its_session_and_registers_again(
     assert controller not in registered(running)
     running.heal()
     running.wait_until_ready()
-    wait_until(lambda: registered(running) == {1, 2, 3}, what="all are registered")
+    wait_until(lambda: registered(running) == {1, 2, 3}, what="all brokers are registered")
 
 
 def test_clients_may_be_cut_off(running: Cluster) -> None:
@@ -137,7 +137,10 @@ def test_a_broker_cut_from_the_controller_receives_no_topics(
     running.cut(lonely, controller, direction=direction)
     with Connection(running.address(controller)) as connection:
         create_topic(connection, topic)
-        wait_until(lambda: not metadata(connection, topic).topics[0].error_code, what="it is told")
+        wait_until(
+            lambda: not metadata(connection, topic).topics[0].error_code,
+            what="the broker has received the topic",
+        )
     if direction != "out":
         with Connection(running.address(lonely)) as connection:
             assert metadata(connection, topic).topics[0].error_code != 0
@@ -170,7 +173,7 @@ async def test_a_follower_cut_from_its_leader_leaves_the_isr_and_rejoins_it(
         assert follower not in stored.isr
         return len(stored.isr) == 2  # the third replica may lag for a moment, too
 
-    await asyncio.to_thread(wait_until, only_the_follower_has_left, what="two are in sync")
+    await asyncio.to_thread(wait_until, only_the_follower_has_left, what="two replicas are in sync")
     await asyncio.to_thread(running.heal)
     await asyncio.to_thread(running.wait_until_in_sync, topic)
 

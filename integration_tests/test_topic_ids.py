@@ -134,4 +134,4 @@ def test_topics_of_an_earlier_version_are_changed_deleted_and_recreated(
     create(cluster, 1, 2, 3)
     assert zookeeper.get_children(TOPIC_IDS) == [stored_id(zookeeper)] != [earlier]
     assert produce(cluster) == 0
-    assert zookeeper.exists(OLD_COUNTER).version == 3, "nothing uses the counter any more"
+    assert zookeeper.exists(OLD_COUNTER).version == 3, "the old counter has changed"

@@ -53,7 +53,8 @@ def test_records_with_acks_0_are_appended_after_the_client_disconnected(
             connection.send(7, produce_request(topic, batch_of(b"%d" % number), acks=0))
     with Connection(broker.bootstrap) as connection:
         wait_until(
-            lambda: fetch_one(connection, topic, 0).high_watermark == 20, what="all are there"
+            lambda: fetch_one(connection, topic, 0).high_watermark == 20,
+            what="all records are readable",
         )
 
 

@@ -121,7 +121,7 @@ def test_a_wrong_session_epoch_gets_error_71_and_has_no_effect(
         wrong = session.ask({1: 0}, epoch=epoch)
         assert wrong.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
         assert (wrong.session_id, wrong.responses) == (0, [])
-    assert answered(session.ask({2: 0})) == {2: 0}, "nothing of the wrong requests was kept"
+    assert answered(session.ask({2: 0})) == {2: 0}, "a wrong request has changed the session"
 
 
 def test_a_full_request_that_names_a_session_ends_it(connection: Connection, topic: str) -> None:
