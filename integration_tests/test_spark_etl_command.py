@@ -1,4 +1,4 @@
-"""The output, the report and the remaining files of `pybroker etl`."""
+"""Tests of the output, the report and the remaining files of `pybroker etl`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ours
 BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
 
 
-def test_the_command_runs_reports_and_tidies_up(
+def test_the_command_runs_a_job_reports_it_and_cleans_up(
     numbers: Numbers, capsys: pytest.CaptureFixture[str]
 ) -> None:
     numbers.job()
@@ -52,7 +52,7 @@ def test_the_command_runs_reports_and_tidies_up(
     assert numbers.numbers() == list(range(12))
 
 
-def test_a_failing_command_says_why_in_its_report_too(
+def test_a_failed_command_has_its_reason_in_the_report(
     numbers: Numbers, capsys: pytest.CaptureFixture[str]
 ) -> None:
     numbers.job()
@@ -80,7 +80,7 @@ def test_a_failing_command_says_why_in_its_report_too(
     ]
 
 
-def test_a_command_that_is_told_to_end_takes_its_attempt_with_it(numbers: Numbers) -> None:
+def test_a_signal_ends_the_command_and_removes_its_attempt(numbers: Numbers) -> None:
     (numbers.folder / "ending.py").write_text(
         "import os, signal\n"
         "def transform(records):\n"
@@ -99,7 +99,7 @@ def test_a_command_that_is_told_to_end_takes_its_attempt_with_it(numbers: Number
     assert numbers.job().store.attempts() == []
 
 
-def test_the_output_of_another_job_is_neither_shown_nor_tidied_up(
+def test_the_output_of_another_job_is_neither_shown_nor_cleaned_up(
     numbers: Numbers, capsys: pytest.CaptureFixture[str]
 ) -> None:
     numbers.job()

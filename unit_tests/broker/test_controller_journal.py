@@ -15,7 +15,7 @@ from pybroker.storage.files import SystemDisk
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_faults import ProcessKilled
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ async def test_a_process_killed_at_any_operation_costs_only_what_was_being_writt
     monkeypatch.setattr(controller_journal, "FILE_BYTES_MAX", 300)
     was_killed, point = True, 0
     while was_killed:
-        disk = SimDisk(World("1"), "m")
+        disk = SimDisk(Environment("1"), "m")
         DiskView(disk).make_dirs("/data")
         disk.kill_at(point, disk.process_ended, after_bytes=7)
         journal = ControllerJournal("/data", DiskView(disk), Immediate())
