@@ -25,7 +25,7 @@ SESSION_S: Final = 20.0
 LAG_S: Final = 20.0
 """Far less than the clocks jump, and more than a machine stalls."""
 STAMPED_BY_BROKER: Final = {"message.timestamp.type": "LogAppendTime"}
-STANDING: Final = "standing answers="
+LEASE: Final = "zookeeper lease answers="
 """A broker's log line when it may answer less, or more, than before."""
 
 
@@ -78,7 +78,7 @@ def test_clock_jumps(cluster: Tormented, tmp_path: Path) -> None:
                 cluster.set_clock(broker, 0)
             run.wait_for_progress(5)
         assert run.watch.all() == before, "no leader, ISR or epoch is another one"
-        told = [line for b in cluster.brokers for line in rig.new_lines(b) if STANDING in line]
+        told = [line for b in cluster.brokers for line in rig.new_lines(b) if LEASE in line]
         assert not told, "nobody thought that it might not lead any more"
         assert [*run.watch.nodes("/brokers/ids"), *run.watch.nodes("/controller")] == registered
         history = run.finish(stop=True)

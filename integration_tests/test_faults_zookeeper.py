@@ -22,7 +22,7 @@ pytestmark = pytest.mark.ours
 SESSION_S = 20.0
 """More than a machine stalls."""
 SYNC_LIMIT_TICKS = 240
-LESS_THAN_ALL = "standing answers=committed"
+LESS_THAN_ALL = "zookeeper lease answers=committed"
 """In a broker's log."""
 
 

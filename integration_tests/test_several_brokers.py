@@ -258,8 +258,8 @@ def test_readiness_of_all_is_told_to_who_started_them(start: Starter) -> None:
     try:
         process = start(environment={READY_VARIABLE: listener.address})
         process.wait_for_line(ALL_STARTED)
-        wait_until(listener.heard, what="readiness is told")
-        assert not listener.heard()
+        wait_until(listener.received_ready, what="readiness is told")
+        assert not listener.received_ready()
     finally:
         listener.close()
 

@@ -25,9 +25,9 @@ from pybroker.broker.live_config import LiveConfig
 from pybroker.broker.log_directory_failures import DirectoryFailures
 from pybroker.broker.membership import Membership
 from pybroker.broker.shutdown import end_logs_last, unregister
-from pybroker.broker.standing import Standing
 from pybroker.broker.start_steps import settle_replicas, wait_for_cluster, wait_for_topics
 from pybroker.broker.topic_logs import read_log_configs
+from pybroker.broker.zookeeper_lease import ZooKeeperLease
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.policies import policy_of
@@ -115,7 +115,7 @@ class BrokerApp:
         self.damaged_replicas = self._new_damaged_replicas()
         self._membership = self._new_membership(lost)
         self._discovery = new_discovery(config, broker_id, self.metadata, self.replicas, env.clock)
-        self.standing = self._new_standing()
+        self.lease = self._new_lease()
         self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=env.blocking)
         self._full_disks = FullDisks(
             logs=logs, replicas=self.replicas, blocking=env.blocking, clock=env.clock
@@ -134,7 +134,7 @@ class BrokerApp:
         self._session = SessionWatch()
         env.coord.add_listener(self._session.heard)
         self._controlled_shutdown = self._new_controlled_shutdown()
-        env.coord.add_listener(self._controlled_shutdown.heard)
+        env.coord.add_listener(self._controlled_shutdown.session_changed)
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
         """Accept connections on `sockets` (listener name -> bound socket), join the cluster, wait
@@ -178,7 +178,7 @@ class BrokerApp:
         join = partial(again, "registration", self._membership.join)
         await start("membership", join, self._membership.leave)
         # After the membership, which tells whether the broker is registered.
-        coord.add_listener(self.standing.heard)
+        coord.add_listener(self.lease.session_changed)
         return existing
 
     async def _start_services(self) -> None:
@@ -187,9 +187,9 @@ class BrokerApp:
         services: tuple[tuple[str, Service], ...] = (
             ("controller-journal", self.journal),
             ("controller", self.controller),
-            # Before the standing, which calls it.
+            # Before the lease, which calls it.
             ("discovery", self._discovery),
-            ("standing", self.standing),
+            ("zookeeper-lease", self.lease),
             ("directory-failures", self._directory_failures),
             ("damaged-replicas", self.damaged_replicas.loop),
             ("full-disks", self._full_disks),
@@ -316,14 +316,14 @@ class BrokerApp:
             lost=lost,
         )
 
-    def _new_standing(self) -> Standing:
+    def _new_lease(self) -> ZooKeeperLease:
         config, replicas, env = self._config, self.replicas, self._env
 
         def changed(level: Authority) -> None:
             replicas.lease = level
             self._discovery.changed(level)
 
-        return Standing(
+        return ZooKeeperLease(
             clock=env.clock,
             silence=env.coord.silence,
             session_s=lambda: config.zookeeper_session_timeout_ms / 1000,
@@ -340,8 +340,8 @@ class BrokerApp:
         that a followed log may belong to a deleted topic, so it must not count as in sync in the
         recreated one."""
         is_registered = self._membership.is_registered
-        is_told = is_registered and self.replicas.roles_epoch >= self._registered.epoch
-        return self._registered.incarnation if is_told else -1
+        knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch
+        return self._registered.incarnation if knows_roles else -1
 
     def _incarnation_raised(self, incarnation: int) -> None:
         newest = max(incarnation, self._registered.incarnation)
@@ -374,8 +374,8 @@ class BrokerApp:
         )
 
     def _new_commands(self) -> LocalBrokerChannel:
-        told = partial(in_sync_again, self._logs.suspects, self._broker.id)
-        return LocalBrokerChannel(self.replicas, self.metadata, told)
+        on_facts = partial(in_sync_again, self._logs.suspects, self._broker.id)
+        return LocalBrokerChannel(self.replicas, self.metadata, on_facts)
 
     def _new_damaged_replicas(self) -> DamagedReplicas:
         return DamagedReplicas(
@@ -454,7 +454,7 @@ class BrokerApp:
             replicas=self.replicas,
             metadata=self.metadata,
             topics=self._topics,
-            standing=self.standing,
+            lease=self.lease,
             lead_now=self._isr_changes.lead_now,
             clock=env.clock,
             rng=env.rng,
@@ -492,6 +492,6 @@ class BrokerApp:
                 counters=env.metrics.fetch_sessions,
             ),
             log_limit=self._log_limit,
-            standing=self.standing,
+            lease=self.lease,
             unsent_bytes=lambda: self._server.unsent_bytes,
         )

@@ -27,7 +27,7 @@ from pybroker.wire.messages.control import ControlledShutdownRequest, Controlled
 
 log = logging.getLogger(__name__)
 
-_TOLD_WAIT_S: Final = 1.0
+_NEW_LEADERS_WAIT_S: Final = 1.0
 """The wait for the metadata of the new leaders: until then clients are sent to this broker."""
 
 
@@ -59,7 +59,7 @@ class ControlledShutdown:
         self._connected = True
         self._attempt: asyncio.Task[Collection[TopicPartition]] | None = None
 
-    def heard(self, event: SessionEvent) -> None:
+    def session_changed(self, event: SessionEvent) -> None:
         self._connected = event in (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
         if self._attempt is not None and not self._connected:
             self._attempt.cancel()
@@ -76,7 +76,7 @@ class ControlledShutdown:
                 if self._is_hopeless():
                     break
             if self._connected and await self._try(attempt):
-                await self._metadata.wait_until(lambda: not self._led(), _TOLD_WAIT_S)
+                await self._metadata.wait_until(lambda: not self._led(), _NEW_LEADERS_WAIT_S)
                 log.info("controlled shutdown done")
                 return
         led = len(self._led())
@@ -89,7 +89,7 @@ class ControlledShutdown:
 
     async def _try(self, attempt: int) -> bool:
         """Ask the controller once. Return whether other brokers lead everything they can lead."""
-        self._attempt = asyncio.ensure_future(self._ask_whoever_is_controller())
+        self._attempt = asyncio.ensure_future(self._ask_current_controller())
         try:
             limit_s = self._config.controller_socket_timeout_ms / 1000
             done, _ = await asyncio.wait([self._attempt], timeout=limit_s)
@@ -108,7 +108,7 @@ class ControlledShutdown:
         log.info("controlled shutdown attempt=%d remaining=%d", attempt, len(remaining))
         return not remaining
 
-    async def _ask_whoever_is_controller(self) -> Collection[TopicPartition]:
+    async def _ask_current_controller(self) -> Collection[TopicPartition]:
         epoch = self._broker_epoch()
         if self._controller.is_active:
             return await self._controller.controlled_shutdown(self._broker_id, epoch)

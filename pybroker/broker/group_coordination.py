@@ -14,7 +14,7 @@ from typing import Final
 from pybroker.admin.view import GroupNumbers
 from pybroker.applog.rate_limit import LogLimit
 from pybroker.broker.lag_watch import LagWatch, ask_leaders
-from pybroker.broker.standing import Standing
+from pybroker.broker.zookeeper_lease import ZooKeeperLease
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.fence import Claim, take_fence
@@ -52,7 +52,7 @@ class CoordinationRooms:
     replicas: ReplicaManager
     metadata: MetadataView
     topics: TopicAdmin
-    standing: Standing
+    lease: ZooKeeperLease
     lead_now: LeadNow
     clock: Clock
     rng: Rng
@@ -174,7 +174,7 @@ class GroupCoordination:
             blocking=rooms.blocking,
             lead_now=rooms.lead_now,
             codec=Codec(rooms.config.offsets_topic_compression_codec),
-            look=rooms.standing.check,
+            look=rooms.lease.check,
         )
 
     def _new_topic(self) -> NewTopic:

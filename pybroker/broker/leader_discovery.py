@@ -34,7 +34,7 @@ from pybroker.wire.messages.metadata import (
 
 log = logging.getLogger(__name__)
 
-PARTITIONS_PER_QUESTION: Final = 500
+PARTITIONS_PER_REQUEST: Final = 500
 """A question ends with the topic that reaches this number: no answer blocks the loop for long."""
 _ROUNDS_PER_SESSION: Final = 3
 _PAUSE_PER_ROUND: Final = 10
@@ -110,40 +110,42 @@ class LeaderDiscovery:
             while order:
                 began = self._clock.monotonic()
                 try:
-                    said = await self._ask(order[0], names)
+                    answer = await self._ask(order[0], names)
                 except (PybrokerError, OSError) as error:
                     log.debug("leader discovery unanswered broker=%d error=%r", order[0].id, error)
                     del order[0]
                 else:
-                    self._heard(order[0].id, said)
+                    self._apply(order[0].id, answer)
                     took_s += self._clock.monotonic() - began
                     break
         return took_s
 
-    def _heard(self, neighbour: int, said: MetadataResponse) -> None:
-        if said.controller_id != self._broker_id:
-            self._metadata.hear_controller(said.controller_id)
+    def _apply(self, neighbour: int, answer: MetadataResponse) -> None:
+        if answer.controller_id != self._broker_id:
+            self._metadata.apply_discovered_controller(answer.controller_id)
         lost: list[TopicPartition] = []
-        for topic in said.topics:
+        for topic in answer.topics:
             for each in topic.partitions:
                 key = TopicPartition(topic.name or "", each.partition_index)
                 if each.leader_id in (NO_LEADER, self._broker_id):
                     continue
                 isr = tuple(each.isr_nodes)
-                is_meant = self._metadata.hear(
+                is_same_topic = self._metadata.apply_discovered_leader(
                     key, topic.topic_id, each.leader_id, each.leader_epoch, isr
                 )
-                if is_meant and self._has_lost(key, topic.topic_id, each.leader_epoch):
+                if is_same_topic and self._mark_if_replaced(key, topic.topic_id, each.leader_epoch):
                     lost.append(key)
         if lost:
             log.warning(
-                "others lead what this broker led partitions=%d first=%s says=broker-%d",
+                "others lead what this broker led partitions=%d first=%s reported_by=broker-%d",
                 len(lost),
                 lost[0],
                 neighbour,
             )
 
-    def _has_lost(self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int) -> bool:
+    def _mark_if_replaced(
+        self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int
+    ) -> bool:
         """Whether the local replica leads in an earlier epoch. If so, mark it as replaced, so that
         it accepts no more records. A replica of a recreated topic is not affected."""
         replicas = self._replicas
@@ -167,7 +169,7 @@ def _shares(metadata: MetadataView) -> Iterator[list[str]]:
     for topic in metadata.topics.values():
         names.append(topic.name)
         partitions += len(topic.partitions)
-        if partitions >= PARTITIONS_PER_QUESTION:
+        if partitions >= PARTITIONS_PER_REQUEST:
             yield names
             names, partitions = [], 0
     if names:

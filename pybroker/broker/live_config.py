@@ -148,7 +148,9 @@ class LiveConfig:
                 self._layers = self._layers.with_values(usable, per_broker=per_broker)
             except ConfigError as error:
                 log.error("configuration ignored path=%s error=%s", where, error)
-        idle = sorted(set(_asked_in_vain(self._layers)) - set(_asked_in_vain(before)))
+        idle = sorted(
+            set(_options_without_effect(self._layers)) - set(_options_without_effect(before))
+        )
         if idle:
             log.warning("options without effect in this broker: %s", ", ".join(idle))
         if self._layers.current != before.current:
@@ -158,11 +160,11 @@ class LiveConfig:
             self._on_change(before.current, self._layers.current)
 
 
-def _asked_in_vain(layers: LayeredConfig) -> Iterator[str]:
+def _options_without_effect(layers: LayeredConfig) -> Iterator[str]:
     """The dynamic options that have no effect in this broker."""
     for name, text in [*layers.for_all.items(), *layers.for_this.items()]:
         row = option_of(name)
-        if row is not None and row.asks_in_vain(text):
+        if row is not None and row.is_without_effect(text):
             yield f"{' and '.join(row.idle_choices)} in {name}" if row.effective else name
 
 

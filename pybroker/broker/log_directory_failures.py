@@ -30,7 +30,9 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
     return any(broker_id in (*node.state.isr, *node.state.eligible) for node in states.values())
 
 
-async def given_up(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
+async def read_accepted_losses(
+    coord: Coord, broker_id: int, logs: LogManager
+) -> dict[TopicPartition, Left]:
     """Return the replicas that lost records because the operator accepted the loss of a directory
     or of the records behind a hole, and what is left of each. They must not be elected, or the
     followers would truncate their logs. Raise CoordError."""
@@ -86,8 +88,8 @@ class DirectoryFailures:
         self._logs = logs
         self._replicas = replicas
         self._lost = lost
-        self._untold: set[LogDirEvent] = set()
-        self._loop = RetryLoop("log-dir-events", self._tell, _RETRY_S)
+        self._unsent: set[LogDirEvent] = set()
+        self._loop = RetryLoop("log-dir-events", self._send, _RETRY_S)
 
     def start(self) -> None:
         self._loop.start()
@@ -102,16 +104,16 @@ class DirectoryFailures:
         """The broker has registered, for the first time or again. The controller does not know its
         failed directories yet."""
         if self._logs.failed_directories or self._logs.lost_directories:
-            self._say(LogDirEvent.DIRECTORY_FAILED)
+            self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:
             self.replicas_changed()
 
     def replicas_changed(self) -> None:
         """Notify the controller: replicas of this broker should not lead, or have left the ISR."""
-        self._say(LogDirEvent.REPLICAS_CHANGED)
+        self._queue(LogDirEvent.REPLICAS_CHANGED)
 
-    def _say(self, event: LogDirEvent) -> None:
-        self._untold.add(event)
+    def _queue(self, event: LogDirEvent) -> None:
+        self._unsent.add(event)
         self._loop.wake()
 
     async def stop(self) -> None:
@@ -121,17 +123,17 @@ class DirectoryFailures:
     def _on_failure(self, path: str, error: StorageError) -> None:
         self._replicas.directory_failed(path, error)
         self._end_without_any(error)
-        self._say(LogDirEvent.DIRECTORY_FAILED)
+        self._queue(LogDirEvent.DIRECTORY_FAILED)
 
     def _end_without_any(self, error: StorageError) -> None:
         if not self._logs.usable_directories:
             self._lost(f"all log directories have failed, the last: {error}")
 
-    async def _tell(self) -> bool:
+    async def _send(self) -> bool:
         """Create a notification for each kind of event; it covers all directories, or all replicas.
         Return whether an event is still to be sent."""
-        for event in list(self._untold):
-            self._untold.discard(event)
+        for event in list(self._unsent):
+            self._unsent.discard(event)
             try:
                 content = schemas.encode_log_dir_event(self._broker_id, event)
                 await self._coord.create(paths.LOG_DIR_EVENT_PREFIX, content, sequence=True)
@@ -139,5 +141,5 @@ class DirectoryFailures:
                 log.warning(
                     "controller not notified, retrying event=%s error=%r", event.name, error
                 )
-                self._untold.add(event)
-        return bool(self._untold)
+                self._unsent.add(event)
+        return bool(self._unsent)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Collection
 
-from pybroker.broker.log_directory_failures import given_up, vanished
+from pybroker.broker.log_directory_failures import read_accepted_losses, vanished
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.reading import (
     read_deletion_requests,
@@ -43,7 +43,7 @@ async def settle_replicas(
     power_loss = PowerLoss(coord, me, clock)
     await power_loss.step_aside(left_of(logs, logs.suspects) | await vanished(coord, me, logs))
     await damaged.settle()
-    await power_loss.step_aside(await given_up(coord, me, logs), ACCEPTED_LOSS)
+    await power_loss.step_aside(await read_accepted_losses(coord, me, logs), ACCEPTED_LOSS)
     return await read_topic_names(coord) - await read_deletion_requests(coord)
 
 

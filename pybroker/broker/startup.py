@@ -93,7 +93,7 @@ class StartupInputs:
     host_name: Callable[[], str] = socket.getfqdn
     check: Callable[[str | None], None] = lambda stored_cluster: None
     """Raises StartupError if this process cannot serve the cluster of the stored data."""
-    tell: Callable[[Phase, Rooms | None], None] = lambda phase, rooms: None
+    report_phase: Callable[[Phase, Rooms | None], None] = lambda phase, rooms: None
     """Receives the phase of the start, and the rooms once they exist."""
 
 
@@ -146,7 +146,7 @@ async def start_broker(
         )
     except (CoordError, MalformedNode) as error:
         raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
-    around.tell(Phase.RECOVERING, None)
+    around.report_phase(Phase.RECOVERING, None)
     start = partial(logs.start, broker_id, cluster, configs, expects_data=expects_data)
     await blocking.run(start)
     app = BrokerApp(
@@ -169,8 +169,8 @@ async def start_broker(
         lost=end,
     )
     stack.push_async_callback(app.stop)
-    stack.callback(around.tell, Phase.STOPPING, None)
-    around.tell(Phase.STARTING, app.rooms())
+    stack.callback(around.report_phase, Phase.STOPPING, None)
+    around.report_phase(Phase.STARTING, app.rooms())
     await app.start(around.sockets)
     _say_where(config, around, where, cluster)
     log.info("[KafkaServer id=%d] started", broker_id)

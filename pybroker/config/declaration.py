@@ -176,7 +176,7 @@ class Option:
             return trimmed.lower() == "true"
         return self._checked_number(trimmed)
 
-    def asks_in_vain(self, text: str) -> bool:
+    def is_without_effect(self, text: str) -> bool:
         """Whether this value has no effect in this broker. False for Kafka's default, and for an
         invalid text."""
         try:
@@ -312,7 +312,7 @@ def first_faults(faults: Sequence[str]) -> list[str]:
     return [*faults[:SUGGESTIONS_MAX], *([f"{more} further ones"] if more > 0 else [])]
 
 
-def can_be_told(text: str) -> bool:
+def fits_in_message(text: str) -> bool:
     """Whether the text fits into a message of the protocol."""
     return 3 * len(text) <= VALUE_BYTES_MAX or len(text.encode()) <= VALUE_BYTES_MAX
 

@@ -21,7 +21,7 @@ from pybroker.config.declaration import (
     Option,
     OptionType,
     UpdateMode,
-    can_be_told,
+    fits_in_message,
     nearest_name,
     shortened,
 )
@@ -234,7 +234,7 @@ def merged(
                 values[name] = ",".join(item for item in have if item not in known)
             case _:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
-        if name in values and not can_be_told(values[name]):
+        if name in values and not fits_in_message(values[name]):
             raise BrokerError(
                 ErrorCode.INVALID_CONFIG, f"{name}: a value of more than {VALUE_BYTES_MAX} bytes"
             )
@@ -271,7 +271,7 @@ def _value_faults(values: Mapping[str, str]) -> dict[str, str]:
     for name, text in values.items():
         row = option_of(name)
         unknown += row is None
-        if not (can_be_told(name) and can_be_told(text)):
+        if not (fits_in_message(name) and fits_in_message(text)):
             fault: str | None = (
                 f"{shortened(name)}: a name or value of more than {VALUE_BYTES_MAX} bytes"
             )

@@ -27,8 +27,8 @@ from pybroker.config.declaration import (
     Option,
     Value,
     boolean,
-    can_be_told,
     double,
+    fits_in_message,
     integer,
     listing,
     long,
@@ -152,12 +152,12 @@ def usable_overrides(
     """The overrides without the faulty ones, and the faults. For values from ZooKeeper: any
     program may have written them, and a bad one must not stop the partition."""
     usable = dict(overrides)
-    told: list[str] = []
+    problems: list[str] = []
     while (faults := _parse(broker, usable)[1]) and faults.keys() & usable.keys():
         # Check again without them: the remaining overrides must fit the broker's values.
         usable = {name: text for name, text in usable.items() if name not in faults}
-        told += faults.values()
-    return usable, told
+        problems += faults.values()
+    return usable, problems
 
 
 def _parse(
@@ -166,7 +166,7 @@ def _parse(
     """(attribute -> value, option name -> fault)"""
     own, faults = parse_values(TOPIC_OPTIONS, overrides)
     for name, text in overrides.items():
-        if name in TOPIC_OPTIONS and not can_be_told(text):
+        if name in TOPIC_OPTIONS and not fits_in_message(text):
             faults[name] = f"{name}: a value of more than {VALUE_BYTES_MAX} bytes"
     for number, name in enumerate(name for name in overrides if name not in TOPIC_OPTIONS):
         faults[name] = _unknown(name, suggests=number < SUGGESTIONS_MAX)

@@ -22,7 +22,7 @@ def options_without_effect(config: Mapping[str, str]) -> list[str]:
     return [
         name
         for name, text in config.items()
-        if (row := TOPIC_OPTIONS.get(name)) is not None and row.asks_in_vain(text)
+        if (row := TOPIC_OPTIONS.get(name)) is not None and row.is_without_effect(text)
     ]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pybroker.config.broker_config import BROKER_OPTIONS
-from pybroker.config.declaration import Option, OptionType, UpdateMode, Value, can_be_told
+from pybroker.config.declaration import Option, OptionType, UpdateMode, Value, fits_in_message
 from pybroker.config.layered_config import LayeredConfig, Source, Synonym, is_secret, option_of
 from pybroker.config.topic_config import TOPIC_OPTIONS, TopicConfig, usable_overrides
 
@@ -51,7 +51,7 @@ def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[C
         _entry(name, row, values[name], layers.topic_synonyms(name, usable), read_only=False)
         for name, row in TOPIC_OPTIONS.items()
     ]
-    unknown = [name for name in overrides if name not in TOPIC_OPTIONS and can_be_told(name)]
+    unknown = [name for name in overrides if name not in TOPIC_OPTIONS and fits_in_message(name)]
     return entries + [_unknown(name, Source.TOPIC, read_only=False) for name in unknown]
 
 

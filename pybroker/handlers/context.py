@@ -54,11 +54,11 @@ class ControllerView(Protocol):
         it still leads. Raise BrokerError."""
 
 
-class Standing(Protocol):
+class ZooKeeperLease(Protocol):
     """The ZooKeeper lease of the broker."""
 
     @property
-    def is_heard(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether ZooKeeper answers and the broker is registered in the session."""
 
     def check(self) -> None:
@@ -82,7 +82,7 @@ class TopicAdmin(Protocol):
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
         """Request the deletion, if the topic has that id. The controller carries it out."""
 
-    async def grow(
+    async def expand(
         self,
         name: str,
         count: int,
@@ -178,7 +178,7 @@ class Services:
     fetch_sessions: FetchSessionCache
     log_limit: LogLimit
     """The limit of log lines that clients can cause."""
-    standing: Standing
+    lease: ZooKeeperLease
     unsent_bytes: Callable[[], int] = _nothing
     """The size of the answers in memory that slow peers have not read yet (bytes)."""
 
@@ -186,8 +186,8 @@ class Services:
     def controller_id(self) -> int:
         """The controller's broker id, or -1 if it is unknown, as in the protocol."""
         known = self.controller.controller_id
-        if not self.standing.is_heard and self.metadata.heard_controller is not None:
-            known = self.metadata.heard_controller
+        if not self.lease.is_valid and self.metadata.discovered_controller is not None:
+            known = self.metadata.discovered_controller
         return -1 if known is None else known
 
 

@@ -42,7 +42,6 @@ from pybroker.handlers.groups import (
     handle_leave_group,
     handle_sync_group,
 )
-from pybroker.handlers.growth import handle_create_partitions
 from pybroker.handlers.leader_epochs import handle_offset_for_leader_epoch
 from pybroker.handlers.list_offsets import handle_list_offsets
 from pybroker.handlers.log_dirs import handle_alter_replica_log_dirs, handle_describe_log_dirs
@@ -53,6 +52,7 @@ from pybroker.handlers.offsets import (
     handle_offset_delete,
     handle_offset_fetch,
 )
+from pybroker.handlers.partition_expansion import handle_create_partitions
 from pybroker.handlers.produce import handle_produce
 from pybroker.handlers.produce_lane import ProduceLane
 from pybroker.handlers.producer_ids import handle_init_producer_id
@@ -129,7 +129,7 @@ class Dispatcher:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._check_lease = services.standing.check
+        self._check_lease = services.lease.check
         self._handlers = {int(key): handler for key, handler in handler_table().items()}
         self._apis = {int(key): api for key, api in APIS.items()}
         self.lane = ProduceLane(services)

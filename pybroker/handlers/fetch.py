@@ -216,9 +216,9 @@ def _settle(
             response.responses = []
             return
         for number, (cached, answer) in enumerate(reading.given, 1):
-            cached.told(answer)
+            cached.record_sent(answer)
             if answer.records:
-                session.gave(cached)
+                session.move_to_end(cached)
             if number % TURN_PARTITIONS_MAX == 0:
                 yield
     elif message.session_epoch == FULL_EPOCH:
@@ -248,7 +248,7 @@ def _open_session(
         zip(reading.items, answers, strict=True), 1
     ):
         cached = session.partitions[key] = CachedPartition(key, wanted)
-        cached.told(answer)
+        cached.record_sent(answer)
         if number % TURN_PARTITIONS_MAX == 0:
             yield
     if session.partitions:  # else it may get some later; a repeated one counts once

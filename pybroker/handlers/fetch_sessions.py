@@ -81,7 +81,7 @@ class CachedPartition:
             or answer.diverging_epoch is not None
         )
 
-    def told(self, answer: PartitionData) -> None:
+    def record_sent(self, answer: PartitionData) -> None:
         """Record that the answer is sent. After an error, or if a follower has to truncate first,
         the next answer is news in any case."""
         if answer.error_code or (self.follows and answer.diverging_epoch is not None):
@@ -139,7 +139,7 @@ class FetchSession:
                 if items % _ITEMS_PER_STEP == 0:
                     yield
 
-    def gave(self, cached: CachedPartition) -> None:
+    def move_to_end(self, cached: CachedPartition) -> None:
         """Move a partition that returned records to the end of the order."""
         if self.partitions.get(cached.key) is cached:
             del self.partitions[cached.key]

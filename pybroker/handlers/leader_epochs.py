@@ -10,7 +10,7 @@ import logging
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.turns import Turns
+from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from pybroker.replication.authority import NEEDED
 from pybroker.wire.messages.list_offsets import (
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 async def handle_offset_for_leader_epoch(
     services: Services, request: Request, message: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    turns = Turns()
+    pause = PeriodicYield()
     topics = []
     for topic in message.topics:
         partitions = []
         for wanted in topic.partitions:
             key = TopicPartition(topic.topic, wanted.partition)
             partitions.append(_look_up(services, key, wanted))
-            await turns.item()
+            await pause.after_item()
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
     return OffsetForLeaderEpochResponse(topics=topics)
 

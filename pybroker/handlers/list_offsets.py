@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Container
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.turns import Turns
+from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from pybroker.replication.authority import NEEDED, Authority
 from pybroker.replication.partition import Partition
@@ -55,7 +55,7 @@ async def handle_list_offsets(
         committed = message.isolation_level == _READ_COMMITTED
         end = _stable_end if committed else _committed_end
     topics = []
-    turns = Turns()
+    pause = PeriodicYield()
     seen: set[TopicPartition] = set()
     repeated: set[TopicPartition] = set()
     for topic in message.topics:
@@ -73,7 +73,7 @@ async def handle_list_offsets(
                 asked = _END_CONFIRMED if key in lead_now else _END
                 answer = await _look_up(services, request, key, wanted, end, NEEDED[asked])
             partitions.append(answer)
-            await turns.item()
+            await pause.after_item()
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
 

@@ -146,10 +146,10 @@ async def _create_and_answer(
             )
         except BrokerError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                _tell_failure(services, name, error)
+                _log_failure(services, name, error)
                 failures[name] = error.code
         except CoordError as error:
-            _tell_failure(services, name, error)
+            _log_failure(services, name, error)
             failures[name] = ErrorCode.LEADER_NOT_AVAILABLE
     awaited = [name for name in names[:CREATIONS_MAX] if name not in failures]
     await services.metadata.wait_until(
@@ -164,7 +164,7 @@ async def _create_and_answer(
     return response
 
 
-def _tell_failure(services: Services, topic: str, error: BrokerError | CoordError) -> None:
+def _log_failure(services: Services, topic: str, error: BrokerError | CoordError) -> None:
     """Log a failed creation. The lines are limited, since clients retry."""
     left_out = services.log_limit.allow("topic not created")
     if left_out is not None:

@@ -37,7 +37,7 @@ class MetadataView:
     def __init__(self) -> None:
         self.version = 0
         self._controller_epoch = -1
-        self.heard_controller: int | None = None
+        self.discovered_controller: int | None = None
         """The controller by the answer of another broker; None after an UpdateMetadata."""
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, TopicView] = {}
@@ -86,7 +86,7 @@ class MetadataView:
                 f"controller epoch {command.controller_epoch} is below {self._controller_epoch}",
             )
         self._controller_epoch = command.controller_epoch
-        self.heard_controller = None
+        self.discovered_controller = None
         self._brokers = {broker.id: broker for broker in command.brokers}
         deleted = set()
         for facts in command.partitions:
@@ -102,7 +102,7 @@ class MetadataView:
             self.on_deleted(deleted)
         self._has_changed()
 
-    def hear(
+    def apply_discovered_leader(
         self,
         topic_partition: TopicPartition,
         topic_id: uuid.UUID,
@@ -123,10 +123,10 @@ class MetadataView:
             self._has_changed()
         return True
 
-    def hear_controller(self, broker_id: int) -> None:
+    def apply_discovered_controller(self, broker_id: int) -> None:
         """Take the controller from another broker's answer."""
-        if broker_id in self._brokers and broker_id != self.heard_controller:
-            self.heard_controller = broker_id
+        if broker_id in self._brokers and broker_id != self.discovered_controller:
+            self.discovered_controller = broker_id
             self._has_changed()
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:

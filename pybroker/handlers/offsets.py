@@ -16,7 +16,7 @@ from pybroker.coordinator.groups.seams import GroupFacts
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.turns import Turns
+from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from pybroker.replication.authority import NEEDED
 from pybroker.wire.messages.offsets import (
@@ -56,7 +56,7 @@ Found = Mapping[TopicPartition, CommittedOffset | ErrorCode]
 async def handle_offset_commit(
     services: Services, request: Request, message: OffsetCommitRequest
 ) -> OffsetCommitResponse:
-    turns = Turns()
+    pause = PeriodicYield()
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: dict[TopicPartition, OffsetCommitRequestPartition] = {}
     for topic in message.topics:
@@ -67,7 +67,7 @@ async def handle_offset_commit(
             wanted.pop(key, None)
             if code is ErrorCode.NONE:
                 wanted[key] = item
-            await turns.item()
+            await pause.after_item()
     if wanted:
         codes.update(await _commit(services, request, message, wanted))
     return OffsetCommitResponse(
@@ -265,7 +265,7 @@ async def _topics(
 ) -> list[OffsetFetchResponseTopic]:
     """Return an answer for every requested partition, or (None) for all that were found. A repeated
     partition gets one answer, as in Kafka: its number takes 4 bytes, its metadata thousands."""
-    turns = Turns()
+    pause = PeriodicYield()
     asked: dict[str, dict[int, None]] = {}
     if wanted is None:
         for key in sorted(found):
@@ -278,7 +278,7 @@ async def _topics(
         partitions = []
         for number in numbers:
             partitions.append(_answer(number, found.get(TopicPartition(name, number))))
-            await turns.item()
+            await pause.after_item()
         topics.append(OffsetFetchResponseTopic(name=name, partitions=partitions))
     return topics
 
@@ -308,7 +308,7 @@ def _answer(
 async def handle_offset_delete(
     services: Services, request: Request, message: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
-    turns = Turns()
+    pause = PeriodicYield()
     codes: dict[TopicPartition, ErrorCode] = {}
     try:
         shard = services.groups.shard_of(message.group_id)
@@ -317,7 +317,7 @@ async def handle_offset_delete(
             for item in topic.partitions:
                 key = TopicPartition(topic.name, item.partition_index)
                 codes[key] = _deletion_fault(services, key, is_read)
-                await turns.item()
+                await pause.after_item()
         wanted = [key for key, code in codes.items() if code is ErrorCode.NONE]
         if wanted:
             codes.update(await shard.offsets.delete(message.group_id, wanted))

@@ -219,7 +219,7 @@ async def _check_and_finish(
             now_ms = services.clock.wall_ms()
             stored, header = await services.blocking.run(stored_form, data, rules, now_ms)
             # Looked up again: the partition may be deleted or have another leader by now.
-            services.standing.check()
+            services.lease.check()
             partition = _leader(services, key, message.acks)
             _append(services, message.acks, partition, stored, header, now_ms, result, progress)
         except RecordsRefused as error:

@@ -27,18 +27,18 @@ async def handle_describe_producers(
     services: Services, request: Request, message: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     topics = []
-    told = since_turn = 0
+    producers = since_turn = 0
     for topic in message.topics:
         partitions: list[DescribeProducersPartitionResponse] = []
         topics.append(DescribeProducersTopicResponse(name=topic.name, partitions=partitions))
         for number in topic.partition_indexes:
-            if told >= _PRODUCERS_MAX:
+            if producers >= _PRODUCERS_MAX:
                 partitions.append(_too_many(number))
                 continue
             described = _describe(services, TopicPartition(topic.name, number))
             partitions.append(described)
             found = len(described.active_producers)
-            told += found
+            producers += found
             since_turn += found + 1
             if since_turn >= _PRODUCERS_A_TURN:
                 since_turn = 0

@@ -94,7 +94,7 @@ class ZooKeeperTopicAdmin:
         else:
             await request_deletion_of(self._coord, name, topic_id)
 
-    async def grow(
+    async def expand(
         self,
         name: str,
         count: int,

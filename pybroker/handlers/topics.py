@@ -196,7 +196,7 @@ async def _delete(
 
 def require_controller(services: Services) -> None:
     """Raise BrokerError NOT_CONTROLLER unless this broker is the controller."""
-    if not services.standing.is_heard:
+    if not services.lease.is_valid:
         raise BrokerError(
             ErrorCode.NOT_CONTROLLER,
             "this broker does not hear from ZooKeeper, without which no broker is the controller",

@@ -81,7 +81,7 @@ def raise_open_files_limit() -> int:
     return soft
 
 
-def tell_ready() -> None:
+def send_ready() -> None:
     """Send READY=1 to the socket that NOTIFY_SOCKET names, if it is set (sd_notify): systemd
     (Type=notify) and `pybroker start --brokers` listen there."""
     address = os.environ.get(READY_VARIABLE)
@@ -97,7 +97,7 @@ def tell_ready() -> None:
 
 
 class ReadySocket:
-    """The receiving end of `tell_ready`, for one child. The owner watches it for reading."""
+    """The receiving end of `send_ready`, for one child. The owner watches it for reading."""
 
     def __init__(self) -> None:
         self.address = f"@pybroker-{secrets.token_hex(8)}"
@@ -109,7 +109,7 @@ class ReadySocket:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def heard(self) -> bool:
+    def received_ready(self) -> bool:
         """Whether the received message is READY=1."""
         try:
             return _READY in self._socket.recv(4096).splitlines()

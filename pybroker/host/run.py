@@ -37,8 +37,8 @@ from pybroker.host.process import (
     SystemProc,
     ThreadedBlocking,
     raise_open_files_limit,
+    send_ready,
     spare_the_collector,
-    tell_ready,
 )
 from pybroker.metrics import Metrics
 from pybroker.server.listener import Bind, bind
@@ -92,7 +92,7 @@ async def _start(
     http = _open_http(view, stack)
     clock, metrics = SystemClock(), Metrics()
 
-    def tell(phase: Phase, rooms: Rooms | None) -> None:
+    def report_phase(phase: Phase, rooms: Rooms | None) -> None:
         view.phase = phase
         if rooms is not None:
             view.rooms = rooms
@@ -109,13 +109,13 @@ async def _start(
         connect=sessions.connect,
         connect_offsets=sessions.connect_offsets,
         check=partial(_check_embedded, config),
-        tell=tell,
+        report_phase=report_phase,
     )
     await start_broker(config, around, stack, end)
     spare_the_collector()
     if http is not None:
         http.broker_serves()
-    tell_ready()
+    send_ready()
 
 
 def _log_options(config: BrokerConfig) -> LogOptions:

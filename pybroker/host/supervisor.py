@@ -24,7 +24,7 @@ from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StartupError
 from pybroker.host.child_process import ended, pybroker_command, pybroker_environment, tied_to_us
 from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
-from pybroker.host.process import READY_VARIABLE, ReadySocket, tell_ready
+from pybroker.host.process import READY_VARIABLE, ReadySocket, send_ready
 from pybroker.host.several_brokers import (
     BrokerPlan,
     check_directories,
@@ -193,7 +193,7 @@ class Supervisor:
                     self._signal(broker, signal.SIGKILL)
                 case AllServe():
                     log.info("all %d brokers started", len(self._children))
-                    tell_ready()
+                    send_ready()
                 case Finish(exit_code):
                     self._exit_code = exit_code
                     self._finished.set()
@@ -269,7 +269,7 @@ class Supervisor:
             process.send_signal(number)
 
     def _heard_ready(self, broker: int) -> None:
-        if self._children[broker].ready.heard():
+        if self._children[broker].ready.received_ready():
             now_s = asyncio.get_running_loop().time()
             self._do(self._supervision.served(broker, now_s))
 

@@ -63,12 +63,12 @@ class LocalBrokerChannel:
         self,
         replicas: ReplicaManager,
         metadata: MetadataView,
-        told: Callable[[Iterable[PartitionFacts]], None] = lambda partitions: None,
+        on_facts: Callable[[Iterable[PartitionFacts]], None] = lambda partitions: None,
     ) -> None:
-        """`told` is called with the controller's commands about partitions."""
+        """`on_facts` is called with the controller's commands about partitions."""
         self._replicas = replicas
         self._metadata = metadata
-        self._told = told
+        self._on_facts = on_facts
 
     async def close(self) -> None:
         """No effect: nothing is open."""
@@ -86,7 +86,7 @@ class LocalBrokerChannel:
                 if partition is not None and partition.is_leader:
                     partition.superseded(is_replaced=not leads[key])
         answers = await self._replicas.leader_and_isr(command)
-        self._told(command.partitions)
+        self._on_facts(command.partitions)
         taken = Counter(leads[key] for key in leads if answers[key] is ErrorCode.NONE)
         for leader, partitions in sorted(taken.items(), reverse=True):
             role = "leader" if leader else "follower"
@@ -100,7 +100,7 @@ class LocalBrokerChannel:
                 f"broker epoch {command.broker_epoch} is below {self._replicas.broker_epoch}",
             )
         self._metadata.apply(command)
-        self._told(command.partitions)
+        self._on_facts(command.partitions)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
         """Stop partitions and delete those that are marked."""

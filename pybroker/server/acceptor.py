@@ -91,7 +91,7 @@ class Acceptor:
         self._closed = False
         self._without_room = False
         self._lines = LogLimit(clock, lines=1, interval_s=LINES_APART_S)
-        self._told = False
+        self._is_logged = False
 
     def open(self, backlog: int) -> None:
         self._listening.listen(backlog)
@@ -150,7 +150,7 @@ class Acceptor:
                 return
             if self._without_room:
                 self._without_room = False
-                if self._told:
+                if self._is_logged:
                     log.info("accepting connections again listener=%s", self._name)
 
     def _has_descriptors(self) -> bool:
@@ -174,8 +174,8 @@ class Acceptor:
         """Log that connections wait, once until it is over."""
         if not self._without_room:
             self._without_room = True
-            self._told = self._lines.allow() is not None
-            if self._told:
+            self._is_logged = self._lines.allow() is not None
+            if self._is_logged:
                 log.error(
                     "no connection can be accepted listener=%s reason=%s: new ones wait "
                     "until some are closed; raise the limit of open files (ulimit -n) or set "

@@ -115,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         refusal = self._on_open(self)
         if refusal is not None:
             self.close_reason = "limit"
-            self._refusals.tell(logging.WARNING, "connection refused", self.peer, refusal)
+            self._refusals.log(logging.WARNING, "connection refused", self.peer, refusal)
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -332,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
         mistaken = mistaken_protocol(self._buffer.first_bytes)
         level = logging.INFO if mistaken is None else logging.WARNING
         reason = f"{error} listener={self._listener}" if mistaken is None else mistaken
-        self._refusals.tell(level, "connection closed", self.peer, reason)
+        self._refusals.log(level, "connection closed", self.peer, reason)
         self._draining = True
         self.close()
 

@@ -209,7 +209,7 @@ class Server:
             await asyncio.get_running_loop().connect_accepted_socket(connection, connected)
         except OSError as error:
             connected.close()
-            self._refusals.tell(logging.WARNING, "connection not opened", listener, error)
+            self._refusals.log(logging.WARNING, "connection not opened", listener, error)
         except asyncio.CancelledError:
             connected.close()
             raise
@@ -236,7 +236,7 @@ class Server:
         if others:
             longest_silent = min(others, key=lambda each: each.last_active)
             reason = f"max.connections={self._config.max_connections} is reached"
-            self._refusals.tell(logging.WARNING, "connection closed", longest_silent.peer, reason)
+            self._refusals.log(logging.WARNING, "connection closed", longest_silent.peer, reason)
             longest_silent.close_reason = "limit"
             longest_silent.abort()
 
@@ -265,7 +265,7 @@ class Server:
             idle_s = connection.idle_s(now)
             if connection.is_too_slow(now):
                 reason = "a request did not arrive in time (pybroker.request.read.timeout.ms)"
-                self._refusals.tell(logging.WARNING, "connection closed", connection.peer, reason)
+                self._refusals.log(logging.WARNING, "connection closed", connection.peer, reason)
                 connection.close_reason = "slow"
                 connection.abort()
             elif idle_s * 1000 > idle_ms_max >= 0:

@@ -41,7 +41,7 @@ class RefusalLog:
     def __init__(self, clock: Clock) -> None:
         self._limit = LogLimit(clock)
 
-    def tell(self, level: int, what: str, peer: object, reason: object) -> None:
+    def log(self, level: int, what: str, peer: object, reason: object) -> None:
         """Log a line such as "connection closed peer=10.0.0.7:50112 reason=...", or none if there
         were too many of that level lately."""
         left_out = self._limit.allow(f"{what} {level}")

@@ -193,12 +193,12 @@ async def test_a_broker_cut_off_from_zookeeper_does_not_wait(
     shutdown = cluster.shutdown(backoff_s=NEVER_S)
     stopping = asyncio.ensure_future(shutdown.run())
     await until(lambda: cluster.asked)
-    shutdown.heard(SessionEvent.SUSPENDED)
+    shutdown.session_changed(SessionEvent.SUSPENDED)
     await stopping
     assert "zookeeper=not connected" in caplog.text
     await shutdown.run()
     assert len(cluster.asked) == 1
-    shutdown.heard(SessionEvent.RECONNECTED)
+    shutdown.session_changed(SessionEvent.RECONNECTED)
     cluster.answers = [OSError()] * 3
     cluster.leads(ME, offline=(OTHER,))
     await shutdown.run()

@@ -257,7 +257,7 @@ async def test_a_question_names_a_limited_number_of_partitions(
         for number in range(2)
     )
     view.apply(UpdateMetadata(BROKER_ID, epoch, -1, others, tuple(view.brokers.values())))
-    monkeypatch.setattr(leader_discovery, "PARTITIONS_PER_QUESTION", 3)
+    monkeypatch.setattr(leader_discovery, "PARTITIONS_PER_REQUEST", 3)
     neighbours.leader_epoch = neighbours.epoch
     await neighbours.rounds(3)
     assert [sorted(names) for _, names in neighbours.asked[:3]] == [
@@ -304,7 +304,7 @@ async def test_a_controller_that_is_cut_off_names_its_successor(
     assert bench.app.controller.controller_id == BROKER_ID
     await neighbours.rounds()
     assert await controller_of(bench) == BROKER_ID, "it is heard, and knows better"
-    monkeypatch.setattr(bench.app.standing, "is_heard", False)
+    monkeypatch.setattr(bench.app.lease, "is_valid", False)
     assert await controller_of(bench) == OTHER
     for nobody_else in (BROKER_ID, -1, THIRD + 1):
         neighbours.controller = nobody_else

@@ -8,7 +8,11 @@ from typing import cast
 
 import pytest
 
-from pybroker.broker.log_directory_failures import DirectoryFailures, given_up, has_had_partitions
+from pybroker.broker.log_directory_failures import (
+    DirectoryFailures,
+    has_had_partitions,
+    read_accepted_losses,
+)
 from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
@@ -181,4 +185,4 @@ async def test_an_accepted_loss_covers_the_partitions_without_a_log(
     for name, replicas in (("alone", (1,)), ("others", (2, 3))):
         topic = schemas.encode_topic(TopicAssignment({0: replicas}))
         await broker.coord.create(paths.topic(name), topic)
-    assert (await given_up(broker.coord, 1, cast(LogManager, logs))).keys() == expected
+    assert (await read_accepted_losses(broker.coord, 1, cast(LogManager, logs))).keys() == expected

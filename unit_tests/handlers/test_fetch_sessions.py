@@ -259,10 +259,10 @@ def test_a_partition_that_gave_records_is_read_last() -> None:
     session = FetchSession(1, CONSUMER, 0, 0.0)
     updated(session, asking([0, 1, 2]))
     first = session.partitions[TopicPartition("t", 0)]
-    session.gave(first)
+    session.move_to_end(first)
     assert updated(session, []) == [(1, 0), (2, 0), (0, 0)]
     updated(session, [], forgotten=[0])
-    session.gave(first)
+    session.move_to_end(first)
     assert updated(session, []) == [(1, 0), (2, 0)]
 
 
@@ -297,7 +297,7 @@ def told(*answers: PartitionData, follows: bool = False) -> CachedPartition:
     wanted = asking([0])[0].partitions[0]
     cached = CachedPartition(TopicPartition("t", 0), wanted, follows=follows)
     for each in answers:
-        cached.told(each)
+        cached.record_sent(each)
     return cached
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pybroker.errors import ErrorCode, MalformedInput
 from pybroker.handlers.metadata import CREATIONS_MAX
-from pybroker.handlers.turns import ITEMS_PER_TURN_MAX
+from pybroker.handlers.periodic_yield import ITEMS_PER_YIELD
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -49,7 +49,7 @@ async def test_one_request_makes_a_bounded_number_of_topics_and_the_rest_when_as
     assert {code(topic) for topic in answer.topics} == {ErrorCode.NONE}
 
 
-COUNT = 5 * ITEMS_PER_TURN_MAX
+COUNT = 5 * ITEMS_PER_YIELD
 MANY = {
     ApiKey.LIST_OFFSETS: ListOffsetsRequest(
         topics=[

@@ -101,7 +101,7 @@ async def test_topic_changes_at_another_broker_are_not_controller(bench: Bench) 
 async def test_a_controller_cut_off_from_zookeeper_says_why_it_is_none(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench.app.standing, "is_heard", False)
+    monkeypatch.setattr(bench.app.lease, "is_valid", False)
     result = the_only(await create(bench, new("other")))
     assert code(result) is ErrorCode.NOT_CONTROLLER
     assert "does not hear from ZooKeeper" in (result.error_message or "")

@@ -68,7 +68,7 @@ def test_a_broker_beside_a_member_of_zookeeper_that_lost_its_leader_learns_in_ti
         simulation.wait(lambda: session not in zookeeper.session_ids())
         assert client.session_id == session, "it cannot know"
         assert broker.app is not None
-        assert broker.app.standing.level is Authority.COMMITTED
+        assert broker.app.lease.level is Authority.COMMITTED
 
 
 async def elect(bootstrap: str) -> None:

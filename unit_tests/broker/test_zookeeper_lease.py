@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.broker.standing import Standing
+from pybroker.broker.zookeeper_lease import ZooKeeperLease
 from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import encode_state
@@ -49,14 +49,14 @@ NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class Setting:
-    """A Standing, with a clock and a session that the test controls."""
+    """A ZooKeeperLease, with a clock and a session that the test controls."""
 
     def __init__(self, *, fences: bool = False) -> None:
         self.clock = ManualClock(0)
         self.heard_at = 0.0
         self.registered = self.told = True
         self.levels: list[Authority] = []
-        self.standing = Standing(
+        self.lease = ZooKeeperLease(
             clock=self.clock,
             silence=lambda: self.clock.boottime() - self.heard_at,
             session_s=lambda: SESSION_S,
@@ -65,17 +65,17 @@ class Setting:
             fences=fences,
             changed=self.levels.append,
         )
-        self.standing._beat_at = self.clock.boottime()
+        self.lease._beat_at = self.clock.boottime()
         self.hear()
 
     def hear(self) -> None:
         self.heard_at = self.clock.boottime()
-        self.standing.look()
+        self.lease.look()
 
     def ask(self) -> Authority:
         """Ask for the authority as a request does, before any timer runs."""
-        self.standing.check()
-        return self.standing.level
+        self.lease.check()
+        return self.lease.level
 
     def run(self, seconds: float, *, hears: bool) -> None:
         """Let time pass while the timer of the standing runs."""
@@ -83,7 +83,7 @@ class Setting:
             self.clock.advance(0.5)
             if hears:
                 self.heard_at = self.clock.boottime()
-            self.standing.look()
+            self.lease.look()
 
     def pause(self, seconds: float) -> None:
         """Let time pass while the process is stopped."""
@@ -141,7 +141,7 @@ def test_an_answer_that_was_asked_for_before_the_pause_proves_nothing() -> None:
 def test_a_timer_that_runs_before_the_first_request_does_not_hide_the_pause() -> None:
     setting = Setting()
     setting.pause(60)
-    setting.standing.look()
+    setting.lease.look()
     setting.clock.advance(1)
     assert setting.ask() is Authority.NOTHING
 
@@ -152,10 +152,10 @@ def test_after_a_pause_that_cost_the_session_the_roles_have_to_be_told_again() -
     assert setting.ask() is Authority.NOTHING
     setting.registered = setting.told = False
     setting.hear()
-    assert (setting.ask(), setting.standing.is_heard) == (Authority.NOTHING, False)
+    assert (setting.ask(), setting.lease.is_valid) == (Authority.NOTHING, False)
     setting.registered = True
     setting.hear()
-    assert (setting.ask(), setting.standing.is_heard) == (Authority.NOTHING, True)
+    assert (setting.ask(), setting.lease.is_valid) == (Authority.NOTHING, True)
     setting.told = True
     assert setting.ask() is Authority.ALL
 
@@ -175,7 +175,7 @@ def test_a_broker_that_waits_for_its_first_roles_is_nothing_to_warn_of(
 def test_a_session_that_expired_without_a_pause_leaves_what_is_committed() -> None:
     setting = Setting()
     setting.registered = setting.told = False
-    setting.standing.look()
+    setting.lease.look()
     assert setting.ask() is Authority.COMMITTED
     setting.registered = setting.told = True
     assert setting.ask() is Authority.ALL
@@ -210,7 +210,7 @@ def cut(bench: Bench) -> None:
     bench.coord.suspend()
     for _ in range(13):
         advance(bench, 1)
-        bench.app.standing.look()
+        bench.app.lease.look()
 
 
 async def latest(bench: Bench, timestamp: int = -1) -> tuple[ErrorCode, int]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-ITEMS_PER_TURN_MAX: Final = 1000
+ITEMS_PER_YIELD: Final = 1000
 """Looking up this many partitions takes some 5 ms."""
 
 
-class Turns:
-    """Counts the items of a request, which calls `await turns.item()` after each one."""
+class PeriodicYield:
+    """Counts the items of a request, which calls `await pause.after_item()` after each one."""
 
     __slots__ = ("_items",)
 
     def __init__(self) -> None:
         self._items = 0
 
-    async def item(self) -> None:
+    async def after_item(self) -> None:
         self._items += 1
-        if self._items % ITEMS_PER_TURN_MAX == 0:
+        if self._items % ITEMS_PER_YIELD == 0:
             await asyncio.sleep(0)

@@ -24,7 +24,7 @@ _SILENCE_OF_SESSION_MAX: Final = 2 / 3
 _BEATS_PER_SESSION: Final = 12
 
 
-class Standing:
+class ZooKeeperLease:
     """Keeps the level of authority, between `start` and `stop`. Before `start` it is ALL.
 
     Every request calls `check`. So the first request after a pause finds that the lease has run
@@ -59,7 +59,7 @@ class Standing:
         # inf if there was none.
         self._woke_at = math.inf
         self.level = Authority.ALL
-        self.is_heard = True
+        self.is_valid = True
         """Whether ZooKeeper answers and the broker is registered in the session. A controller
         needs both."""
         # Until this boottime `level` is ALL without another look.
@@ -75,7 +75,7 @@ class Standing:
             self._timer.cancel()
             self._timer = None
 
-    def heard(self, event: SessionEvent) -> None:
+    def session_changed(self, event: SessionEvent) -> None:
         """Listen to the session with ZooKeeper."""
         if self._timer is not None:
             self.look()
@@ -96,10 +96,10 @@ class Standing:
         silent_from = heard_at + session_s * _SILENCE_OF_SESSION_MAX
         knows = self._woke_at == math.inf or heard_at >= self._woke_at
         is_registered, knows_roles = self._is_registered(), self._knows_roles()
-        self.is_heard = knows and now <= silent_from and is_registered
+        self.is_valid = knows and now <= silent_from and is_registered
         # A broker that registered again may still hold logs of a topic that was recreated.
         is_outdated = is_registered and not knows_roles
-        if self.is_heard and knows_roles:
+        if self.is_valid and knows_roles:
             self._woke_at = math.inf
             level = Authority.ALL
         elif self._fences or is_outdated or self._woke_at != math.inf:
@@ -110,9 +110,9 @@ class Standing:
         if level is not self.level:
             self.level = level
             # A broker that has just registered soon receives its roles: nothing is wrong.
-            say = log.info if self.is_heard else log.warning
+            say = log.info if self.is_valid else log.warning
             say(
-                "standing answers=%s zookeeper_silent_s=%.1f roles_known=%s",
+                "zookeeper lease answers=%s zookeeper_silent_s=%.1f roles_known=%s",
                 level.name.lower(),
                 now - heard_at,
                 "yes" if self._knows_roles() else "no",
