@@ -151,7 +151,7 @@ async def test_a_failure_leaves_the_earlier_report(caplog: pytest.LogCaptureFixt
         clock.advance(2 * FRESH_S)
         groups.failure = failure
         assert known(await watching.report()) == {"g": {A0: Lag(6)}}
-    assert caplog.text.count("lag of groups not known") == 3
+    assert caplog.text.count("group lag unknown") == 3
 
 
 async def test_many_partitions_are_not_looked_at_in_detail() -> None:
