@@ -285,7 +285,7 @@ async def test_a_lost_connection_is_made_again(
 
 async def test_a_broker_without_the_listener_for_brokers_is_named(receiver: Receiver) -> None:
     channel = channel_to(receiver.broker, "INTERNAL")
-    with pytest.raises(ConnectFailed, match=r"broker 2.*no listener INTERNAL"):
+    with pytest.raises(ConnectFailed, match=r"broker 2.*no inter-broker listener INTERNAL"):
         await channel.update_metadata(UpdateMetadata(1, 1, 44, (), ()))
 
 
