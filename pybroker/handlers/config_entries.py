@@ -1,6 +1,7 @@
-"""The entries of options in DescribeConfigs and CreateTopics: values, sources, types, meanings.
+"""The entries of options in DescribeConfigs and CreateTopics responses: values, sources, types and
+descriptions.
 
-Plain code. The handlers read the values from ZooKeeper.
+This module does no I/O. The handlers read the values from ZooKeeper.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _TYPES: Final[Mapping[OptionType, int]] = {
     OptionType.LIST: 7,
     OptionType.PASSWORD: 9,
 }
-"""The type numbers of KIP-569."""
+"""Option type -> its number in the protocol (KIP-569)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One option of a resource as in the protocol. `type` is the number of KIP-569."""
+    """One option of a resource, as in the protocol. `type` is a number of KIP-569."""
 
     name: str
     value: str | None
@@ -44,7 +45,7 @@ class ConfigEntry:
 
 def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Return every option of a topic whose own values are `overrides`, and its own values of
-    unknown options. A value that cannot be applied is not in force, so its default is shown."""
+    unknown options. An invalid value is not in force, so the default is returned instead."""
     usable, _ = usable_overrides(layers.current, overrides)
     values = TopicConfig.parse(layers.current, usable).values
     entries = [
@@ -116,7 +117,7 @@ def _as_text(name: str, text: str, synonyms: Sequence[Synonym]) -> ConfigEntry:
 
 
 def _unknown(name: str, source: Source, *, read_only: bool) -> ConfigEntry:
-    """Return an entry without the value, since the value of an unknown option may be a secret."""
+    """Return an entry without its value: the value of an unknown option may be a secret."""
     return ConfigEntry(name, None, source, read_only=read_only, sensitive=True)
 
 

@@ -46,7 +46,7 @@ _UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
 def handle_fetch(
     services: Services, request: Request, message: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    """Answer at once if there is enough data or any news, else wait and read again."""
+    """Answer at once if there is enough data or anything new; else wait and read again."""
     trusted = services.config.inter_broker_listener
     if message.replica_id >= 0 and request.listener != trusted:
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -87,7 +87,8 @@ async def _go_on_incremental(
     session: FetchSession,
     changes: Iterator[None],
 ) -> FetchResponse:
-    """Handle an incremental request with very many changes. Yield to the event loop in between."""
+    """Handle an incremental request with very many changes, and yield to the event loop in
+    between."""
     try:
         for _ in changes:
             await asyncio.sleep(0)
@@ -251,7 +252,7 @@ def _open_session(
         cached.record_sent(answer)
         if number % TURN_PARTITIONS_MAX == 0:
             yield
-    if session.partitions:  # else it may get some later; a repeated one counts once
+    if session.partitions:  # it may get some later; repeated partitions count once
         services.fetch_sessions.resized(session)
     response.session_id = session.id
 

@@ -1,7 +1,8 @@
-"""OffsetForLeaderEpoch: where an epoch ends in the leader's log (KIP-101, KIP-279, KIP-320).
+"""OffsetForLeaderEpoch: returns the end offset of a leader epoch in the leader's log (KIP-101,
+KIP-279, KIP-320).
 
-As in Kafka, the answer does not depend on the replica id: for followers and consumers alike, the
-current epoch ends at the log end.
+As in Kafka, the answer does not depend on the replica id: the current epoch ends at the log end
+offset, for followers and consumers alike.
 """
 
 from __future__ import annotations

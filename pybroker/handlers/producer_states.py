@@ -1,4 +1,5 @@
-"""DescribeProducers (KIP-664): the producer state of a partition, at any of its replicas."""
+"""DescribeProducers (KIP-664): returns the producer state of a partition, at any of its
+replicas."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from pybroker.wire.messages.transaction_admin import (
 )
 
 _PRODUCERS_MAX: Final = 100_000
-"""The most producers in an answer. Further partitions get an error: a request may name a partition
-any number of times, and the answer must not fill the memory."""
+"""The maximal number of producers in an answer. Further partitions get an error: a request may
+repeat a partition any number of times, and the answer must not fill the memory."""
 _PRODUCERS_A_TURN: Final = 5000
 """After this many producers a request yields to the event loop."""
 
@@ -50,7 +51,7 @@ def _too_many(number: int) -> DescribeProducersPartitionResponse:
     return DescribeProducersPartitionResponse(
         partition_index=number,
         error_code=ErrorCode.INVALID_REQUEST,
-        error_message=f"the answer has {_PRODUCERS_MAX} producers already; name fewer partitions",
+        error_message=f"the answer has {_PRODUCERS_MAX} producers; request fewer partitions",
     )
 
 

@@ -104,7 +104,7 @@ async def test_a_controller_cut_off_from_zookeeper_says_why_it_is_none(
     monkeypatch.setattr(bench.app.lease, "is_valid", False)
     result = the_only(await create(bench, new("other")))
     assert code(result) is ErrorCode.NOT_CONTROLLER
-    assert "does not hear from ZooKeeper" in (result.error_message or "")
+    assert "ZooKeeper does not answer" in (result.error_message or "")
 
 
 async def test_zookeeper_being_away_is_a_time_out(bench: Bench) -> None:
