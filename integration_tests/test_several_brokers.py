@@ -236,11 +236,11 @@ def test_the_data_of_a_single_broker_are_refused_and_those_of_several_too(
     single = PybrokerProcess(data)
     refused = single.launch()
     assert refused.wait() == 1
-    assert "holds the data of several brokers" in refused.output
+    assert "contains the data of several brokers" in refused.output
     (data / "meta.properties").write_text("version=0\nbroker.id=1001\ncluster.id=x\n")
     refused = start()
     assert refused.wait() == 1
-    assert "holds the data of a single broker" in refused.output
+    assert "contains the data of a single broker" in refused.output
 
 
 def test_an_ensemble_of_others_is_used_and_ids_are_generated(
