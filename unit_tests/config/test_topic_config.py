@@ -92,7 +92,7 @@ def test_the_newer_timestamp_options_win(
         ("retention.mss", "1", "did you mean retention.ms?"),
         ("nonsense", "1", "Unknown topic config name: nonsense"),
         ("remote.storage.enable", "true", "tiered storage"),
-        ("segment.bytes", None, "a value is missing"),
+        ("segment.bytes", None, "the value is missing"),
     ],
 )
 def test_a_client_is_told_what_is_wrong(name: str, text: str | None, fault: str) -> None:
