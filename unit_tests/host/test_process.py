@@ -18,7 +18,7 @@ def blocking() -> Iterator[ThreadedBlocking]:
     made.close()
 
 
-async def test_more_threads_work_at_once_and_what_waits_is_still_done(
+async def test_resized_threads_run_new_work_and_finish_queued_work(
     blocking: ThreadedBlocking,
 ) -> None:
     gate = threading.Event()
