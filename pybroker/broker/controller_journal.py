@@ -46,7 +46,7 @@ class ControllerJournal:
         self._refused = False
 
     def note(self, entry: Entry) -> None:
-        """Queue an entry for writing. Return at once and raise nothing."""
+        """Queue an entry for writing, without waiting and without an error."""
         self._waiting.append(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
         self._wake.set()
 

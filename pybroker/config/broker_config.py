@@ -117,7 +117,7 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def log_directories(self) -> tuple[str, ...]:
-        """log.dirs, else log.dir."""
+        """The log directories: log.dirs if it is set, else log.dir."""
         text = self.log_dir if self.log_dirs is None else self.log_dirs
         return tuple(item.strip() for item in text.split(",") if item.strip())
 
@@ -134,7 +134,8 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def retention_ms(self) -> int:
-        """log.retention.ms, else minutes, else hours; UNLIMITED for never."""
+        """log.retention.ms if it is set, else the option in minutes, else the one in hours;
+        UNLIMITED for no limit."""
         retention_ms = first_ms(
             (self.log_retention_ms, 1),
             (self.log_retention_minutes, _MINUTE_MS),
@@ -144,19 +145,19 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def roll_ms(self) -> int:
-        """log.roll.ms, else hours."""
+        """log.roll.ms if it is set, else log.roll.hours in ms."""
         roll_ms = self.log_roll_ms
         return self.log_roll_hours * _HOUR_MS if roll_ms is None else roll_ms
 
     @property
     def roll_jitter_ms(self) -> int:
-        """log.roll.jitter.ms, else hours."""
+        """log.roll.jitter.ms if it is set, else log.roll.jitter.hours in ms."""
         jitter_ms = self.log_roll_jitter_ms
         return self.log_roll_jitter_hours * _HOUR_MS if jitter_ms is None else jitter_ms
 
     @property
     def flush_ms(self) -> int:
-        """log.flush.interval.ms, else the scheduler's interval."""
+        """log.flush.interval.ms if it is set, else log.flush.scheduler.interval.ms."""
         interval_ms = self.log_flush_interval_ms
         return self.log_flush_scheduler_interval_ms if interval_ms is None else interval_ms
 

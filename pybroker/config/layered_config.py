@@ -283,7 +283,7 @@ def _value_faults(values: Mapping[str, str]) -> dict[str, str]:
         elif row is not None:
             fault = _value_fault(row, name, text)
         elif unknown > SUGGESTIONS_MAX:
-            fault = f"{name}: no such option; {SUGGESTIONS_MAX} other names are unknown, too"
+            fault = f"{name}: no such option, as for {SUGGESTIONS_MAX} other names"
         else:
             meant = nearest_name(name, BROKER_OPTIONS)
             fault = f"{name}: no such option; did you mean {meant}?" if meant else None

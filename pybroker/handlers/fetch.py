@@ -208,8 +208,8 @@ def _settle(
     session: FetchSession | None,
     response: FetchResponse,
 ) -> Iterator[None]:
-    """Record a final answer in the session and in the metrics. It works in short steps, so that the
-    caller can yield to the event loop in between."""
+    """Record a final answer in the session and in the metrics. This works in short steps, so that
+    the caller can yield to the event loop in between."""
     if session is not None:
         response.session_id = session.id
         if session.epoch != next_epoch(message.session_epoch):  # a later request uses the session

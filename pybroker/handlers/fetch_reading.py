@@ -1,8 +1,8 @@
-"""One pass over the partitions of a Fetch request: read each one, and note the offsets of a
-follower.
+"""One pass over the partitions of a Fetch request: reads each partition, and records the offsets of
+a follower.
 
 The event loop reads from the page cache, and yields after a number of partitions. A read that
-misses the page cache goes to a thread. Answers hold slices of the log as they are on disk.
+misses the page cache goes to a thread. Answers contain slices of the log as they are on disk.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Reading:
     position: int = 0
     """The index of the next item."""
     noted: int = 0
-    """The follower's offsets are noted for the items before this index."""
+    """The follower's offsets are recorded for the items before this index."""
     cached_only: bool = True
     total_bytes: int = 0
     must_answer: bool = False
@@ -287,8 +287,9 @@ def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> Buffer:
 
 
 def _note_again_s(services: Services) -> float:
-    """Return for how long (s) the fetches of a caught-up follower need not be noted. Noting costs
-    more than the rest of the pass, and for a caught-up follower it only updates a time."""
+    """Return for how long (s) the leader need not record the fetches of a caught-up follower.
+    Recording costs more than the rest of the pass, and for a caught-up follower it only updates a
+    time."""
     return min(services.replicas.lag_max_s * _NOTE_AGAIN_SHARE, _NOTE_AGAIN_S_MAX)
 
 
@@ -299,9 +300,9 @@ def _note_follower(
     follower: FetchRequest,
     reading: Reading,
 ) -> None:
-    """Note the follower's offsets, once for each request, before the request waits. This runs on
-    the event loop, which reads every partition first. Raise BrokerError if the fetch must not
-    count."""
+    """Record the follower's offsets at the leader, once for each request, before the request waits.
+    This runs on the event loop, which reads every partition first. Raise BrokerError if the fetch
+    must not count."""
     if reading.position < reading.noted:
         return
     if wanted.current_leader_epoch == NO_EPOCH:
@@ -333,7 +334,7 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingE
     if end_offset == NO_OFFSET:
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.topic_partition} does not know epoch {wanted.last_fetched_epoch}",
+            f"{partition.topic_partition}: leader epoch {wanted.last_fetched_epoch} is unknown",
         )
     if wanted.fetch_offset < partition.log.log_start_offset:
         return None  # out of range: the read returns the error

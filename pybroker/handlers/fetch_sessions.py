@@ -67,7 +67,7 @@ class CachedPartition:
         """The leader epoch in which `wanted` was found not to diverge. It cannot diverge later in
         the same epoch."""
         self.noted_s = NEVER_S
-        """When the leader last noted that the follower is caught up."""
+        """When the leader last recorded that the follower is caught up."""
 
     def ask(self, wanted: FetchPartition) -> None:
         if self.follows and wanted.current_leader_epoch != self.wanted.current_leader_epoch:

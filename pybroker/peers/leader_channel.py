@@ -154,7 +154,7 @@ class FollowerLeaderChannel:
             (limits.max_wait_ms + self._timeout_ms) / 1000,
         )
         if not self._session.handle(response) and response.error_code not in _SESSION_LOST:
-            raise BrokerError(error_code(response.error_code), "the leader refused the fetch")
+            raise BrokerError(error_code(response.error_code), "the leader rejected the fetch")
         return [
             _fetched(TopicPartition(topic.topic, part.partition_index), part)
             for topic in response.responses
