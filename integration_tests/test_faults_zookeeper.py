@@ -21,9 +21,9 @@ from unit_tests.patience import wait_until
 pytestmark = pytest.mark.ours
 
 SESSION_S = 20.0
-"""A session timeout in ms longer than a machine stalls."""
+"""A session timeout in seconds, longer than a machine stalls."""
 SYNC_LIMIT_TICKS = 240
-LESS_THAN_ALL = "standing answers=committed"
+LESS_THAN_ALL = "zookeeper lease answers=committed"
 """A pattern of a broker's log line."""
 
 

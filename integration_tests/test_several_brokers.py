@@ -236,11 +236,11 @@ def test_the_data_of_a_single_broker_are_refused_and_those_of_several_too(
     single = PybrokerProcess(data)
     refused = single.launch()
     assert refused.wait() == 1
-    assert "holds the data of several brokers" in refused.output
+    assert "contains the data of several brokers" in refused.output
     (data / "meta.properties").write_text("version=0\nbroker.id=1001\ncluster.id=x\n")
     refused = start()
     assert refused.wait() == 1
-    assert "holds the data of a single broker" in refused.output
+    assert "contains the data of a single broker" in refused.output
 
 
 def test_an_external_ensemble_is_used_and_ids_are_generated(
@@ -261,8 +261,8 @@ def test_the_readiness_of_all_brokers_is_reported(start: Starter) -> None:
     try:
         process = start(environment={READY_VARIABLE: listener.address})
         process.wait_for_line(ALL_STARTED)
-        wait_until(listener.heard, what="readiness is told")
-        assert not listener.heard()
+        wait_until(listener.received_ready, what="readiness is told")
+        assert not listener.received_ready()
     finally:
         listener.close()
 

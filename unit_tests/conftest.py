@@ -24,8 +24,10 @@ HERE: Final = Path(__file__).parent
 JUMPING: Final = tuple(
     str(HERE / name)
     for name in (
-        *("coordinator/controller", "coordinator/groups", "coordinator/runtime", "replication"),
-        *("test_controlled_shutdown", "test_hearsay", "test_membership", "test_standing"),
+        "coordinator/controller",
+        "coordinator/groups",
+        "coordinator/runtime",
+        "replication",
     )
 )
 """The folders whose tests run on the jumping clock without a mark, because they keep everything in

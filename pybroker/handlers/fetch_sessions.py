@@ -1,12 +1,14 @@
 """Fetch sessions (KIP-227): a client that fetches the same partitions repeatedly sends only its
-changes, and receives only news. Plain code; time is seconds of a monotonic clock.
+changes, and receives only partitions with news. This module does no I/O; times are seconds of a
+monotonic clock.
 
     full request, epoch 0        -> a new session, if there is room; its id is in the answer
     incremental, epoch 1, 2, ... -> the changes are applied, then all partitions are read
     full request, epoch 0 or -1  -> the session that it names ends
 
-Eviction is as in Kafka. A session goes if it was not used for two minutes, or if it is two minutes
-old and smaller than the new one. A follower evicts a consumer at any time.
+Eviction is as in Kafka. A session may be evicted if it was not used for two minutes, or if it is
+two minutes old and smaller than the new one. A follower's new session may evict any consumer's
+session.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ FINAL_EPOCH: Final = -1
 CONSUMER: Final = -1
 NEVER_S: Final = float("-inf")
 PARTITIONS_MAX: Final = 200_000
-"""The limit of one session. A larger client gets none: its full fetches cost no memory here."""
+"""The maximal number of partitions in one session. A larger client gets no session: its full
+fetches need no memory here."""
 CONSUMER_PARTITIONS_MAX: Final = 500_000
-"""The limit of all consumers' sessions together: some 200 MB. Kafka has no such limit."""
+"""The maximal number of partitions in all consumers' sessions together: some 200 MB. Kafka has no
+such limit."""
 _MIN_LIFE_S: Final = 120.0
 _SEARCH_AGAIN_S: Final = 1.0
-"""How long a search for a session to evict that found none is remembered."""
+"""How long (s) the cache does not search again after it found no session to evict."""
 _ITEMS_PER_STEP: Final = 500
 _INT_MAX: Final = (1 << 31) - 1
 
@@ -54,7 +58,8 @@ class CachedPartition:
     ) -> None:
         self.key = key
         self.follows = follows
-        """Whether a follower fetches. It may skip an answer, so it gets the values again."""
+        """Whether the client is a follower. A follower may skip an answer, so it gets the values
+        again."""
         self.wanted = wanted
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
@@ -62,7 +67,7 @@ class CachedPartition:
         """The leader epoch in which `wanted` was found not to diverge. It cannot diverge later in
         the same epoch."""
         self.noted_s = NEVER_S
-        """When the leader last noted that the follower is caught up."""
+        """When the leader last recorded that the follower is caught up."""
 
     def ask(self, wanted: FetchPartition) -> None:
         if self.follows and wanted.current_leader_epoch != self.wanted.current_leader_epoch:
@@ -81,9 +86,9 @@ class CachedPartition:
             or answer.diverging_epoch is not None
         )
 
-    def told(self, answer: PartitionData) -> None:
+    def record_sent(self, answer: PartitionData) -> None:
         """Record that the answer is sent. After an error, or if a follower has to truncate first,
-        the next answer is news in any case."""
+        the next answer counts as news in any case."""
         if answer.error_code or (self.follows and answer.diverging_epoch is not None):
             self.high_watermark = self.log_start_offset = NO_OFFSET
             return
@@ -92,8 +97,8 @@ class CachedPartition:
 
 
 class FetchSession:
-    """One client's partitions, in the order of reading. Partitions that returned records move to
-    the end, so that none starves."""
+    """One client's partitions, in the order of reading. A partition that returned records moves to
+    the end, so that every partition is read."""
 
     __slots__ = ("created_s", "epoch", "id", "partitions", "replica_id", "size", "used_s")
 
@@ -123,7 +128,7 @@ class FetchSession:
                 known = partitions.get(key)
                 if known is None:
                     if len(partitions) >= PARTITIONS_MAX:
-                        raise _not_found("it has become too large")
+                        raise _not_found(f"it has more than {PARTITIONS_MAX} partitions")
                     partitions[key] = CachedPartition(
                         key, wanted, follows=self.replica_id != CONSUMER
                     )
@@ -139,7 +144,7 @@ class FetchSession:
                 if items % _ITEMS_PER_STEP == 0:
                     yield
 
-    def gave(self, cached: CachedPartition) -> None:
+    def move_to_end(self, cached: CachedPartition) -> None:
         """Move a partition that returned records to the end of the order."""
         if self.partitions.get(cached.key) is cached:
             del self.partitions[cached.key]

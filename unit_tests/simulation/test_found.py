@@ -70,7 +70,7 @@ def test_a_broker_detects_in_time_that_its_zookeeper_member_lost_the_leader() ->
         simulation.wait(lambda: session not in zookeeper.session_ids())
         assert client.session_id == session, "the broker cannot know that its session has expired"
         assert broker.app is not None
-        assert broker.app.standing.level is Authority.COMMITTED
+        assert broker.app.lease.level is Authority.COMMITTED
 
 
 async def elect(bootstrap: str) -> None:

@@ -149,7 +149,7 @@ class SimBroker:
             connect=connect,
             connect_offsets=connect_offsets,
             host_name=lambda: machine.name,
-            tell=self._hear,
+            report_phase=self._hear,
         )
         self.app = await start_broker(config, around, stack, end)
         self.serves = True

@@ -16,7 +16,7 @@ from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import Broker
 from unit_tests.coordinator.controller.cluster import Cluster, key
-from unit_tests.replication.next_topic import NEXT_ID, NextTopic
+from unit_tests.replication.recreated_topic import NEXT_ID, NextTopic
 
 ID = uuid.UUID(int=7)
 THREE = [Broker(1, ()), Broker(2, ()), Broker(4, ())]

@@ -22,7 +22,7 @@ from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.idle_loop import idle
 from unit_tests.patience import PATIENCE_S
-from unit_tests.replication.next_topic import NextTopic
+from unit_tests.replication.recreated_topic import NextTopic
 from unit_tests.replication.vocabulary import TOPIC_ID
 
 TOPIC = topic_entity("t")

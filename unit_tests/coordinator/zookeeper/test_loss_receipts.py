@@ -26,7 +26,7 @@ from pybroker.model import NO_EPOCH, PartitionState, TopicPartition
 from pybroker.ports import CoordOp, CreateOp, OpResult
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
-from unit_tests.replication.next_topic import NextTopic
+from unit_tests.replication.recreated_topic import NextTopic
 from unit_tests.replication.vocabulary import TOPIC_ID
 
 T0 = TopicPartition("orders", 0)
