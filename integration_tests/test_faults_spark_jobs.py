@@ -129,7 +129,7 @@ def test_the_driver_is_told_to_end(work: Work, number: signal.Signals, code: int
         work.gate.reached(job_gate.WORKER, driver)
         driver.signal(number)
         assert driver.wait() == code
-        told = f"ended by {number.name}: the next run reads again what was not committed"
+        told = f"ended by {number.name}: the next run reads the uncommitted records again"
         assert told in driver.output.splitlines()
         assert "Traceback" not in driver.output
     finally:
