@@ -88,7 +88,7 @@ def take(
 
 
 def load(path: Path | str) -> Snapshot:
-    """Load a snapshot from a file. Raises SnapshotError."""
+    """Return the snapshot in a file. Raises SnapshotError."""
     return Snapshot.load(path)
 
 

@@ -1,4 +1,4 @@
-"""The command `pybroker consumer-perf-test`, equivalent to Kafka's kafka-consumer-perf-test with
+"""The command `pybroker consumer-perf-test`, equivalent to Kafka's kafka-consumer-perf-test, with
 this project's client. The tool reads partitions by assignment, without a group."""
 
 from __future__ import annotations

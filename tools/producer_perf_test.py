@@ -1,4 +1,4 @@
-"""The command `pybroker producer-perf-test`, equivalent to Kafka's kafka-producer-perf-test with
+"""The command `pybroker producer-perf-test`, equivalent to Kafka's kafka-producer-perf-test, with
 this project's client."""
 
 from __future__ import annotations
