@@ -171,7 +171,10 @@ def test_configs_of_brokers(tools: Tools) -> None:
         says = f"Invalid config(s): {option}"
         tools.same("configs", "--alter", *entity, "--delete-config", option, says=says)
     missing = tools.ours("configs", "--describe", "--broker", "7")
-    assert (missing.code, missing.err) == (1, "broker 7 is not running; running: 3\n")
+    assert (missing.code, missing.err) == (
+        1,
+        "broker 7 is not running; the running brokers are 3\n",
+    )
     quotas = tools.ours("configs", "--describe", "--user", "alice")
     assert (quotas.code, quotas.err) == (
         1,
@@ -339,8 +342,8 @@ def test_the_shell_without_a_server(tools: Tools) -> None:
     ran = tools.ours("zookeeper-shell", "127.0.0.1:1", "ls", "/")
     assert ran.code == 1
     assert ran.err == (
-        "no ZooKeeper could be reached (127.0.0.1:1: Connection refused); check the address and"
-        " that the server runs\n"
+        "no ZooKeeper server could be reached (127.0.0.1:1: Connection refused); check the"
+        " address and that the server runs\n"
     )
 
 

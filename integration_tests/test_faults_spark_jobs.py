@@ -135,7 +135,7 @@ def test_a_signal_ends_the_driver(work: Work, number: signal.Signals, code: int)
         work.gate.reached(job_gate.WORKER, driver)
         driver.signal(number)
         assert driver.wait() == code
-        told = f"ended by {number.name}: the next run reads again what was not committed"
+        told = f"ended by {number.name}: the next run reads the uncommitted records again"
         assert told in driver.output.splitlines()
         assert "Traceback" not in driver.output
     finally:

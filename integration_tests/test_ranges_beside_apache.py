@@ -289,7 +289,7 @@ def test_a_job_run_is_not_repeated_after_compaction(
     (item,) = taken(apache, topic, "read_committed").ranges()
     overwrite(apache, topic)
     wait_for_cleaner(apache, item, "read_committed", 250)
-    text = "300 records were read then, 250 exist now, compaction removed the others"
+    text = "it read 300 records, of which compaction (cleanup.policy) left 250"
     with pytest.raises(OutputError, match=text):
         job.replay(spark, 0)
     assert read_output(spark, numbers_of.output).count() == 300

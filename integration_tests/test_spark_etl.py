@@ -63,7 +63,7 @@ def test_a_failed_run_is_repeated_with_the_same_offsets(numbers: Numbers) -> Non
     with pytest.raises(RunFailed, match="the task dies") as caught:
         job.run_once(numbers.spark)
     assert "\n" not in str(caught.value)
-    with pytest.raises(OutputError, match="nothing is committed from run 0 on"):
+    with pytest.raises(OutputError, match="no run from 0 on is committed"):
         numbers.numbers()
     numbers.send(10)
     again = job.run_once(numbers.spark)
@@ -210,7 +210,7 @@ def test_a_run_that_cannot_be_repeated_keeps_its_rows(numbers: Numbers) -> None:
     job = numbers.job(fail_on_data_loss="false")
     job.run_once(numbers.spark)
     spark_topics.delete_records(numbers.broker.bootstrap, numbers.topic, {0: 3})
-    with pytest.raises(OutputError, match=rf"no longer hold {numbers.topic}-0@0-3"):
+    with pytest.raises(OutputError, match=rf"no longer contain {numbers.topic}-0@0-3"):
         job.replay(numbers.spark, 0)
     assert numbers.numbers() == list(range(10))
     numbers.send(10)
@@ -356,7 +356,9 @@ def test_a_plan_that_does_not_continue_the_last_commit_is_refused(numbers: Numbe
     (store / "commits" / "000000000001-0000.json").unlink()
     (store / "plans" / "000000000001.json").unlink()
     (store / "plans" / "000000000002.json").rename(store / "plans" / "000000000001.json")
-    with pytest.raises(OutputError, match="does not continue run 0; discard it with --new-plan"):
+    with pytest.raises(
+        OutputError, match="does not begin where run 0 ended; discard the plan with --new-plan"
+    ):
         job.run_once(numbers.spark)
     assert command("run", str(numbers.file), "--new-plan") == 0
     assert numbers.numbers() == list(range(24))

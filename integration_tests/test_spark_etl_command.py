@@ -46,7 +46,7 @@ def test_the_command_runs_a_job_reports_it_and_cleans_up(
     status = json.loads(capsys.readouterr().out)
     assert (status["runs"], status["new_offsets"], status["last"][0]["rows"]) == (1, 1, 12)
     assert command("gc", file, "--superseded", "--older-than", "0s", "--dry-run") == 0
-    assert "a later commit took its place: would be removed" in capsys.readouterr().out
+    assert "was replaced by a later commit: would be removed" in capsys.readouterr().out
     assert command("gc", file, "--superseded", "--older-than", "0s") == 0
     assert sorted(output_files(numbers.output)) == numbers.files()
     assert numbers.numbers() == list(range(12))
@@ -93,7 +93,7 @@ def test_a_signal_ends_the_command_and_removes_its_attempt(numbers: Numbers) -> 
     with pytest.raises(SystemExit) as caught:
         command("run", str(numbers.file), "--report", str(report))
     assert caught.value.code == 128 + signal.SIGTERM
-    told = "ended by SIGTERM: the next run reads again what was not committed"
+    told = "ended by SIGTERM: the next run reads the uncommitted records again"
     assert json.loads(report.read_text()) == {"runs": [], "error": told}
     assert numbers.files() == []
     assert numbers.job().store.attempts() == []

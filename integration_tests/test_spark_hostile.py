@@ -181,7 +181,7 @@ def test_a_snapshot_of_another_cluster_is_refused(
     other = replace(unnamed, cluster_id="another-cluster")
     for mode in ("append", "latest"):
         said = fault(other.read(spark, mode).count)
-        assert "the snapshot is of another-cluster: name the brokers" in said
+        assert "the snapshot is of the cluster another-cluster: give the brokers" in said
 
 
 def test_a_write_is_refused_with_the_format_to_use(load: Load, broker: Broker, filled: str) -> None:
