@@ -1,8 +1,9 @@
-"""The race of clusters: three brokers of ours beside three of Apache Kafka.
+"""The race of two clusters: three pybroker brokers against three Apache Kafka brokers.
 
     python benchmarks/cluster_race.py [--rounds N] [--quick] [--only MEASURE,...]
 
-The program itself is `benchmarks.racing.cluster`; see `benchmarks/race.py` for why.
+The program itself is `benchmarks.racing.cluster`; this file makes it callable by its path, as
+`benchmarks/race.py` explains.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The time that three brokers take to be ready, and to hand over the leaderships of one of them.
+"""Measures how long three brokers take to be ready, and to hand over the leaderships of one broker.
 
-Five clusters, each with a ZooKeeper of its own and empty data: seconds until every broker knows all
-(`ready`), and from SIGTERM of a broker that leads 1,000 partitions of replication 3 until others do
-(`handover`) and until its process has ended (`stop`). Run it with
-`python benchmarks/cluster_times.py`.
+Five clusters are started, each with its own ZooKeeper and empty data. `ready` is the time until
+every broker knows all brokers, in seconds. One broker leads 1,000 partitions with replication
+factor 3. `handover` is the time from SIGTERM of this broker until other brokers lead the
+partitions, and `stop` the time until its process has ended. Run the program with `python
+benchmarks/cluster_times.py`.
 """
 
 from __future__ import annotations

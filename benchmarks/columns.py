@@ -1,13 +1,13 @@
-"""The speed of decoding batches into columns, compiled and by NumPy, beside `decode_records`, in
-one run.
+"""Measures the speed of decoding batches into columns, compiled and by NumPy, and compares it with
+`decode_records` in the same run.
 
     python benchmarks/columns.py [--records N] [--rounds N] [--batch-bytes N] [--poll]
 
-Prints million records a second of CPU time (the best of several rounds), decompression included,
-for values of 100 and 300 bytes in batches of 1 MB, beside the codec alone, and how many times
-faster than records columns are. Records are decoded by the compiled loops. `--poll` starts a
-broker and reads 400,000 records by `getmany` and by `poll_arrow`. Only the ratios mean something
-on another machine.
+The program prints million records per second of CPU time (the best of several rounds), including
+decompression, for values of 100 and 300 bytes in batches of 1 MB. It also prints the speed of the
+codec alone, and the ratio of columns to records. Records are decoded by the compiled loops. With
+`--poll`, the program starts a broker and reads 400,000 records by `getmany` and by `poll_arrow`.
+Only the ratios can be compared with another machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pybroker.testing import Cluster
 NOW_MS = 1_700_000_000_000
 LIMIT = 64 * 1024 * 1024
 FINISH_BYTES = 4 * 1024 * 1024
-"""The size in bytes of the columns that a reader hands on, about."""
+"""The approximate size in bytes of the columns that a reader returns at a time."""
 SIZES = (100, 300)
 TEXT = b'{"kind": "order", "state": "paid", "customer": ' * 10
 POLLED = 400_000
@@ -40,7 +40,8 @@ FORMS = ("_speedups", "_numpy_columns")
 
 
 def batches_of(codec: Codec, value_bytes: int, records: int, batch_bytes: int) -> list[bytes]:
-    """Batches with keys. 40 bytes of each value are random, the rest is repeated text."""
+    """Return batches of records with keys. 40 bytes of each value are random; the rest is repeated
+    text."""
     chance = random.Random(17)
     found = []
     builder = BatchBuilder(codec)
@@ -93,7 +94,7 @@ def only_decompressed(batches: Sequence[bytes]) -> int:
 
 
 def rate(action: Callable[[Sequence[bytes]], int], batches: Sequence[bytes], rounds: int) -> float:
-    """Million records a second in the fastest round."""
+    """Return million records per second of CPU time in the fastest round."""
     best = 0.0
     for _ in range(rounds):
         start = time.process_time()
@@ -132,7 +133,7 @@ async def produce(servers: str) -> None:
 
 
 async def consume(servers: str, name: str) -> float:
-    """Million records a second of CPU time of a consumer that reads all of them."""
+    """Return million records per second of CPU time for a consumer that reads all records."""
     async with Consumer(servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([PARTITION])
         rows = 0

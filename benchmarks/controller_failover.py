@@ -1,10 +1,10 @@
-"""The failover time of the controller in a cluster of three brokers, with a real ZooKeeper and
-brokers that answer at once: python benchmarks/controller_failover.py [partitions] [topics].
-Requests to brokers are encoded, not sent.
+"""Measures the failover time of the controller in a cluster of three brokers: python
+benchmarks/controller_failover.py [partitions] [topics].
 
-Measured from the end of the old controller's session (the session timeout is not in it) until the
-surviving brokers have got a leader for every partition. Also measured: the CPU time of single
-turns of the event loop meanwhile, from 5 ms on.
+ZooKeeper is real. The brokers answer at once: requests to them are encoded, but not sent. The time
+is measured from the end of the old controller's session, without the session timeout, until the
+remaining brokers know a leader for every partition. The program also prints the CPU time of each
+turn of the event loop that takes 5 ms or more.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from pybroker.wire.schema import Message
 BROKERS = (1, 2, 3)
 
 
-class AgreeableChannel(RemoteBrokerChannel):
-    """A channel to a broker that carries out commands at once: requests are created and encoded as
-    usual, but not sent. It remembers the leaders."""
+class EncodingChannel(RemoteBrokerChannel):
+    """A channel to a broker that executes every command at once. Requests are created and encoded
+    as usual, but not sent. The channel records the leaders in the requests."""
 
     def __init__(self, broker: Broker, known: dict[TopicPartition, int]) -> None:
         super().__init__(broker, "PLAINTEXT", client_id="benchmark", timeout_s=1.0, connect_s=1.0)
@@ -71,8 +71,8 @@ ENCODED: list[int] = []
 """The sizes of the requests, in bytes."""
 
 
-class Turns:
-    """The CPU time of each turn of a callback in the event loop."""
+class CallbackTimes:
+    """The CPU time of each callback of the event loop."""
 
     def __init__(self) -> None:
         self.longest: list[tuple[float, str]] = []
@@ -107,7 +107,7 @@ class Phases(logging.Handler):
 
 
 class Member:
-    """A broker with a session, a registration and a controller."""
+    """A broker with a ZooKeeper session, a registration and a controller."""
 
     def __init__(self, broker_id: int, servers: str, known: dict[TopicPartition, int]) -> None:
         self.id = broker_id
@@ -118,7 +118,7 @@ class Member:
             broker_id=broker_id,
             clock=clock,
             rng=random.SystemRandom(),
-            channels=lambda broker: AgreeableChannel(broker, known),
+            channels=lambda broker: EncodingChannel(broker, known),
             settings=ControllerSettings(),
         )
 
@@ -136,7 +136,7 @@ class Member:
         self.controller.start()
 
     async def kill(self) -> None:
-        """Expire the session, as the server would."""
+        """Expire the broker's session, as the ZooKeeper server does after the session timeout."""
         self.controller.session_expired()
         await self.coord.close()
 
@@ -184,8 +184,8 @@ async def race(servers: str, partitions: int, topics: int) -> None:
     if os.environ.get("PROFILE"):
         profile.enable()
     ENCODED.clear()
-    gc.freeze()  # as a broker does after its start
-    turns = Turns()
+    gc.freeze()  # a broker freezes its objects after its start, too
+    turns = CallbackTimes()
     with turns.watch():
         await members[0].kill()
         closed = time.perf_counter()
@@ -194,7 +194,10 @@ async def race(servers: str, partitions: int, topics: int) -> None:
     profile.disable()
     for moment, text in phases.seen:
         print(f"{moment - closed:8.3f} s  {text[:110]}")
-    print(f"{done - closed:8.3f} s  the survivors know a leader of each of {each * topics}")
+    print(
+        f"{done - closed:8.3f} s  the remaining brokers know a leader for each of"
+        f" {each * topics} partitions"
+    )
     print(f"{len(ENCODED)} requests of up to {max(ENCODED)} bytes were encoded")
     for spent, what in sorted(turns.longest, reverse=True)[:8]:
         print(f"{spent * 1000:8.1f} ms at a time: {what}")

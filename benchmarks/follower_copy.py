@@ -1,10 +1,11 @@
-"""The speed at which a follower catches up.
+"""Measures the speed at which a follower catches up.
 
     python benchmarks/follower_copy.py [--megabytes N] [--partitions P] [--batch-kib K]
 
-Two brokers, one of which is killed while N megabytes are written to the other. Then it is started
-again, and its log directory is watched until it has as many bytes. Printed are megabytes a second
-from the first copied byte to the last; both brokers and this program share the machine.
+Of two brokers, one is killed while N megabytes are written to the other. The killed broker is
+started again, and the program waits until its log directory has the same number of bytes. It prints
+megabytes per second from the first copied byte to the last. Both brokers and this program share the
+machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LOOK_S = 0.005
 
 
 def size(log_dir: Path) -> int:
-    """Bytes of the topic's records in a log directory."""
+    """Return the number of bytes of the topic's records in a log directory."""
     return sum(path.stat().st_size for path in log_dir.glob(f"{TOPIC}-*/*.log"))
 
 
@@ -42,14 +43,15 @@ async def write(bootstrap: str, total_bytes: int, partitions: int, batch_kib: in
 
 
 def copy(cluster: Cluster, total_bytes: int) -> tuple[int, float]:
-    """The bytes copied since the first look that found any, and the seconds for them."""
+    """Return the number of bytes copied since the first copied byte was seen, and the seconds until
+    the end."""
     cluster.restart(2)
     begun, found = 0.0, 0
     while (copied := size(cluster.log_dir(2))) < total_bytes:
         if copied and not found:
             begun, found = time.monotonic(), copied
         time.sleep(_LOOK_S)
-    assert found, "use more megabytes"
+    assert found, "the copy was too fast to measure; use more --megabytes"
     return total_bytes - found, time.monotonic() - begun
 
 

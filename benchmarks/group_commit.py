@@ -1,11 +1,12 @@
-"""The cost of syncing every record to disk before its acknowledgement.
+"""Measures the cost of syncing every record to disk before its acknowledgement.
 
     python benchmarks/group_commit.py [--seconds S] [--producers N ...] [--partitions P] [--acks A]
 
-A broker with log.flush.interval.messages=1 is started on a temporary directory (below `--data`,
-which should be on the disk to measure). Each producer sends one record of 100 B and waits for its
-answer before it sends the next. Printed are acknowledgements a second, syncs a second (as the
-broker counts them), syncs per acknowledgement, and the median time of an acknowledgement.
+The program starts a broker with log.flush.interval.messages=1 on a temporary directory below
+`--data`, which should be on the disk to measure. Each producer sends one record of 100 B and waits
+for its acknowledgement before it sends the next record. The program prints acknowledgements per
+second, syncs per second (as the broker counts them), syncs per acknowledgement, and the median time
+of an acknowledgement.
 """
 
 from __future__ import annotations
@@ -70,14 +71,14 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame:
 
 
 async def produce(target: Target, frame: bytes, until: float) -> list[float]:
-    """Run one producer; return the time of each answer in seconds."""
+    """Run one producer. Return the time until each acknowledgement, in seconds."""
     reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
     times = []
     while (began := time.monotonic()) < until:
         answer = await ask(reader, writer, frame)
         (error,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(TOPIC) + 4 + 4)
         if error:
-            raise RuntimeError(f"Produce is answered with error {error}")
+            raise RuntimeError(f"the broker answered Produce with error {error}")
         times.append(time.monotonic() - began)
     writer.close()
     return times
@@ -141,7 +142,9 @@ def main() -> None:
     parser.add_argument("--producers", type=int, nargs="+", default=[1, 50])
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--acks", type=int, default=-1)
-    parser.add_argument("--data", help="where the temporary directory is made")
+    parser.add_argument(
+        "--data", help="the folder in which the temporary data directory is created"
+    )
     options = parser.parse_args()
     with own_broker(options) as target:
         asyncio.run(run(target, options))

@@ -1,18 +1,19 @@
-"""The cost of groups beside Apache Kafka 3.9.1: python benchmarks/groups.py [--rounds N] [--quick]
-[--delay MS]
+"""Measures the cost of consumer groups, and compares it with Apache Kafka 3.9.1:
+python benchmarks/groups.py [--rounds N] [--quick] [--delay MS]
 
-In turn with each broker, the same members for both (ours on the wire, one connection each):
+The two brokers take turns and have the same members, each with its own connection:
 
-join    50 members come at once to an empty group, until all have their part of one generation
+join    50 members join an empty group at once, until all have an assignment of one generation
 again   50 members of a stable group join again at once, with other metadata
-leave   one of 50 leaves, until the other 49 have the next generation
-first   the first members of two new groups join by one connection in one piece, until both answers
-idle    1,000 groups with one member each that heartbeats every 3 s: CPU time of the broker
+leave   one of 50 members leaves, until the other 49 have the next generation
+first   the first members of two new groups join in one write on one connection, until both
+        responses have arrived
+idle    1,000 groups have one member each, which sends a heartbeat every 3 s: the broker's CPU time
 
-`join` and `first` include group.initial.rebalance.delay.ms, for both, twice: it begins anew once
-when somebody has come meanwhile, and a connection's second request waits for its first. `leave`
-includes the time until members hear of it, by heartbeats every 100 ms. Printed are medians, the
-smallest and largest of the rounds, and our median in parts of Apache's.
+`join` and `first` include group.initial.rebalance.delay.ms twice: the delay begins again if a
+member joins during it, and the second request of a connection waits for the first. `leave` includes
+the time until members learn of the rebalance by their heartbeats, every 100 ms. The program prints
+the median, the smallest and the largest of the rounds, and the ratio of our median to Apache's.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ HEARTBEAT_S: Final = 0.1
 IDLE_HEARTBEAT_S: Final = 3.0
 SESSION_MS: Final = 30_000
 PART: Final = bytes(100)
-"""An assignment with the size of one of a few partitions."""
+"""The bytes of an assignment, as many as for a few partitions."""
 OPTIONS: Final = {
     "offsets.topic.num.partitions": "50",
     "offsets.topic.replication.factor": "1",
@@ -83,7 +84,7 @@ LOADING: Final = frozenset(
 
 
 class Member:
-    """One connection with one member. It sends one request at a time."""
+    """A connection with one group member. The member sends one request at a time."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         self._address = bootstrap.rsplit(":", 1)
@@ -102,7 +103,8 @@ class Member:
         return await self._answer(version, response)
 
     async def join_for_two(self, groups: tuple[str, str]) -> None:
-        """Wait until a member of each group has joined, in a version that needs no id first."""
+        """Wait until a member of each group has joined. The requests have a version that needs no
+        member id first."""
         joins = [_framed(3, self._join_request(group)) for group in groups]
         self._writer.write(b"".join(joins))
         for _ in groups:
@@ -119,7 +121,7 @@ class Member:
         return found
 
     async def join(self) -> None:
-        """Join and sync; returns with the member's assignment."""
+        """Send JoinGroup and SyncGroup, and wait until the member has its assignment."""
         while not await self._try_to_join():
             pass
 
@@ -163,7 +165,9 @@ class Member:
         if code in LOADING:
             await asyncio.sleep(0.05)
         elif code not in JOIN_AGAIN:
-            raise SystemExit(f"{self.group} is answered error {code}")
+            raise SystemExit(
+                f"the broker answered a request of group {self.group} with error {code}"
+            )
 
     async def heartbeat(self) -> int:
         request = HeartbeatRequest(
@@ -172,7 +176,8 @@ class Member:
         return (await self.ask(3, request, HeartbeatResponse)).error_code
 
     async def live(self) -> None:
-        """Send heartbeats, and join again if the coordinator asks for it, until `is_leaving`."""
+        """Send heartbeats, and join again if the coordinator requires it, until `is_leaving` is
+        set."""
         while not self.is_leaving:
             if await self.heartbeat():
                 await self.join()
@@ -193,7 +198,7 @@ def _framed(version: int, request: Message) -> bytes:
 
 
 async def _ready(member: Member) -> None:
-    """Wait until the coordinator is found and has loaded."""
+    """Wait until the group's coordinator is found and has loaded the group."""
     request = FindCoordinatorRequest(key=member.group, key_type=0)
     while True:
         if not (await member.ask(1, request, FindCoordinatorResponse)).error_code:
@@ -202,7 +207,8 @@ async def _ready(member: Member) -> None:
 
 
 async def _loaded(member: Member, group: str) -> None:
-    """Wait until the group is loaded: the error code of an unknown member's LeaveGroup tells."""
+    """Wait until the group is loaded. A LeaveGroup of an unknown member has another error code
+    until then."""
     request = LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id="nobody")])
     while True:
         if (await member.ask(3, request, LeaveGroupResponse)).error_code not in LOADING:
@@ -210,9 +216,9 @@ async def _loaded(member: Member, group: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _agree(members: list[Member], work: Awaitable[object], than: int) -> float:
-    """Seconds until `work` is done and all members, which go on, are in one generation later than
-    `than`."""
+async def _until_one_generation(members: list[Member], work: Awaitable[object], than: int) -> float:
+    """Return the seconds until `work` is done and all remaining members have the same generation,
+    above `than`."""
     begun = time.perf_counter()
     await work
     while True:
@@ -222,8 +228,8 @@ async def _agree(members: list[Member], work: Awaitable[object], than: int) -> f
         await asyncio.sleep(0.002)
 
 
-async def _rest(members: list[Member], lives: list[asyncio.Task[None]]) -> None:
-    """Stop the heartbeats: each member waits for its last answer."""
+async def _stop_heartbeats(members: list[Member], lives: list[asyncio.Task[None]]) -> None:
+    """Stop the heartbeats. Each member waits for its last response."""
     for member in members:
         member.is_leaving = True
     await asyncio.gather(*lives)
@@ -232,7 +238,7 @@ async def _rest(members: list[Member], lives: list[asyncio.Task[None]]) -> None:
 
 
 async def rebalances(bootstrap: str, group: str) -> dict[str, float]:
-    """Seconds of `first`, `join`, `again` and `leave`."""
+    """Return the seconds of `first`, `join`, `again` and `leave`."""
     members = [Member(bootstrap, group) for _ in range(MEMBERS)]
     for member in members:
         await member.connect()
@@ -250,16 +256,18 @@ async def rebalances(bootstrap: str, group: str) -> dict[str, float]:
         lives.append(asyncio.create_task(member.live()))
 
     took = {"first": first}
-    took["join"] = await _agree(members, asyncio.gather(*map(come, members)), 0)
-    await _rest(members, lives)
+    took["join"] = await _until_one_generation(members, asyncio.gather(*map(come, members)), 0)
+    await _stop_heartbeats(members, lives)
     before = members[0].generation
     for member in members:
         member.metadata = b"2"
     everybody = asyncio.gather(*(member.join() for member in members))
-    took["again"] = await _agree(members, everybody, before)
+    took["again"] = await _until_one_generation(members, everybody, before)
     lives = [asyncio.create_task(member.live()) for member in members[:-1]]
-    took["leave"] = await _agree(members[:-1], members[-1].leave(), members[0].generation)
-    await _rest(members, lives)
+    took["leave"] = await _until_one_generation(
+        members[:-1], members[-1].leave(), members[0].generation
+    )
+    await _stop_heartbeats(members, lives)
     for member in members[:-1]:
         await member.leave()
     for member in members:
@@ -268,7 +276,7 @@ async def rebalances(bootstrap: str, group: str) -> dict[str, float]:
 
 
 async def idle(bootstrap: str, name: str, process: psutil.Process, seconds: float) -> float:
-    """CPU seconds of the broker a second."""
+    """Return the CPU seconds per second that the broker uses."""
     members = [Member(bootstrap, f"{name}-{number}") for number in range(GROUPS)]
     for member in members:
         await member.connect()
@@ -287,7 +295,7 @@ async def idle(bootstrap: str, name: str, process: psutil.Process, seconds: floa
     before, begun = process.cpu_times(), time.perf_counter()
     await asyncio.sleep(seconds)
     after, elapsed = process.cpu_times(), time.perf_counter() - begun
-    assert not any(life.done() for life in lives), "a heartbeat was refused"
+    assert not any(life.done() for life in lives), "the broker answered a heartbeat with an error"
     for life in lives:
         life.cancel()
     await asyncio.gather(*lives, return_exceptions=True)
@@ -308,7 +316,9 @@ def report(name: str, unit: str, scale: float, ours: list[float], theirs: list[f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--quick", action="store_true", help="three rounds, ten seconds idle")
+    parser.add_argument(
+        "--quick", action="store_true", help="only three rounds, and ten seconds for `idle`"
+    )
     parser.add_argument("--delay", type=int, default=200, help="ms")
     given = parser.parse_args()
     options = {**OPTIONS, "group.initial.rebalance.delay.ms": str(given.delay)}

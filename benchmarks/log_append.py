@@ -1,10 +1,10 @@
-"""The cost of the log over bare file I/O: appends and reads of 16 KiB batches, beside a loop of
-`os.write` and `os.pread` of the same bytes in the same run.
+"""Measures the cost of the log above bare file I/O: appends and reads of 16 KiB batches, compared
+with a loop of `os.write` and `os.pread` of the same bytes in the same run.
 
     python benchmarks/log_append.py [megabytes] [directory]
 
-Nothing is synced; it measures the code, not the disk. Prints microseconds and MB/s a step, and the
-ratio to the bare loop.
+Nothing is synced: the program measures the code, not the disk. It prints microseconds and MB/s for
+each step, and the ratio to the bare loop.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ PARTITION = TopicPartition("benchmark", 0)
 
 
 def make_batch(producer_id: int = -1, sequence: int = -1) -> bytearray:
-    """A batch of one record, exactly BATCH_BYTES long."""
+    """Return a batch of one record that is exactly BATCH_BYTES long."""
     for surplus in range(HEADER_SIZE, HEADER_SIZE + 32):
         builder = BatchBuilder()
         builder.append(1_700_000_000_000, None, random.randbytes(BATCH_BYTES - surplus), ())
         data = builder.build(producer_id, 0 if producer_id >= 0 else -1, sequence)
         if len(data) == BATCH_BYTES:
             return bytearray(data)
-    raise AssertionError("no value makes a batch of that length")
+    raise AssertionError("no value makes a batch of {BATCH_BYTES} bytes")
 
 
 def timed(action: Callable[[], int]) -> tuple[float, int]:
-    """Run the action; seconds, and the number of steps that it returns."""
+    """Run the action. Return the seconds, and the number of steps that the action returns."""
     begin = time.perf_counter()
     steps = action()
     return time.perf_counter() - begin, steps

@@ -1,10 +1,10 @@
-"""The speed of Metadata responses in a cluster of many topics, cached and encoded anew, in one
-run.
+"""Compares two kinds of Metadata responses in a cluster with many topics: cached responses, and
+responses that are encoded anew.
 
     python benchmarks/metadata_speed.py [TOPICS] [PARTITIONS]
 
-Prints milliseconds per answer (best of several rounds) and the ratio. Only the ratio means
-something on another machine.
+The program prints milliseconds per response (the best of several rounds) and the ratio. Only the
+ratio can be compared with another machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Controller:
 
 
 def cluster(topics: int, partitions: int) -> MetadataView:
-    """The metadata of a cluster whose partitions have three replicas."""
+    """Return the metadata of a cluster whose partitions have three replicas."""
     view = MetadataView()
     facts = tuple(
         PartitionFacts(
@@ -98,8 +98,8 @@ def main(topics: int, partitions: int) -> None:
     anew, remembered = best_ms(ask_after_a_change), best_ms(ask)
     size = sum(len(part) for part in ask())
     print(f"{topics} topics of {partitions} partitions, {size / 1024:.0f} KiB an answer")
-    print(f"made anew       {anew:10.3f} ms")
-    print(f"from memory     {remembered:10.3f} ms")
+    print(f"encoded anew    {anew:10.3f} ms")
+    print(f"cached          {remembered:10.3f} ms")
     print(f"ratio           {anew / remembered:10.0f}")
 
 

@@ -1,13 +1,13 @@
-"""OffsetCommit requests a second over 50 connections, each with one request in flight, in both
-offset stores and beside Apache Kafka 3.9.1: python benchmarks/offset_commits.py [SECONDS]
-[CONTESTANT...], of zookeeper, kafka, apache.
+"""Measures OffsetCommit requests per second over 50 connections with one request in flight each, in
+both offset stores and in Apache Kafka 3.9.1: python benchmarks/offset_commits.py [SECONDS]
+[CONTESTANT...], where a contestant is zookeeper, kafka or apache.
 
-Two loads for each: all connections commit for one group, each a partition of its own, so that one
-coordinator does all the work; and each connection commits for a group of its own, spread over the
-50 partitions of __consumer_offsets. Frames are encoded before; the client costs some 20 us per
-request. CPU time is that of the broker and, separately, of its ZooKeeper, in microseconds per
-request. The machine's disk matters: both ZooKeeper servers sync every transaction, while the logs
-are not synced.
+There are two loads. In the first, all connections commit for one group, each for its own partition,
+so that one coordinator does all the work. In the second, each connection commits for its own group,
+and the groups are spread over the 50 partitions of __consumer_offsets. Requests are encoded before
+the measurement; the client costs about 20 us per request. CPU time is in microseconds per request,
+first of the broker and then of its ZooKeeper. The disk has an effect: both ZooKeeper servers sync
+every transaction, while the logs are not synced.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Run:
 
 
 class Client(asyncio.Protocol):
-    """One connection, which sends the next request once the last one is answered."""
+    """A connection that sends its next request when the previous request is answered."""
 
     def __init__(self, frames: list[bytes], run: Run, until: float, since: float) -> None:
         self._frames = frames
@@ -77,7 +77,9 @@ class Client(asyncio.Protocol):
         now = time.perf_counter()
         if now > self._since:
             self._run.seconds.append(now - self._sent_at)
-        if self._received[-4:-2] != b"\0\0":  # the error code is before two tag sections
+        if (
+            self._received[-4:-2] != b"\0\0"
+        ):  # the error code precedes two sections of tagged fields
             code = struct.unpack(">h", self._received[-5:-3])[0]
             self._run.failed += code != 0
         self._received = b""
@@ -129,7 +131,7 @@ def cpu_s(processes: list[psutil.Process]) -> float:
 
 @contextlib.contextmanager
 def contestant(name: str) -> Iterator[tuple[Broker, list[psutil.Process]]]:
-    """A running broker with the topic, and its ZooKeeper."""
+    """Start a broker with the topic, and its ZooKeeper, for the block."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         path = Path(folder)
         broker: Broker

@@ -1,10 +1,11 @@
-"""The time of an OffsetFetch whose offset is in ZooKeeper, beside one transaction of the same
-ZooKeeper: python benchmarks/offset_fetches.py [COUNT]
+"""Compares the time of an OffsetFetch whose offset is in ZooKeeper with the time of one transaction
+of the same ZooKeeper: python benchmarks/offset_fetches.py [COUNT]
 
-One broker with its own ZooKeeper. Each of COUNT rounds has, one after the other: an OffsetFetch of
-one partition, an OffsetCommit of it (a transaction and more), and a multi that only checks a node
-(the smallest write of ZooKeeper to its disk), sent by a session of this process. The result is the
-ratio of the fetch to the multi. It depends little on the disk while fetches only read.
+A broker runs with its own ZooKeeper. Each of COUNT rounds has three steps: an OffsetFetch of one
+partition; an OffsetCommit of the partition, which needs at least one transaction; and a multi that
+only checks a node, the smallest transaction that ZooKeeper writes to its disk. The program sends
+the multi by its own session. The result is the ratio of the fetch to the multi. As long as a fetch
+only reads, the ratio depends little on the disk.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def measure(broker: PybrokerProcess, count: int) -> None:
 
 
 def _zookeeper(broker: PybrokerProcess) -> str:
-    """The address of the broker's own ZooKeeper, from its log."""
+    """Return the address of the broker's own ZooKeeper, as the broker's log line says."""
     line = next(line for line in broker.log_text.splitlines() if "] INFO zookeeper 127" in line)
     return line.split(" zookeeper ")[1].split()[0]
 

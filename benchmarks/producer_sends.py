@@ -1,12 +1,12 @@
-"""The time that `Producer.send` blocks the event loop, and the effect of yielding to it.
+"""Measures how long `Producer.send` blocks the event loop, and the effect of yielding to the loop.
 
     python benchmarks/producer_sends.py [--records N] [--rounds R] [--size BYTES]
 
-A broker with a ZooKeeper of its own is started on empty data. In turn, a producer that yields when
-a batch is full and one that does not yield send the same records and wait until all are
-acknowledged. Printed are thousands of records a second until then, the longest time in which no
-other task ran, and the time until the first acknowledgement: median, smallest and largest, and the
-ratio of the two producers within each round.
+The program starts a broker with its own ZooKeeper on empty data. Two producers take turns: one
+yields when a batch is full, the other does not. Each sends the same records and waits until all are
+acknowledged. The program prints thousands of records per second, the longest time in which no other
+task ran, and the time until the first acknowledgement. Each figure is a median with the smallest
+and the largest value. The ratio of the two producers is computed within each round.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ TOPIC: Final = "sends"
 PARTITION_COUNTS: Final = (1, 6)
 
 
-class HoldingProducer(Producer):
-    """A producer that yields only while it waits for a topic or for memory."""
+class BlockingProducer(Producer):
+    """A producer that yields to the event loop only while it waits for metadata or for memory."""
 
     async def _give_way(self) -> None:
         pass
 
 
-KINDS: Final[dict[str, type[Producer]]] = {"gives way": Producer, "holds the loop": HoldingProducer}
+KINDS: Final[dict[str, type[Producer]]] = {
+    "yields": Producer,
+    "blocks the loop": BlockingProducer,
+}
 
 
 @dataclass(frozen=True)
 class Round:
-    """The result of a round: thousands of records a second, and milliseconds."""
+    """The result of one round: thousands of records per second, and two times in milliseconds."""
 
     rate: float
     held_ms: float
@@ -47,7 +50,7 @@ class Round:
 
 @dataclass
 class Ticker:
-    """Measures in each turn of the loop the time since the last one."""
+    """Measures the time between two turns of the event loop."""
 
     longest_s: float = 0.0
 
@@ -92,7 +95,7 @@ def report(partitions: int, rounds: dict[str, list[Round]]) -> None:
             f"   held{spread([one.held_ms for one in each], 'ms', 1)}"
             f"   first{spread([one.first_ms for one in each], 'ms', 1)}"
         )
-    pairs = zip(rounds["gives way"], rounds["holds the loop"], strict=True)
+    pairs = zip(rounds["yields"], rounds["blocks the loop"], strict=True)
     ratios = [gives.rate / holds.rate for gives, holds in pairs]
     print(f"  {'ratio':15}{spread(ratios, 'x the records', 2)}", flush=True)
 
@@ -117,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--size", type=int, default=100, help="bytes of a value")
+    parser.add_argument("--size", type=int, default=100, help="the size of each value in bytes")
     options = parser.parse_args()
     with Cluster(brokers=1) as cluster:
         asyncio.run(run(cluster.bootstrap, options))

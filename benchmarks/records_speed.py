@@ -1,9 +1,9 @@
-"""The speed of encoding and decoding records, compiled and in Python, in one run.
+"""Measures the speed of encoding and decoding records, compiled and in Python, in the same run.
 
     python benchmarks/records_speed.py [RECORDS]
 
-Prints nanoseconds per record (best of several rounds) and the ratio. Only the ratio means
-something on another machine.
+The program prints nanoseconds per record (the best of several rounds) and the ratio. Only the ratio
+can be compared with another machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHAPES = {
 
 
 def best_ns(action: Callable[[], object], count: int) -> float:
-    """Nanoseconds per record of the fastest round."""
+    """Return the nanoseconds per record of the fastest round."""
     times = []
     for _ in range(ROUNDS):
         start = time.perf_counter_ns()
@@ -59,7 +59,7 @@ def main() -> None:
 
         data = bytes(encode(_pure))
         if encode(_speedups) != data:
-            sys.exit("the implementations differ")
+            sys.exit("the compiled and the Python implementation give different results")
 
         def decode(module: ModuleType, data: bytes = data) -> object:
             return module.read_records(

@@ -1,21 +1,24 @@
-"""The cost of requests for a running broker: requests per second and the broker's CPU time per
-request.
+"""Measures the cost of requests: requests per second, and the broker's CPU time per request.
 
     python benchmarks/requests.py [HOST:PORT PID ...] [--seconds S] [--partitions N]
                                   [--rounds N]
 
-PID is the broker's process (its CPU time is read from /proc). Without arguments a broker is
-started for the run. With several brokers every step runs against each of them in turn, and the
-last column is the ratio to the first: only figures of one run are comparable. Every second round
-takes the brokers in reverse order, because the broker that is measured second pays for the dirty
-pages that the first one has left for the kernel to write (twice the CPU time per batched request,
-seen with the same code in both). A figure is the mean of all rounds, its spread the lowest and the
-highest. Steps: `batched` is Produce acks=all with one batch of 100 records of 100 B, `unbatched`
-one of a single such record, `fetch` reads back 1 MiB answers, `poll` reads from the end without
-waiting, each over 8 connections with 4 requests in flight each; `wake` is the time from sending a
-Produce to its record's arrival at a consumer that waits, at 1,000 a second.
+PID is the broker's process; its CPU time is read from /proc. Without arguments, the program starts
+a broker for the run. With several brokers, every step runs against each broker in turn, and the
+last column is the ratio to the first broker. Only figures of the same run are comparable.
 
-Produce version 7, Fetch version 11; the topic is made if it is missing.
+Every second round measures the brokers in reverse order: the broker that is measured second pays
+for writing the dirty pages of the first broker. This doubles the CPU time per batched request, even
+if both brokers have the same code. A figure is the mean of all rounds; its spread is the lowest and
+the highest value.
+
+The steps `batched`, `unbatched`, `fetch` and `poll` use 8 connections with 4 requests in flight on
+each. `batched` is Produce with acks=all and one batch of 100 records of 100 B. `unbatched` is
+Produce with one such record. `fetch` reads responses of 1 MiB. `poll` fetches at the log end
+without waiting. `wake` is the time from sending a Produce to the arrival of its record at a waiting
+consumer, at 1,000 records per second.
+
+The requests are Produce version 7 and Fetch version 11. A missing topic is created.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ TOPIC = "bench"
 
 @dataclass(frozen=True)
 class Target:
-    """A measured broker."""
+    """A broker to measure."""
 
     address: tuple[str, int]
     pid: int
@@ -76,7 +79,7 @@ class Cost:
 
 
 def framed(key: ApiKey, request: Message) -> bytes:
-    """A whole request, size included."""
+    """Return a complete request with its size field."""
     api, version = APIS[key], VERSIONS[key]
     header = encode_request_header(RequestHeader(key, version, 1, "bench"), 1)
     body = header + encode_request(api, version, request)
@@ -110,7 +113,7 @@ def fetch_frame(
 
 
 def ask(connection: socket.socket, frame: bytes) -> bytes:
-    """The answer to one request."""
+    """Return the response to one request."""
     connection.sendall(frame)
     return receive(connection)
 
@@ -138,18 +141,18 @@ def make_topic(target: Target) -> None:
 
 
 def end_of_log(target: Target, partition: int) -> int:
-    """The log end offset; one record is written to learn it."""
+    """Return the log end offset. The function appends one record, whose response has the offset."""
     with target.connect() as connection:
         answer = ask(connection, produce_frame(partition, 1, b"x"))
     position = 4 + 4 + 2 + len(TOPIC) + 4 + 4
     error, offset = struct.unpack_from(">hq", answer, position)
     if error:
-        raise RuntimeError(f"Produce is answered with error {error}")
+        raise RuntimeError(f"the broker answered Produce with error {error}")
     return int(offset) + 1
 
 
 class Answers:
-    """Counts whole frames in what one connection receives."""
+    """Counts complete response frames in the bytes that one connection receives."""
 
     def __init__(self, connection: socket.socket, request: bytes) -> None:
         self.connection = connection
@@ -161,7 +164,7 @@ class Answers:
         self.connection.sendall(self._request * count)
 
     def count(self, data: memoryview) -> int:
-        """The number of answers that end in these bytes."""
+        """Return the number of responses that end within these bytes."""
         ended, position = 0, 0
         while position < len(data):
             if self._missing:
@@ -208,7 +211,8 @@ def load(
 
 
 def wake_up_times(target: Target, partition: int, count: int) -> list[float]:
-    """Microseconds from sending a record to its arrival at a waiting consumer, sorted."""
+    """Return the sorted times from sending a record to its arrival at a waiting consumer, in
+    microseconds."""
     offset = end_of_log(target, partition)
     frame = produce_frame(partition, 1, b"v" * 100)
     times = []
@@ -228,7 +232,7 @@ def wake_up_times(target: Target, partition: int, count: int) -> list[float]:
 
 
 def steps(target: Target, partitions: int) -> dict[str, list[bytes]]:
-    """The requests of each step, one per connection."""
+    """Return the requests of each step, one request for each connection."""
     numbers = range(partitions)
     ends = [end_of_log(target, partition) for partition in numbers]
     value = b"v" * 100
@@ -257,7 +261,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def own_broker() -> Iterator[Target]:
-    """A broker of this run, on a free port and a temporary directory."""
+    """Start a broker on a free port and a temporary directory, for the block."""
     with tempfile.TemporaryDirectory() as data:
         command = [sys.executable, "-m", "pybroker", "start", "--port", "0", "--data", data]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
@@ -282,7 +286,7 @@ def measure(targets: Sequence[Target], options: argparse.Namespace) -> None:
         costs: dict[Target, list[Cost]] = {target: [] for target in targets}
         for number in range(options.rounds):
             for target in targets if number % 2 == 0 else reversed(targets):
-                # Anew for each step: a poll asks for the current log end.
+                # Requests are made anew for each step: a poll contains the current log end offset.
                 frames = steps(target, options.partitions)[name]
                 costs[target].append(load(target, frames, options.seconds))
         first = statistics.mean(cost.cpu_us for cost in costs[targets[0]])

@@ -1,22 +1,23 @@
-"""The cost of reading by Spark, beside Apache's own connector.
+"""Measures the cost of reading by Spark, and compares it with Apache's own connector.
 
     python benchmarks/spark.py [--quick] [--rounds N] [--only CASE,CASE]
 
-It needs Java and the connector's jars (which `mvn` fetches once). Both read the same topics of one
-broker of ours, in one session with two tasks at a time (`local[2]`), in turn, and who is first
-changes from round to round; a round before the first does not count. Cases, by name:
+The program needs Java and the connector's jars, which `mvn` fetches once. Both contestants read the
+same topics of one pybroker broker, in one session with two tasks at a time (`local[2]`). They take
+turns in beginning a round. The first round is a warm-up without a result. The cases are:
 
 noop-100-none, noop-100-lz4, noop-100-zstd, noop-300-none, noop-300-lz4, noop-300-zstd
-              four partitions of values of 100 B, or JSON of 300 B, in that codec, to nowhere
+              read four partitions without writing; values of 100 B, or JSON of 300 B, with the
+              named compression
 parquet-100-none, parquet-300-none
-              the same to Parquet
-latest        the last value of each key: mode=latest, beside groupBy and max_by
-plan          from load() to the list of tasks, for 1,000 partitions
-memory        our Python workers while they read a tenth of 2 GB, and all of it
+              read the same partitions and write Parquet
+latest        the last value of each key: mode=latest, compared with groupBy and max_by
+plan          the time from load() to the list of tasks, for 1,000 partitions
+memory        the memory of pybroker's Python workers while they read 0.2 GB, and 2 GB
 
-Rates are records a second; load() is in the time. Processor time is that of Java and of the Python
-workers. Printed are medians, and our figure divided by the connector's in the same round: the
-median, the smallest and the largest.
+Rates are records per second, including the time of load(). Processor time is that of Java and of
+the Python workers. The program prints medians, and the ratio of our figure to the connector's
+figure in the same round: its median, smallest and largest value.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from pathlib import Path
 from typing import Final
 
 if __name__ == "__main__":
-    # Without the folder of the benchmarks: some of its module names are also names of libraries.
+    # Remove the benchmarks' folder: some of its modules have the names of libraries.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import confluent_kafka
@@ -55,12 +56,12 @@ from integration_tests.broker import PybrokerProcess
 OURS: Final = "pybroker"
 APACHE: Final = "kafka"
 CONTESTANTS: Final = (OURS, APACHE)
-"""Contestant -> name of its format."""
+"""Contestant -> the name of its Spark format."""
 
 PARTITIONS: Final = 4
 POOL: Final = 20_000
-"""The number of different values of a topic: more than fit into a batch, so that no batch repeats
-itself."""
+"""The number of different values in a topic. A batch has room for fewer, so no value repeats within
+a batch."""
 KEYS: Final = 432_000
 MANY_PARTITIONS: Final = 1_000
 SAMPLE_S: Final = 0.05
@@ -69,7 +70,7 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Goal:
-    """The bound of our median ratio, or of our median itself."""
+    """A bound for the median ratio to Apache's connector, or for the median itself."""
 
     sign: str
     value: float
@@ -101,7 +102,7 @@ class Figures:
         self._found[metric][contestant].append(figure)
 
     def lines(self) -> Iterator[list[str]]:
-        """A table; the first line describes its content."""
+        """Return a table as lines; the first line describes its content."""
         yield ["measure", "unit", "pybroker", "connector", "ratio", "goal", "met"]
         for metric, figures in self._found.items():
             ours, theirs = figures[OURS], figures[APACHE]
@@ -120,14 +121,15 @@ class Figures:
 
 
 def number(value: float) -> str:
-    """Format a number with three significant digits."""
+    """Return a number with three significant digits."""
     if value >= 100:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:.3g}"
 
 
 class Bench:
-    """A broker, a session with the connector, and the processes whose CPU time is measured."""
+    """A broker, a Spark session with Apache's connector, and the processes whose CPU time is
+    measured."""
 
     def __init__(self, folder: Path, spark: SparkSession, broker: PybrokerProcess, quick: bool):
         self.folder = folder
@@ -141,7 +143,7 @@ class Bench:
         return full // 20 if self.quick else full
 
     def topic(self, kind: str, codec: str, records: int) -> str:
-        """The topic with `records` records, created at its first use."""
+        """Return the topic with `records` records. The topic is created at its first use."""
         name = f"{kind}-{codec}-{records}"
         if name not in self._topics:
             spark_topics.create(self.broker.bootstrap, name, PARTITIONS)
@@ -166,7 +168,7 @@ class Bench:
         return total
 
     def timed(self, do: Callable[[], object]) -> tuple[float, float]:
-        """Call `do`; elapsed seconds, and CPU seconds."""
+        """Call `do`. Return the elapsed seconds and the CPU seconds."""
         os.sync()
         cpu, start = self.processor_seconds(), time.perf_counter()
         do()
@@ -174,7 +176,7 @@ class Bench:
 
 
 def fill(bootstrap: str, topic: str, kind: str, codec: str, records: int) -> None:
-    """Write records with KEYS different keys, each key in one partition."""
+    """Write records with KEYS different keys. All records of a key are in one partition."""
     dice = random.Random(1)
     values = [VALUES[kind](dice, n) for n in range(POOL)]
     producer = confluent_kafka.Producer(
@@ -199,7 +201,7 @@ def fill(bootstrap: str, topic: str, kind: str, codec: str, records: int) -> Non
 
 
 def value_of_100(dice: random.Random, n: int) -> bytes:
-    """A value of 100 bytes, half of which cannot be compressed."""
+    """Return a value of 100 bytes, half of which cannot be compressed."""
     words = b" ".join(b"%04x" % dice.randrange(4000) for _ in range(12))
     return (dice.randbytes(40) + words).ljust(100, b".")[:100]
 
@@ -227,7 +229,7 @@ def to_nowhere(frame: DataFrame) -> None:
 
 
 def in_turn(rounds: int) -> Iterator[tuple[int, str]]:
-    """Round and contestant; round -1 does not count."""
+    """Yield (round, contestant). The results of round -1 are not used."""
     for turn in range(-1, rounds):
         for contestant in CONTESTANTS if turn % 2 else CONTESTANTS[::-1]:
             yield turn, contestant
@@ -237,7 +239,7 @@ def race(
     bench: Bench, figures: Figures, rounds: int, title: str, goal: Goal,
     records: int, does: dict[str, Callable[[], object]],
 ) -> None:  # fmt: skip
-    """Both contestants do their work on the records, round by round."""
+    """Run the work of both contestants on the records, round by round."""
     rate = Metric(title, "records/s", goal)
     cost = Metric(f"{title}: processor time", "s/million")
     for turn, contestant in in_turn(rounds):
@@ -330,7 +332,7 @@ def memory(bench: Bench, figures: Figures, rounds: int) -> None:
 
 
 class Watch:
-    """The largest sum of the Python workers' own memory (USS), in bytes."""
+    """Records the largest sum of the Python workers' own memory (USS), in bytes."""
 
     def __init__(self, bench: Bench) -> None:
         self.peak = 0
@@ -369,7 +371,7 @@ def cases() -> dict[str, Case]:
 
 
 def text(lines: Sequence[Sequence[str]]) -> str:
-    """A table for the terminal, which is also valid reStructuredText."""
+    """Return a table for the terminal that is also valid reStructuredText."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     rule = " ".join("=" * max(width, 2) for width in widths)
     rows = [
@@ -394,7 +396,7 @@ def chosen(only: str) -> dict[str, Case]:
     names = only.split(",") if only else list(every)
     unknown = [name for name in names if name not in every]
     if unknown:
-        raise SystemExit(f"no case {', '.join(unknown)}; there are {', '.join(every)}")
+        raise SystemExit(f"--only: unknown case {', '.join(unknown)}; expected {', '.join(every)}")
     return {name: every[name] for name in names}
 
 
@@ -402,9 +404,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the records")
+    parser.add_argument("--quick", action="store_true", help="read only a twentieth of the records")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="cases, with commas between")
+    parser.add_argument(
+        "--only", default="", help="the cases to run, separated by commas; default: all"
+    )
     arguments = parser.parse_args()
     wanted = chosen(arguments.only)
     figures = Figures()

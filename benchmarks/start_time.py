@@ -1,12 +1,13 @@
-"""The start time of a broker, its memory when idle, and its stop time.
+"""Measures the start time of a broker, its memory when idle, and its stop time.
 
-Five starts each: with its embedded ZooKeeper (fresh data, and again on the same data), and with a
-running ZooKeeper. Prints the median and the spread in seconds, and the resident memory in MB of
-the broker and of its ZooKeeper.
+A broker is started five times in each of three situations: with its embedded ZooKeeper on empty
+data, again on the same data, and with a running ZooKeeper. The program prints the median and the
+range in seconds, and the resident memory in MB of the broker and of its ZooKeeper.
 
-Three stops each, from SIGTERM to the end of the process, with 200 and 2,000 partitions that all got
-a record since the start: of a single broker, and of one of three that has a replica of each and
-leads a third of them. Stops only: `python benchmarks/start_time.py stop`.
+Brokers with 200 and 2,000 partitions are stopped three times each. The stop time is measured from
+SIGTERM to the end of the process. All partitions have received a record since the start. The
+stopped broker runs alone, or it is one of three brokers that all have a replica of each partition
+and lead a third of the partitions. `python benchmarks/start_time.py stop` runs only this part.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def children(pid: int) -> list[int]:
 
 
 def one_start(*arguments: str) -> tuple[float, float, float]:
-    """Seconds until the broker serves, MB of the broker, MB of its children."""
+    """Return the seconds until the broker serves requests, the memory of the broker in MB, and that
+    of its children."""
     began = time.monotonic()
     command = [sys.executable, "-m", "pybroker", "start", "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
@@ -74,7 +76,8 @@ async def create(bootstrap: str, partitions: int, replicas: int) -> None:
 
 
 async def lead_as_assigned(bootstrap: str) -> None:
-    """Let the broker that was stopped lead its share again."""
+    """Elect the preferred leaders, so that the broker that was stopped leads its partitions
+    again."""
     async with Admin(bootstrap) as admin:
         for error in (await admin.elect_leaders()).values():
             if error is not None:
@@ -82,7 +85,7 @@ async def lead_as_assigned(bootstrap: str) -> None:
 
 
 async def fill(bootstrap: str, partitions: int) -> None:
-    """Write one more record to every partition."""
+    """Write one record to every partition."""
     async with Producer(bootstrap) as producer:
         sent = [await producer.send("t", bytes(100), partition=each) for each in range(partitions)]
         for each in sent:

@@ -1,1 +1,1 @@
-"""Tests with real processes, a real ZooKeeper and real clients."""
+"""Integration tests with real processes, a real ZooKeeper and real clients."""

@@ -1,7 +1,8 @@
-"""The admin clients of Python's libraries behind one vocabulary; Java's is in `java_admin`.
+"""The admin clients of Python libraries with one common interface. Java's admin client is in
+`java_admin`.
 
-Each operation returns plain values or raises `Refused` with Kafka's error code, however the
-library reports it. An operation that a library lacks is missing from its class.
+Each operation returns plain values, or raises `Refused` with Kafka's error code, however the
+library reports the error. A class lacks the operations that its library does not support.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Configs = Mapping[str, str]
 
 
 class Refused(Exception):
-    """The broker answered with this error code."""
+    """An error code in the broker's answer."""
 
     def __init__(self, code: int, text: str = "") -> None:
         super().__init__(f"{code} {text}")
@@ -43,7 +44,7 @@ class Refused(Exception):
 
 
 class OwnAdmin:
-    """pybroker.client."""
+    """The admin client of pybroker.client."""
 
     name = "pybroker"
 
@@ -160,7 +161,7 @@ class OwnAdmin:
 
 
 class KafkaPythonAdmin:
-    """kafka-python."""
+    """The admin client of kafka-python."""
 
     name = "kafka-python"
 
@@ -270,7 +271,7 @@ class KafkaPythonAdmin:
 
 
 class AioKafkaAdmin:
-    """aiokafka. Some of its operations return the decoded responses."""
+    """The admin client of aiokafka. Some of its operations return decoded responses."""
 
     name = "aiokafka"
 
@@ -342,7 +343,7 @@ class AioKafkaAdmin:
 
 
 class ConfluentAdmin:
-    """confluent-kafka, which is librdkafka."""
+    """The admin client of confluent-kafka, which uses librdkafka."""
 
     name = "confluent-kafka"
 

@@ -1,8 +1,8 @@
-"""Apache Kafka in ZooKeeper mode as the reference: one ZooKeeper, one broker, on free loopback
+"""Apache Kafka in ZooKeeper mode as the reference: one ZooKeeper and one broker on free loopback
 ports.
 
-Tests and benchmarks compare with it; no part of pybroker runs it. It offers the same methods as
-the fixture of our own broker (`integration_tests.broker`).
+Tests and benchmarks compare pybroker with Apache Kafka; no part of pybroker runs it. `ApacheKafka`
+has the methods of the protocol `Broker` (`integration_tests.broker`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUIET: Final = (
 
 @contextlib.contextmanager
 def session_at(connect: str) -> Iterator[kazoo.client.KazooClient]:
-    """A new session with the ZooKeeper at "host:port" or "host:port/chroot"."""
+    """Return a client with a new session at the ZooKeeper at "host:port" or "host:port/chroot"."""
     client = kazoo.client.KazooClient(connect)
     client.start()
     try:
@@ -50,8 +50,9 @@ def end_session(connect: str, key: Mapping[str, Any]) -> int:
     hosts = parse_connect_string(connect).hosts
 
     def was_gone() -> bool:
-        """Take the session over and close it; True if it was gone before. The broker may take it
-        back first."""
+        """Take the session over and close it. Return True if it had ended before. The broker may
+        reconnect to the session first.
+        """
         closing = close_session(hosts, session, timeout_s=ATTEMPT_S)
         # in a thread of its own: a tap is called where an event loop runs already
         with ThreadPoolExecutor(1) as thread:
@@ -77,7 +78,7 @@ class ApacheZooKeeper:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Returns when clients can connect."""
+        """Start the server. Return when clients can connect."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "zoo.cfg"
         config.write_text(
@@ -104,7 +105,7 @@ class ApacheZooKeeper:
         return session_at(self.connect)
 
     def close(self) -> None:
-        """End the server. Idempotent."""
+        """Stop the server. Idempotent."""
         if self._process is not None:
             self._process.close()
 
@@ -122,7 +123,7 @@ KAFKA_JAVA_OPTIONS: Final = (
 
 
 class ApacheKafka:
-    """One Apache broker, with a ZooKeeper of its own unless `zookeeper` names another.
+    """One Apache broker, with its own ZooKeeper unless `zookeeper` gives an address.
 
     `heap_mib` is the broker's -Xmx and -Xms. `overrides` are lines of server.properties.
     `java_options` are further words for Java.
@@ -160,11 +161,11 @@ class ApacheKafka:
 
     @property
     def log_text(self) -> str:
-        """The output of all runs."""
+        """Return the output of all runs of the broker."""
         return self._earlier_output + (self._process.output if self._process else "")
 
     def start(self) -> None:
-        """Returns when the broker serves."""
+        """Start the broker. Return when it serves."""
         if not self._zookeeper_started:
             self._zookeeper.start()
             self._zookeeper_started = True
@@ -172,7 +173,7 @@ class ApacheKafka:
         wait_until(self._knows_itself, what="the broker has its own registration")
 
     def launch(self) -> ChildProcess:
-        """Starts the broker's process without waiting for anything; ZooKeeper must run."""
+        """Start the broker's process without waiting until it serves; ZooKeeper must run."""
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "server.properties"
         config.write_text("".join(f"{k}={v}\n" for k, v in self._properties().items()))
@@ -193,8 +194,9 @@ class ApacheKafka:
         return self._process
 
     def _knows_itself(self) -> bool:
-        """Whether the broker is in its own metadata. Apache prints that it has started a moment
-        earlier."""
+        """Return whether the broker is in its own metadata. Apache logs that it has started a
+        moment earlier.
+        """
         with Connection(self.bootstrap) as connection:
             return len(metadata(connection).brokers) == 1
 
@@ -215,15 +217,16 @@ class ApacheKafka:
         } | self._overrides
 
     def stop(self) -> int:
-        """SIGTERM; the exit code (Java ends with 143)."""
+        """Send SIGTERM. Return the exit code (Java ends with 143)."""
         self._earlier_output += self.process.output
         code = self.process.stop()
         self._process = None
         return code
 
     def kill9(self) -> None:
-        """SIGKILL the broker; its ZooKeeper keeps running. Returns when the broker's session has
-        expired, because the broker cannot start again before."""
+        """Send SIGKILL to the broker; its ZooKeeper keeps running. Return when the broker's session
+        has expired, because the broker cannot start again before.
+        """
         self._earlier_output += self.process.output
         self.process.kill9()
         self._process = None
@@ -231,7 +234,7 @@ class ApacheKafka:
             wait_until(lambda: not client.exists("/brokers/ids/0"), what="the session is over")
 
     def close(self) -> None:
-        """Ends everything at once. Idempotent."""
+        """Kill the broker and its ZooKeeper. Idempotent."""
         if self._process is not None:
             self._process.close()
         self._zookeeper.close()

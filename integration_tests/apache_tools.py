@@ -1,8 +1,8 @@
-"""Apache's own command line tools beside ours: the same arguments for both, outputs compared line
-by line.
+"""Apache's command line tools and ours, called with the same arguments. Tests compare the outputs
+line by line.
 
-Our tools promise Kafka's text and exit codes, and only Kafka's own tools define them. The allowed
-differences are in `integration_tests.differences` only.
+Our tools promise the texts and exit codes of Kafka's tools. The only allowed differences are in
+`integration_tests.differences`.
 
     @pytest.fixture(scope="module")
     def tools(jars: str, shared_broker: Broker) -> Iterator[Tools]:
@@ -16,16 +16,17 @@ differences are in `integration_tests.differences` only.
         tools.same("topics", "--list", allow=["name of a row of DIFFERENCES"])
         tools.same("log-dirs", "--describe", mask=[r"\\d+ ms"])    # what differs from run to run
 
-For a command that changes something, call the sides one by one and compare what they gave:
+For a command that changes something, call the two tools one after the other and compare their
+results:
 
         theirs = tools.apache("topics", "--create", "--topic", "a")
         ours = tools.ours("topics", "--create", "--topic", "b")
         assert_same(theirs, ours, mask=["a|b"])
 
-All calls of one `Tools` share one Java machine (about two seconds to start, then some ten
-milliseconds a call), so share the object in a module. `--bootstrap-server` is added unless words
-name a server or the tool has no need of it (`dump-log`, `zookeeper-shell`). The jars come from
-`integration_tests.maven`; the `jars` fixture skips where they cannot be had.
+All calls of one `Tools` share one JVM (about two seconds to start, then some ten milliseconds a
+call), so share the object in a module. `--bootstrap-server` is added unless the arguments name a
+server or the tool needs none (`dump-log`, `zookeeper-shell`). The jars come from
+`integration_tests.maven`; the `jars` fixture skips the test if they are not available.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ CLASSES: Final[Mapping[str, str]] = {
     "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
 }
-"""Our name of a tool -> the class behind Apache's script."""
+"""Name of our tool -> the class that Apache's script runs."""
 
 WITHOUT_BOOTSTRAP: Final = frozenset({"dump-log", "zookeeper-shell", "producer-perf-test"})
 SERVER_FLAGS: Final = ("--bootstrap-server", "--broker-list", "--zookeeper")
@@ -76,7 +77,7 @@ _MASKED: Final = "#"
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The result of a tool."""
+    """The result of a tool: exit code and output."""
 
     words: tuple[str, ...]
     code: int
@@ -85,22 +86,22 @@ class Ran:
 
     @property
     def lines(self) -> list[str]:
-        """The lines of standard output, without trailing blanks at the end."""
+        """Return the lines of standard output, without blank lines at the end."""
         return self.out.splitlines()
 
     @property
     def complaint(self) -> str:
-        """Standard error without Java's stack traces and log lines, and standard output."""
+        """Return standard error without Java's stack traces and log lines, and standard output."""
         kept = [line for line in self.err.splitlines() if not _TRACE.match(line)]
         return "\n".join([*kept, self.out])
 
 
 PATIENT: Final = {"consumer-groups": ("--timeout", str(PATIENCE_MS))}
-"""The tool's own default waits five seconds for an answer."""
+"""A longer timeout for Apache's tool, whose default is five seconds."""
 
 
 class ApacheTools:
-    """One Java machine that runs Apache's tools. Owns a process; `close()` ends it."""
+    """One JVM that runs Apache's tools in its own process, which `close()` ends."""
 
     def __init__(self, bootstrap: str | None = None) -> None:
         self._bootstrap = bootstrap
@@ -134,8 +135,9 @@ class ApacheTools:
 
 
 class OurTools:
-    """`pybroker TOOL`, a process a call: forked from one that has loaded the modules, which saves
-    most of the time of a call. (Other tests start the program itself.)"""
+    """Our tools (`pybroker TOOL`). Each call runs in a process that is forked from this process
+    with its loaded modules, which saves most of the time. (Other tests start the program itself.)
+    """
 
     def __init__(self, bootstrap: str | None = None) -> None:
         self._bootstrap = bootstrap
@@ -160,7 +162,7 @@ class OurTools:
 
 
 def _run(words: Sequence[str], files: Sequence[Path]) -> None:
-    """In the child: the tool, with these files as its standard streams."""
+    """Run the tool in the child process, with these files as its standard streams."""
     flags = (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_CREAT)
     for number, (file, flag) in enumerate(zip(files, flags, strict=True)):
         os.dup2(os.open(file, flag), number)
@@ -177,7 +179,7 @@ def _text_stream(number: int, mode: str) -> io.TextIOWrapper:
 
 
 class Tools:
-    """Both sides, on one broker (None: only tools that need no broker)."""
+    """Apache's tools and our tools on one broker (None: only tools that need no broker)."""
 
     def __init__(self, bootstrap: str | None = None) -> None:
         self.apache = ApacheTools(bootstrap)
@@ -193,7 +195,9 @@ class Tools:
         mask: Iterable[str] = (),
         in_any_order: bool = False,
     ) -> Ran:
-        """Call both with the same arguments, compare (`assert_same`), and return our result."""
+        """Call both tools with the same arguments, compare the results (`assert_same`), and return
+        our result.
+        """
         theirs = self.apache(tool, *words, stdin=stdin)
         ours = self.ours(tool, *words, stdin=stdin)
         assert_same(theirs, ours, says=says, allow=allow, mask=mask, in_any_order=in_any_order)
@@ -223,11 +227,11 @@ def assert_same(
     mask: Iterable[str] = (),
     in_any_order: bool = False,
 ) -> None:
-    """The exit codes are equal, and the lines of standard output after the differences named by
-    `allow` and the patterns of `mask` were taken out; with `in_any_order` after sorting, too (for
-    what Java keeps in hash maps). Each text of `says` occurs in the output of both, on either
-    stream: this compares error messages, to which Java adds stack traces. Ours never shows a stack
-    trace.
+    """Check that the exit codes are equal, and the lines of standard output after removing the
+    differences named by `allow` and the matches of `mask`. With `in_any_order` the lines are sorted
+    first (for the order of Java's hash maps). Each text in `says` must occur in both outputs, on
+    either stream: this compares error messages, to which Java adds stack traces. Our tool must not
+    print a stack trace.
     """
     shown = f"\nApache {theirs}\nours   {ours}"
     assert ours.code == theirs.code, shown
@@ -250,7 +254,7 @@ def assert_same(
 
 
 def with_server(tool: str, words: Sequence[str], bootstrap: str | None) -> list[str]:
-    """The arguments, with the broker's address in front unless they name a server already."""
+    """Return the arguments, with the broker's address in front unless they name a server."""
     named = any(word.partition("=")[0] in SERVER_FLAGS for word in words)
     if bootstrap is None or named or tool in WITHOUT_BOOTSTRAP:
         return list(words)

@@ -1,7 +1,7 @@
-"""A pybroker process for tests: its own data directory and port, started as a user starts it.
+"""A pybroker process for tests, with its own data directory and port, started as users start it.
 
-Tests use the protocol `Broker`; `PybrokerProcess` is our broker, `ApacheKafka` (in
-`integration_tests.apache`) the reference with the same methods.
+Tests use the protocol `Broker`. `PybrokerProcess` is our broker; `ApacheKafka` (in
+`integration_tests.apache`) is the reference with the same methods.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STARTED: Final = r"\[KafkaServer id=\d+\] started"
 
 
 class Broker(Protocol):
-    """One broker with everything it needs, on ports of its own."""
+    """The interface of one broker with its ZooKeeper, on its own ports."""
 
     port: int
     data: Path
@@ -31,31 +31,32 @@ class Broker(Protocol):
 
     @property
     def process(self) -> ChildProcess:
-        """The running broker process."""
+        """Return the running broker process."""
 
     @property
     def log_text(self) -> str:
-        """The output of all runs."""
+        """Return the output of all runs of the broker."""
 
     def start(self) -> None:
-        """Returns when the broker serves."""
+        """Start the broker. Return when it serves."""
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM. Return the exit code."""
 
     def kill9(self) -> None: ...
 
     def close(self) -> None:
-        """Ends everything at once. Idempotent."""
+        """Kill the broker and its ZooKeeper. Idempotent."""
 
 
 def pybroker_command(*arguments: str) -> list[str]:
-    """The command line by which tests call the program."""
+    """Return the command line by which tests call the program."""
     return [sys.executable, "-m", "pybroker", *arguments]
 
 
 class PybrokerProcess:
-    """`pybroker start` on `data`, with the embedded ZooKeeper unless `zookeeper` names another.
+    """A process of `pybroker start` on `data`, with the embedded ZooKeeper unless `zookeeper` gives
+    an address.
 
     `overrides` are server properties; `arguments` are further words of the command line.
     """
@@ -92,7 +93,7 @@ class PybrokerProcess:
         return self._earlier_output + (self._process.output if self._process else "")
 
     def launch(self) -> ChildProcess:
-        """Start the process without waiting for anything."""
+        """Start the process without waiting until it serves."""
         command = pybroker_command(
             "start", "--data", str(self.data), "--port", str(self.port), *self._arguments
         )
@@ -128,7 +129,7 @@ class PybrokerProcess:
         self._process = None
 
     def zookeepers(self) -> list[psutil.Process]:
-        """The ZooKeeper servers that run on our data directory."""
+        """Return the ZooKeeper processes that run on this broker's data directory."""
         return processes_using(self.data, "java")
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""A classic consumer as a process of its own, which tests kill and pause:
+"""A classic consumer as a separate process, which tests kill and pause:
 
     python -m integration_tests.classic_member ZOOKEEPER GROUP NAME TOPIC [OPTION=VALUE...]
 
-It prints a line of JSON for each event, before it goes on: the partitions that it gains and loses
-and the records that it reads, with the seconds of the machine's monotonic clock. On SIGTERM it
-leaves the group in order.
+The process prints a line of JSON for each event before it continues: assigned and revoked
+partitions, and records that it reads, with the time in seconds of the machine's monotonic clock. On
+SIGTERM it leaves the group cleanly.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def tell(event: str, **facts: object) -> None:
 
 
 class Diary:
-    """Prints each gain and loss of partitions; a loss is printed before another member may own the
-    partition."""
+    """A rebalance listener that prints assigned and revoked partitions. A revocation is printed
+    before another member may own the partition.
+    """
 
     async def before_release(self, partitions: Collection[TopicPartition]) -> None:
         tell("lost", partitions=sorted(key.partition for key in partitions))

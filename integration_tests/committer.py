@@ -1,5 +1,6 @@
-"""The commits of a simple consumer, as frames: it finds the coordinator, commits, fetches, and
-returns the broker's answers."""
+"""A client without group membership that commits and fetches offsets by raw requests, and returns
+the broker's answers.
+"""
 
 from __future__ import annotations
 
@@ -49,17 +50,19 @@ def fetch_request(group: str, topic: str, *partitions: int) -> OffsetFetchReques
 
 
 def only_code(answer: OffsetCommitResponse) -> ErrorCode:
-    """The error code of all partitions, which must be the same."""
+    """Return the error code of all partitions, which must be the same."""
     (code,) = {part.error_code for topic in answer.topics for part in topic.partitions}
     return error_code(code)
 
 
 ANSWER_S: Final = 4 * ATTEMPT_S
-"""Longer than a broker waits for ZooKeeper before it answers."""
+"""The timeout in seconds of an answer, longer than a broker waits for ZooKeeper."""
 
 
 class Committer:
-    """One group and one topic, over `bootstrap` (comma-separated). Reconnects as it must."""
+    """A client that commits offsets of one topic for one group. It reconnects to the coordinator
+    when necessary. `bootstrap` is comma-separated.
+    """
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         self._bootstrap = bootstrap.split(",")
@@ -73,7 +76,7 @@ class Committer:
             self._connection = None
 
     def coordinator(self) -> tuple[int, str]:
-        """The coordinator's id and address."""
+        """Return the coordinator's id and address."""
         found: list[tuple[int, str]] = []
 
         def look() -> bool:
@@ -104,13 +107,13 @@ class Committer:
         return code
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit again until the commit is acknowledged."""
+        """Repeat the commit until it is acknowledged."""
         wait_until(
             lambda: self.try_commit(offsets) is ErrorCode.NONE, what=f"the commit of {offsets}"
         )
 
     def try_fetch(self, *partitions: int) -> dict[int, tuple[int, str | None]] | None:
-        """Offset and metadata by partition; None without an answer."""
+        """Fetch once. Return partition -> (offset, metadata); None without an answer."""
         try:
             request = fetch_request(self.group, self.topic, *partitions)
             answer = self._connected().ask(FETCH_VERSION, request, OffsetFetchResponse)
@@ -125,7 +128,7 @@ class Committer:
         return {part.partition_index: (part.committed_offset, part.metadata) for part in parts}
 
     def fetch_with_text(self, *partitions: int) -> dict[int, tuple[int, str | None]]:
-        """Fetch again until there is an answer."""
+        """Repeat the fetch until there is an answer. Return partition -> (offset, metadata)."""
         found: list[dict[int, tuple[int, str | None]]] = []
 
         def ask() -> bool:
@@ -134,11 +137,11 @@ class Committer:
                 found.append(answer)
             return answer is not None
 
-        wait_until(ask, what=f"what {self.group} has committed")
+        wait_until(ask, what=f"the committed offsets of group {self.group}")
         return found[-1]
 
     def fetch(self, *partitions: int) -> dict[int, int]:
-        """The offsets only."""
+        """Repeat the fetch until there is an answer. Return partition -> offset."""
         found = self.fetch_with_text(*partitions)
         return {partition: offset for partition, (offset, _) in found.items()}
 

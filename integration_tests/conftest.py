@@ -1,4 +1,4 @@
-"""Fixtures: brokers for tests, and outside programs that may be missing.
+"""Fixtures: brokers for tests, and third-party programs that may be missing.
 
 `PYBROKER_TEST_BOOTSTRAP` chooses the brokers: `process` (the default) is our broker as users start
 it, `memory` our broker in the process of the tests, `apache` Apache Kafka, to check that a test
@@ -30,17 +30,17 @@ from integration_tests.outside_clients import KcatUnavailable, kcat
 T = TypeVar("T")
 MARKS: Final = {
     "process": "",
-    "memory": "process: asks for something that only a process of its own does",
-    "apache": "ours: asks for something that only pybroker does",
+    "memory": "process: needs a broker in a separate process",
+    "apache": "ours: tests behaviour that only pybroker has",
 }
-"""Kind of broker -> mark of the tests that it cannot pass."""
+"""Kind of broker -> the mark of tests that cannot pass with it."""
 BOOTSTRAP: Final = os.environ.get("PYBROKER_TEST_BOOTSTRAP", "process")
 ON_APACHE: Final = BOOTSTRAP == "apache"
 _LOG_LINES_SHOWN: Final = 60
 
 
 class BrokerMaker(Protocol):
-    """Creates a broker without starting it. The broker is ended with the test."""
+    """A function that creates a broker without starting it. The broker is closed after the test."""
 
     def __call__(
         self, *, overrides: Mapping[str, str] | None = None, zookeeper: str | None = None
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--stage`, files of other stages are not imported."""
+    """Ignore the files of other stages if `--stage` is given."""
     stage = config.getoption("--stage")
     is_test = stages.FOLDER in collection_path.parents and collection_path.match("test_*.py")
     return True if stage and is_test and stages.stage_of(collection_path) != stage else None
@@ -123,7 +123,7 @@ def _make(
 
 @contextmanager
 def running(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterator[Broker]:
-    """A running broker."""
+    """Yield a running broker."""
     broker = _make(folder, overrides)
     try:
         broker.start()
@@ -134,7 +134,7 @@ def running(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterato
 
 @pytest.fixture
 def new_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerMaker]:
-    """Brokers of this test alone."""
+    """Return a function that creates brokers for this test only."""
     made: list[Broker] = []
     request.node.stash[_BROKERS] = made
 
@@ -151,7 +151,9 @@ def new_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Broke
 def shared_broker(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Broker]:
-    """One running broker for a test module; `BROKER_OVERRIDES` of the module are its properties."""
+    """Return one running broker for a test module, with the properties `BROKER_OVERRIDES` of the
+    module.
+    """
     overrides = getattr(request.module, "BROKER_OVERRIDES", None)
     with running(tmp_path_factory.mktemp("broker"), overrides) as broker:
         yield broker
@@ -159,32 +161,34 @@ def shared_broker(
 
 @pytest.fixture
 def broker(shared_broker: Broker, request: pytest.FixtureRequest) -> Broker:
-    """The module's running broker."""
+    """Return the module's running broker."""
     request.node.stash[_BROKERS] = [shared_broker]
     return shared_broker
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic name that no other test uses."""
+    """Return a topic name that no other test uses."""
     return f"{request.function.__name__.removeprefix('test_')[:60]}-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="session")
 def jars() -> str:
-    """The class path of Apache Kafka and its tools."""
+    """Return the class path of Apache Kafka and its tools."""
     return or_skip(maven.class_path)
 
 
 @pytest.fixture(scope="session")
 def datasets() -> Path:
-    """The folder of the real data sets."""
+    """Return the folder of the real data sets."""
     return or_skip(npm.datasets)
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one Spark session of the run. It has Apache's connector if `connector` does not skip."""
+    """Return the only Spark session of the run. It has Apache's connector if the jars are
+    available.
+    """
     jars, _ = spark_session.connector_or_reason()
     with spark_session.session(tmp_path_factory.mktemp("spark"), jars=jars) as made:
         yield made
@@ -192,14 +196,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def numbers(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> Numbers:
-    """A topic of numbers and the job over it."""
+    """Return a topic of numbers and a job that reads it."""
     spark_topics.create(broker.bootstrap, topic, PARTITIONS)
     return Numbers(broker, topic, spark, tmp_path)
 
 
 @pytest.fixture(scope="session")
 def connector(spark: SparkSession) -> SparkSession:
-    """The session with `format("kafka")`."""
+    """Return the Spark session with Apache's connector (`format("kafka")`)."""
     _, reason = spark_session.connector_or_reason()
     if reason:
         pytest.skip(reason)
@@ -217,7 +221,7 @@ def ctrl_c_heeded() -> Iterator[None]:
 
 @pytest.fixture
 def zookeeper(tmp_path: Path, jars: str) -> Iterator[ApacheZooKeeper]:
-    """A ZooKeeper server of this test alone."""
+    """Return a ZooKeeper server for this test only."""
     server = ApacheZooKeeper(tmp_path / "zookeeper")
     try:
         server.start()
@@ -228,7 +232,7 @@ def zookeeper(tmp_path: Path, jars: str) -> Iterator[ApacheZooKeeper]:
 
 @pytest.fixture
 def network() -> Iterator[namespaces.Network]:
-    """Network namespaces of this test alone, whose packets can be dropped."""
+    """Return network namespaces for this test only, whose packets can be dropped."""
     reason = namespaces.reason_to_skip()
     if reason is not None:
         pytest.skip(reason)
@@ -237,7 +241,9 @@ def network() -> Iterator[namespaces.Network]:
 
 
 def or_skip(get: Callable[[], T]) -> T:
-    """The result of `get()`. Skips the test if an outside program or registry is missing."""
+    """Return the result of `get()`. Skip the test if a third-party program or registry is not
+    available.
+    """
     try:
         return get()
     except (maven.MavenUnavailable, npm.NpmUnavailable, KcatUnavailable) as error:

@@ -1,9 +1,9 @@
 """The only list of differences from Apache Kafka 3.9.1, with their reasons.
 
-Tests that compare tools with Apache's name the rows that they allow, and `docs/compatibility.rst`
-shows the same rows; `integration_tests/test_compatibility.py` holds the two together. A difference
-without a row is a defect. `python -m integration_tests.differences` writes the rows into that
-page.
+Tests that compare our tools with Apache's name the rows that they allow, and
+`docs/compatibility.rst` shows the same rows, which `integration_tests/test_compatibility.py`
+checks. A difference without a row is a defect. `python -m integration_tests.differences` writes the
+rows into the page.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ Lines = list[str]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`tool` is its name, or "all tools". `what` and `reason` are sentences of the document.
-    `apache` and `ours` convert the printed lines into the lines to compare."""
+    """An allowed difference. `tool` is the name of a tool, or "all tools". `what` and `reason` are
+    sentences of the page. `apache` and `ours` convert the printed lines into the lines to compare.
+    """
 
     tool: str
     what: str
@@ -34,18 +35,19 @@ class Difference:
 
 
 def without(pattern: str) -> Callable[[Lines], Lines]:
-    """Leave out the lines that contain a match."""
+    """Return a function that removes the lines with a match."""
     return lambda lines: [line for line in lines if not re.search(pattern, line)]
 
 
 def replaced(pattern: str, text: str) -> Callable[[Lines], Lines]:
-    """Replace each match by `text` (with \\1 for groups)."""
+    """Return a function that replaces each match by `text`, which may refer to groups like \1."""
     return lambda lines: [re.sub(pattern, text, line) for line in lines]
 
 
 def without_events(lines: Lines) -> Lines:
-    """Leave out the ZooKeeper shell's events of its own connection, with the blank lines and the
-    heading around them."""
+    """Return the lines without the ZooKeeper shell's events of its own connection, and without the
+    blank lines and the heading around the events.
+    """
     return [
         line
         for line in lines
@@ -54,7 +56,7 @@ def without_events(lines: Lines) -> Lines:
 
 
 def with_sorted_partitions(lines: Lines) -> Lines:
-    """Sort the lists of partitions in lines of the election tools."""
+    """Return the lines of the election tools with sorted lists of partitions."""
 
     def ordered(found: re.Match[str]) -> str:
         return ", ".join(sorted(re.split(", ?", found[0])))
@@ -63,14 +65,15 @@ def with_sorted_partitions(lines: Lines) -> Lines:
 
 
 def until_metrics(lines: Lines) -> Lines:
-    """The lines before the table of metrics."""
+    """Return the lines before the table of metrics."""
     ends = [number for number, line in enumerate(lines) if line.startswith("Metric Name")]
     return lines[: ends[0]] if ends else lines
 
 
 def with_split_tables(lines: Lines) -> Lines:
-    """Put each row of consumer-groups on a line of its own: Apache 3.9 prints the rows behind the
-    headings of their table."""
+    """Return the lines of consumer-groups with each row on its own line: Apache 3.9 prints the rows
+    in the line of the headings.
+    """
     found = []
     for line in lines:
         for head, row in (_RESET_TABLE, _DELETED_TABLE):
@@ -94,7 +97,9 @@ _DELETED_TABLE: Final = (
 
 
 def with_lag_from_zero(lines: Lines) -> Lines:
-    """Replace a negative LAG in lines of consumer-groups by 0, in the same width."""
+    """Return the lines of consumer-groups with each negative LAG replaced by 0, in the same
+    width.
+    """
     return [re.sub(r"(?<= )-\d+(?= )", lambda found: "0".ljust(len(found[0])), x) for x in lines]
 
 
@@ -463,7 +468,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
 
 
 def render() -> str:
-    """The rows in the form of `docs/compatibility.rst`."""
+    """Return the rows in the form of `docs/compatibility.rst`."""
     parts = []
     for tool in dict.fromkeys(row.tool for row in DIFFERENCES.values()):
         parts.append(f"{tool}\n{'~' * len(tool)}\n")
@@ -484,7 +489,7 @@ def render() -> str:
 
 
 def page_with_rows(text: str) -> str:
-    """The page with its rows, which are its last part, replaced by these."""
+    """Return the page with its last part, the rows, replaced by the current rows."""
     before, heading, _ = text.partition(_HEADING)
     return before + heading + render().strip() + "\n"
 

@@ -1,8 +1,9 @@
-"""A Docker engine of the test's own, and a Debian base image for machines that cannot pull one.
+"""A Docker engine for one test run, and a Debian base image for machines that cannot pull an image.
 
-Needs root, `dockerd` and `debootstrap`; `.ci/setup docker` installs them. Both run in namespaces
-for processes and mounts, so that all their processes and mounts end with them, even if the test
-run is killed. The engine has no network: its containers use the machine's network, or none.
+This module needs root, `dockerd` and `debootstrap`; `.ci/setup docker` installs them. Both programs
+run in namespaces for processes and mounts, so that all their processes and mounts end with them,
+even if the test run is killed. The engine has no network: its containers use the machine's network,
+or none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ for folder in /etc/docker /run/docker /run/containerd; do
 done
 exec dockerd "$@"
 """
-"""Folders that every engine shares, whatever its options say. Ours gets empty ones."""
+"""A script that hides folders that every engine shares, whatever its options are. This engine gets
+empty folders instead.
+"""
 _OPTIONS: Final = (
     "--bridge=none",
     "--iptables=false",
@@ -42,7 +45,9 @@ _OPTIONS: Final = (
 _PREFIX: Final = "pybroker-docker-"
 _MEMORY: Final = Path("/dev/shm")
 _MEMORY_BYTES_MIN: Final = 6_000_000_000
-"""Four times the size of the image, its layers and its containers."""
+"""The required free memory in bytes: four times the size of the image, its layers and its
+containers.
+"""
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _CERTIFICATES: Final = Path("/usr/local/share/ca-certificates")
 _DPKG: Final = """force-unsafe-io
@@ -50,18 +55,21 @@ path-exclude /usr/share/doc/*
 path-exclude /usr/share/locale/*
 path-exclude /usr/share/man/*
 """
-"""As in Debian's own small images: installs are not synced, and leave out documentation.
+"""Options of dpkg as in Debian's own small images: no syncs during installation, and no
+documentation.
 """
 
 
 class DockerUnavailable(Exception):
-    """This machine lacks a requirement. The message is the reason, fit for a skipped test."""
+    """The error for a machine without a requirement. The message is the reason for the skipped
+    test.
+    """
 
 
 @contextlib.contextmanager
 def running() -> Iterator[str]:
-    """Start an engine, yield its URL, and end it. Raises DockerUnavailable with the reason if none
-    can be started.
+    """Start an engine, yield its URL, and stop it. Raises DockerUnavailable with the reason if the
+    engine cannot be started.
     """
     _need("dockerd", "docker.io")
     _remove_leftovers()
@@ -91,8 +99,9 @@ def running() -> Iterator[str]:
 
 
 def base_image() -> Path:
-    """A tar file with a small Debian of this machine's release and with its trusted certificates.
-    Quick if it is cached. Raises DockerUnavailable with the reason if it cannot be made.
+    """Return a tar file with a small Debian of this machine's release and with its trusted
+    certificates. The file is cached. Raises DockerUnavailable with the reason if it cannot be
+    created.
     """
     _need("debootstrap", "debootstrap")
     release = platform.freedesktop_os_release()
@@ -145,7 +154,7 @@ def _bootstrap(root: Path, codename: str, *mirror: str) -> None:
 
 
 def _mirror(codename: str) -> list[str]:
-    """The Debian mirrors of this machine's package sources; empty if there are none."""
+    """Return the Debian mirrors of this machine's package sources; empty if there are none."""
     wanted = ("Created-By: Packages", f"Codename: {codename}", "Component: main")
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", *wanted]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -157,8 +166,7 @@ def _last_line(process: ChildProcess) -> str:
 
 
 def _end(process: ChildProcess) -> None:
-    """End all processes in its namespaces: they end with the first one, and `unshare` ends after
-    them."""
+    """Stop the engine and all processes in its namespaces, which end with their first process."""
     with contextlib.suppress(psutil.Error):
         for first in psutil.Process(process.pid).children():
             first.kill()
@@ -167,8 +175,9 @@ def _end(process: ChildProcess) -> None:
 
 
 def _data_parent() -> Path:
-    """The folder for an engine's data: in memory if there is room, because layers are many small,
-    synced files."""
+    """Return the folder for an engine's data, in memory if there is room, because layers are many
+    small, synced files.
+    """
     with contextlib.suppress(OSError):
         free = min(shutil.disk_usage(_MEMORY).free, psutil.virtual_memory().available)
         if free > _MEMORY_BYTES_MIN:
@@ -177,7 +186,7 @@ def _data_parent() -> Path:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the data of an engine that has ended, and its control groups."""
+    """Remove the data and the control groups of a stopped engine."""
     for group in (*_CGROUPS.glob(folder.name), *_CGROUPS.glob(f"*/{folder.name}")):
         for path, _, _ in os.walk(group, topdown=False):
             with contextlib.suppress(FileNotFoundError):  # two names may lead to the same groups
@@ -186,7 +195,7 @@ def _remove(folder: Path) -> None:
 
 
 def _remove_leftovers() -> None:
-    """Remove folders that engines of killed test runs have left."""
+    """Remove the folders of engines of killed test runs."""
     for parent in {_MEMORY, Path(tempfile.gettempdir())}:
         for folder in parent.glob(f"{_PREFIX}*"):
             if not psutil.pid_exists(int(folder.name.removeprefix(_PREFIX).partition("-")[0])):

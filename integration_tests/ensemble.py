@@ -1,7 +1,7 @@
-"""A real ZooKeeper ensemble of three for tests, from the jars of the embedded server.
+"""A real ZooKeeper ensemble of three members for tests, from the jars of the embedded server.
 
-Members are killed, paused and started again one by one. The command `srvr` tells a member's role;
-a member without a quorum answers that it does not serve.
+Tests kill, pause and restart single members. The command `srvr` returns a member's role; a member
+without a quorum answers that it does not serve.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ rootLogger.appenderRef.console.ref=console
 
 @dataclass
 class Member:
-    """One server of the ensemble; it may run or not."""
+    """One server of the ensemble, running or not."""
 
     number: int
     folder: Path
@@ -68,7 +68,7 @@ class Member:
         )
 
     def mode(self) -> str:
-        """`leader` or `follower`; empty if it does not serve."""
+        """Return `leader` or `follower`; empty if the member does not serve."""
         with contextlib.suppress(OSError):
             address = (self.place.host, self.client_port)
             with socket.create_connection(address, timeout=ATTEMPT_S) as connection:
@@ -83,10 +83,11 @@ class Member:
 
 
 class Ensemble:
-    """Three members, numbered from 1, in `folder`. Started by `start`, ended by `close`.
+    """An ensemble of three members, numbered from 1, with data in `folder`, between `start` and
+    `close`.
 
-    `places` runs them on other addresses than 127.0.0.1. A member that has lost contact notices it
-    after `sync_limit` ticks.
+    `places` runs members on other addresses than 127.0.0.1. A member detects after `sync_limit`
+    ticks that it has lost contact with the ensemble.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Ensemble:
     ) -> None:
         self.members: dict[int, Member] = {}
         self.unlisted: set[int] = set()
-        """Members that `connect` does not name."""
+        """The members that `connect` leaves out."""
         self._sync_limit = sync_limit
         ports = iter(free_ports(9))
         for number in (1, 2, 3):
@@ -121,7 +122,7 @@ class Ensemble:
 
     @property
     def connect(self) -> str:
-        """A value for zookeeper.connect."""
+        """Return the value of zookeeper.connect."""
         return ",".join(
             member.address for n, member in self.members.items() if n not in self.unlisted
         )
@@ -131,25 +132,26 @@ class Ensemble:
         return [n for n, each in self.members.items() if each.process and each.process.running]
 
     def log_text(self, number: int) -> str:
-        """The output of all runs of a member."""
+        """Return the output of all runs of a member."""
         member = self.members[number]
         return "\n".join([*member.earlier_output, member.process.output if member.process else ""])
 
     def start(self) -> None:
-        """Start the members that do not run, and wait until all serve."""
+        """Start the members that do not run, and wait until all members serve."""
         for number in self.members.keys() - set(self.running):
             self._launch(self.members[number])
         self.wait_for_quorum(self.members.keys())
 
     def restart(self, number: int) -> None:
-        """Start a member that was killed. Returns when it serves in the quorum, or when it runs if
-        a quorum needs further members."""
+        """Start a killed member. Return when it serves in the quorum, or when its process runs if a
+        quorum needs further members.
+        """
         self._launch(self.members[number])
         if len(self.running) > len(self.members) // 2:
             self.wait_for_quorum([number])
 
     def kill(self, number: int) -> None:
-        """SIGKILL."""
+        """Send SIGKILL to a member."""
         member = self.members[number]
         assert member.process is not None, f"member {number} does not run"
         member.process.kill9()
@@ -157,15 +159,16 @@ class Ensemble:
         member.process = None
 
     def pause(self, number: int) -> None:
-        """SIGSTOP: the member stays connected and sends nothing."""
+        """Send SIGSTOP to a member, which stays connected and sends nothing."""
         self._process(number).signal(signal.SIGSTOP)
 
     def resume(self, number: int) -> None:
         self._process(number).signal(signal.SIGCONT)
 
     def leader(self, among: Collection[int] | None = None) -> int:
-        """Wait until exactly one of the running members (or of `among`) leads; return its number.
-        A paused or isolated member may still claim to lead."""
+        """Wait until exactly one running member (or one in `among`) leads. Return its number. A
+        paused or isolated member may still report that it leads.
+        """
         found: list[int] = []
 
         def leads() -> bool:
@@ -177,13 +180,14 @@ class Ensemble:
         return found[0]
 
     def followers(self) -> list[int]:
-        """The running members that do not lead."""
+        """Return the running members that do not lead."""
         leader = self.leader()
         return [number for number in self.running if number != leader]
 
     def lose_quorum(self) -> list[int]:
-        """Kill all but one and wait until the last one has stopped serving. Return the numbers of
-        those that were killed."""
+        """Kill all members but one, and wait until the last member has stopped serving. Return the
+        numbers of the killed members.
+        """
         last, *others = sorted(self.running)
         for number in others:
             self.kill(number)
@@ -191,7 +195,7 @@ class Ensemble:
         return others
 
     def wait_for_quorum(self, numbers: Collection[int] | None = None) -> None:
-        """Wait until these members (by default: all that run) serve."""
+        """Wait until these members (by default all running members) serve."""
         asked = self.running if numbers is None else numbers
         wait_until(
             lambda: all(self.members[number].mode() for number in asked),
@@ -199,7 +203,7 @@ class Ensemble:
         )
 
     def close(self) -> None:
-        """End all at once. Idempotent."""
+        """Kill all members. Idempotent."""
         for member in self.members.values():
             if member.process is not None:
                 member.process.close()

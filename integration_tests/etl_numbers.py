@@ -1,5 +1,4 @@
-"""Numbers in a topic and the job that makes a table of them: the vocabulary of the tests of
-jobs."""
+"""Helpers of the tests of ETL jobs: a topic of numbers, and the job that makes a table of them."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ class Numbers:
         return self.folder / "job.yaml"
 
     def job(self, *lines: str, sink: str = "", **source: object) -> Job:
-        """The job with these lines in place of decode and transform, and with more keys."""
+        """Return the job with these lines instead of decode and transform, and with more keys."""
         given = [f"  {name.replace('_', '-')}: {value}" for name, value in source.items()]
         text = [
             f"name: {self.topic}",
@@ -74,7 +73,7 @@ class Numbers:
         spark_topics.produce(self.broker.bootstrap, self.topic, samples)
 
     def numbers(self) -> list[int]:
-        """The numbers that readers of the output see."""
+        """Return the numbers that a reader of the output sees."""
         return sorted(row[0] for row in read_output(self.spark, self.output).select("n").collect())
 
     def letters(self) -> list[tuple[bytes | None, str]]:
@@ -90,7 +89,9 @@ def run_all(job: Job, spark: SparkSession) -> list[RunResult]:
 
 
 def dying(times: int = 1) -> Callable[..., DataFrame]:
-    """A read that fails while the tasks of a run write, `times` times; later reads succeed."""
+    """Return a read function whose tasks fail during the write, `times` times; later reads
+    succeed.
+    """
     left = [times]
 
     def read(spark: SparkSession, job: Any, snapshot: Any) -> DataFrame:
@@ -106,5 +107,5 @@ def dying(times: int = 1) -> Callable[..., DataFrame]:
 
 
 def command(*words: str) -> int:
-    """The exit code of `pybroker etl ...`, in this process and with its session of Spark."""
+    """Run `pybroker etl ...` in this process and with its Spark session. Return the exit code."""
     return _cli.run(etl.command, words, "pybroker etl")

@@ -1,10 +1,11 @@
-"""A member of a group as a process of its own, for tests that kill it: confluent-kafka,
-kafka-python or aiokafka, by one vocabulary.
+"""A group member as a separate process, which tests kill. The member uses confluent-kafka,
+kafka-python or aiokafka, with the same output.
 
     python -m integration_tests.group_member CLIENT BOOTSTRAP GROUP TOPIC SESSION_MS [INSTANCE]
 
-It prints a JSON line for each event: {"assigned": [partitions]}, {"revoked": [...]}, {"read":
-[partition, offset]} (already committed), {"error": text}. On SIGTERM it leaves the group.
+The process prints a JSON line for each event: {"assigned": [partitions]}, {"revoked": [...]},
+{"read": [partition, offset]} (already committed), {"error": text}. On SIGTERM the member leaves the
+group.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PASSING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MemberArgs:
-    """The arguments of a member."""
+    """The command line arguments of a member."""
 
     bootstrap: str
     group: str
@@ -89,8 +90,9 @@ def confluent(args: MemberArgs) -> None:
 
 
 def has_committed(consumer: confluent_kafka.Consumer, message: confluent_kafka.Message) -> bool:
-    """Commit, trying again while another coordinator takes over. False: another member owns the
-    partition now, and reads the record again."""
+    """Commit, and retry while another coordinator takes over. Return False if another member owns
+    the partition now, which reads the record again.
+    """
     while not leaving:
         try:
             consumer.commit(message=message, asynchronous=False)
@@ -131,8 +133,9 @@ def kafka_python(args: MemberArgs) -> None:
 
 
 def has_committed_all(consumer: kafka.KafkaConsumer) -> bool:
-    """As `has_committed`: like `poll`, `commit` raises the error of a connection to a dead
-    broker."""
+    """Commit all positions like `has_committed`. Like `poll`, `commit` raises the error of a
+    connection to a dead broker.
+    """
     while not leaving:
         try:
             consumer.commit()
@@ -179,7 +182,7 @@ async def aiokafka_member(args: MemberArgs) -> None:
 
 
 leaving: list[int] = []
-"""Signals on which the member leaves."""
+"""The received signals. The member leaves when there is one."""
 
 
 def main(client: str, *words: str) -> None:
@@ -194,7 +197,9 @@ def main(client: str, *words: str) -> None:
         case "aiokafka":
             asyncio.run(aiokafka_member(args))
         case _:
-            raise SystemExit(f"no such client: {client}")
+            raise SystemExit(
+                f"unknown client {client!r}: expected confluent-kafka, kafka-python or aiokafka"
+            )
 
 
 if __name__ == "__main__":

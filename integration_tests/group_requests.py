@@ -1,5 +1,6 @@
-"""Requests about groups, field by field, as well-behaved and other clients send them: one function
-per API, which returns the response or its error code."""
+"""Group requests of valid and invalid clients, field by field: one function per API, which returns
+the response or its error code.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def join_request(group: str, member_id: str = "", **changes: Any) -> JoinGroupRe
 def join(
     connection: Connection, group: str, member_id: str = "", *, version: int = 3, **changes: Any
 ) -> JoinGroupResponse:
-    """Join without a second request, as clients before KIP-394 do."""
+    """Join without a second request, like clients before KIP-394."""
     return connection.ask(version, join_request(group, member_id, **changes), JoinGroupResponse)
 
 
@@ -81,7 +82,7 @@ def sync(
 def stable(
     connection: Connection, group: str, *, version: int = 3, **changes: Any
 ) -> JoinGroupResponse:
-    """The only member of a Stable group."""
+    """Join as the only member, and sync. Return the member of the Stable group."""
     joined = join(connection, group, version=version, **changes)
     assert joined.error_code == 0, joined
     instance = changes.get("group_instance_id")
@@ -155,7 +156,7 @@ def deleted(connection: Connection, group: str) -> int:
 
 
 def sample(key: ApiKey) -> Message:
-    """A request with something in every list."""
+    """Return a request with an element in every list."""
     match key:
         case ApiKey.JOIN_GROUP:
             return join_request("bytes")

@@ -1,4 +1,4 @@
-"""Java's AdminClient as a separate program, behind the vocabulary of `admin_clients`."""
+"""Java's AdminClient as a separate program, with the interface of `admin_clients`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from integration_tests.process import ChildProcess
 
 
 class JavaAdmin:
-    """kafka-clients' AdminClient, the reference, in a process of its own."""
+    """AdminClient of kafka-clients, the reference, in a separate process."""
 
     name = "java"
 
@@ -28,7 +28,7 @@ class JavaAdmin:
         )
 
     def ask(self, do: str, **arguments: object) -> Any:
-        """The whole result of one command."""
+        """Return the whole result of one command."""
         command = json.dumps({"do": do, **arguments})
         line = self._process.ask(command, "^RESULT ")
         result = json.loads(line.removeprefix("RESULT "))

@@ -1,4 +1,4 @@
-"""Polling of kafka-python 3.0.12."""
+"""Workarounds for polling with kafka-python 3.0.12."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import kafka
 import kafka.errors
 
 POLL_MS: Final = 5_000
-"""A metadata age that is far beyond a group's first rebalances, however busy the machine is. New
-metadata begins a rebalance, the first metadata right after the join. If `poll` of a leader then
-times out between its assignment and the answer to SyncGroup, the leader forgets the rebalance: it
-neither takes its partitions nor sends heartbeats."""
+"""A metadata age in ms that is far longer than a group's first rebalances, however busy the machine
+is. New metadata starts a rebalance, and the first metadata comes right after the join. If `poll` of
+a group leader then times out between its assignment and the answer to SyncGroup, the leader drops
+the rebalance: it gets no partitions and sends no heartbeats.
+"""
 
 
 def polled(consumer: kafka.KafkaConsumer) -> Mapping[Any, Sequence[Any]]:
-    """Records by partition. While kafka-python looks for the coordinator, `poll` raises the error
-    of a request to a dead or paused broker, although others are available: the next call asks
-    those."""
+    """Poll, and return the records by partition. While kafka-python searches for the coordinator,
+    `poll` raises the error of a request to a dead or paused broker; then return no records, because
+    the next call asks another broker.
+    """
     try:
         found: Mapping[Any, Sequence[Any]] = consumer.poll(timeout_ms=POLL_MS)
     except kafka.errors.RetriableError:

@@ -1,8 +1,8 @@
-"""Jars from Maven Central, fetched once by `mvn` into a cache outside the repository.
+"""Jars from Maven Central, downloaded once by `mvn` into a cache outside the repository.
 
-The only module that obtains the Java side of the tests: the Java client, Apache Kafka itself
-(broker, ZooKeeper, command line tools) as the reference to compare with, and Apache Spark's
-connector for Kafka. Nothing here starts a process other than `mvn` and `java -version`.
+This module alone obtains the Java programs of the tests: the Java client, Apache Kafka (broker,
+ZooKeeper, command line tools) as the reference, and Apache Spark's connector for Kafka. It starts
+no processes other than `mvn` and `java -version`.
 
 `python -m integration_tests.maven` fills the cache and prints where it is.
 """
@@ -38,10 +38,12 @@ OLD_KAFKA: Final[Mapping[str, Sequence[str]]] = {
     "1.1.1": ("org.apache.kafka:kafka_2.12:1.1.1", "org.slf4j:slf4j-simple:1.7.25"),
     "0.9.0.1": ("org.apache.kafka:kafka_2.11:0.9.0.1", "org.slf4j:slf4j-simple:1.7.6"),
 }
-"""Releases whose tools talk to ZooKeeper."""
+"""The releases whose tools connect to ZooKeeper."""
 
 SPARK_CONNECTOR_VERSION: Final = "4.2.0"
-"""The newest connector that Maven Central has: none was published for Spark 4.3. It runs in 4.3."""
+"""The newest connector in Maven Central. No connector was published for Spark 4.3, but this release
+runs in 4.3.
+"""
 
 SPARK_CONNECTOR: Final = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_CONNECTOR_VERSION}",
@@ -88,21 +90,23 @@ _EXCLUSION: Final = """        <exclusion>
 
 
 class MavenUnavailable(Exception):
-    """The jars are not available on this machine. The message is the reason, fit for a skipped
-    test."""
+    """The error for jars that are not available on this machine. The message is the reason for the
+    skipped test.
+    """
 
 
 def cache_dir() -> Path:
-    """The folder for everything that the tests download: `$PYBROKER_TEST_CACHE`, else
-    `~/.cache/pybroker-tests`."""
+    """Return the folder for all downloads of the tests: `$PYBROKER_TEST_CACHE`, else
+    `~/.cache/pybroker-tests`.
+    """
     configured = os.environ.get("PYBROKER_TEST_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "pybroker-tests"
 
 
 def java() -> str:
-    """The path of a `java` program.
+    """Return the path of a `java` program.
 
-    Raises MavenUnavailable when there is none.
+    Raises MavenUnavailable if there is no `java`.
     """
     found = shutil.which("java")
     if found is None:
@@ -111,10 +115,10 @@ def java() -> str:
 
 
 def class_path(artifacts: Sequence[str] = KAFKA, without: Sequence[str] = ()) -> str:
-    """The class path of `artifacts` ("group:artifact:version") and all that they depend on, but not
-    `without` ("group:artifact", "*" for all of a group).
+    """Return the class path of `artifacts` ("group:artifact:version") and all their dependencies,
+    except `without` ("group:artifact", or "group:*").
 
-    Quick when it is cached. Raises MavenUnavailable with the reason when `mvn` is missing or the
+    The jars are cached. Raises MavenUnavailable with the reason if `mvn` is missing or the
     repository does not answer.
     """
     pom = _pom(artifacts, without)
@@ -125,9 +129,9 @@ def class_path(artifacts: Sequence[str] = KAFKA, without: Sequence[str] = ()) ->
 
 
 def spark_connector() -> str:
-    """The class path of Apache Spark's connector, without the jars that PySpark contains.
+    """Return the class path of Apache Spark's connector, without the jars that PySpark contains.
 
-    Raises MavenUnavailable as `class_path` does.
+    Raises MavenUnavailable like `class_path`.
     """
     return class_path(SPARK_CONNECTOR, IN_PYSPARK)
 
@@ -141,7 +145,9 @@ def _pom(artifacts: Sequence[str], without: Sequence[str]) -> str:
 
 
 def _fetch(pom: str, folder: Path) -> None:
-    """Let mvn copy the jars beside the final place, then rename: a cache is complete or absent."""
+    """Let mvn copy the jars into a temporary folder, then rename it, so that a cache is complete or
+    absent.
+    """
     mvn = shutil.which("mvn")
     if mvn is None:
         raise MavenUnavailable("no mvn on PATH (install maven)")
@@ -180,7 +186,7 @@ def _fetch(pom: str, folder: Path) -> None:
 
 
 def main() -> int:
-    """Fill the cache; exit code 1 with the reason if that is not possible."""
+    """Fill the cache. Exit with code 1 and the reason if that is not possible."""
     wanted = [(artifacts, ()) for artifacts in (KAFKA, *OLD_KAFKA.values())]
     for artifacts, without in (*wanted, (SPARK_CONNECTOR, IN_PYSPARK)):
         try:

@@ -1,5 +1,5 @@
-"""A complete broker in the process of the tests, put together as by `pybroker start`: real
-loopback sockets, logs and threads, and a ZooKeeper in memory. It needs no other program.
+"""A complete broker in the process of the tests, composed like in `pybroker start`: real loopback
+sockets, logs and threads, and a ZooKeeper in memory. It needs no other program.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ LISTENER = "PLAINTEXT"
 
 
 class MemoryBroker:
-    """The methods of `Broker` that make sense without a process. The broker's nodes in ZooKeeper
-    survive its stops."""
+    """A `Broker` in this process, without the methods that need a separate process. The broker's
+    nodes in ZooKeeper survive its stops.
+    """
 
     def __init__(self, data: Path, *, overrides: Mapping[str, str] | None = None) -> None:
         self.data = data
@@ -52,7 +53,7 @@ class MemoryBroker:
 
     @property
     def log_text(self) -> str:
-        """The log lines of this process while the broker runs."""
+        """Return the log lines of this process while the broker ran."""
         return self._log.getvalue()
 
     def start(self) -> None:

@@ -1,9 +1,9 @@
-"""Machines of a test as network namespaces: each has an address of its own on a bridge, and
-packets between any two can be dropped silently, in one direction or both.
+"""Machines of a test as network namespaces: each machine has its own address on a bridge, and
+packets between two machines can be dropped silently, in one direction or both.
 
-Needs root, `ip` and `iptables`. The test run itself is at the bridge and reaches every machine.
-Namespaces outlive processes, so those of an earlier, killed run are removed first; the names
-contain the pid of their test run.
+This module needs root, `ip` and `iptables`. The test run itself is at the bridge and reaches every
+machine. Namespaces outlive processes, so the namespaces of earlier, killed runs are removed first;
+the names contain the pid of their test run.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _NODES_MAX: Final = 200
 
 
 class NamespacesUnavailable(Exception):
-    """This machine does not allow network namespaces; the message says why."""
+    """The error for a machine that does not allow network namespaces. The message is the reason."""
 
 
 @functools.cache
 def reason_to_skip() -> str | None:
-    """Why namespaces cannot be used here; None if they can."""
+    """Return why namespaces cannot be used on this machine; None if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for program, package in (("ip", "iproute2"), ("iptables", "iptables")):
@@ -58,7 +58,7 @@ class Network:
         self._namespaces: dict[str, str] = {}
         """Address of a machine -> its namespace."""
         self.host = f"{self._subnet}.1"
-        """Our own address there."""
+        """The address of the test run on the bridge."""
         try:
             _run("ip", "link", "add", self._name, "type", "bridge")
             _run("ip", "address", "add", f"{self.host}/24", "dev", self._name)
@@ -112,8 +112,9 @@ class Network:
         self.drop(other, one)
 
     def isolate(self, address: str, others: Sequence[str] | None = None) -> None:
-        """Cut a machine off from `others`, or from all other machines; the test still reaches
-        it."""
+        """Cut a machine off from `others`, or from all other machines. The test still reaches the
+        machine.
+        """
         for other in others if others is not None else self._namespaces:
             if other != address:
                 self.cut(address, other)
@@ -124,7 +125,9 @@ class Network:
             self._iptables(address, "-F")
 
     def close(self) -> None:
-        """Remove everything; processes inside lose their network. Idempotent."""
+        """Remove the bridge and all namespaces; processes in them lose their network.
+        Idempotent.
+        """
         for namespace in self._namespaces.values():
             _run("ip", "link", "delete", namespace, may_fail=True)
             _run("ip", "netns", "delete", namespace, may_fail=True)
@@ -153,7 +156,7 @@ def _run(*words: str, may_fail: bool = False) -> str:
 
 
 def _free_subnet() -> str:
-    """The first three numbers of a /24 network that has no address of this machine."""
+    """Return the first three numbers of a /24 network without an address of this machine."""
     used = _run("ip", "-4", "route", "show", "table", "all") + _run("ip", "-4", "address")
     for number in range(os.getpid() % 200, os.getpid() % 200 + 250):
         subnet = f"10.{217 + number // 250}.{number % 250}"

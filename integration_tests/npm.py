@@ -1,6 +1,6 @@
 """Packages from the npm registry, installed once by `npm` into a cache outside the repository.
 
-The only module that obtains kafkajs (a client) and vega-datasets (real data).
+This module alone obtains kafkajs (a client) and vega-datasets (real data).
 
 `python -m integration_tests.npm` fills the cache and prints where it is.
 """
@@ -24,14 +24,15 @@ DATASETS: Final = ("vega-datasets@3.2.1",)
 
 
 class NpmUnavailable(Exception):
-    """The packages are not available on this machine. The message is the reason, fit for a skipped
-    test."""
+    """The error for packages that are not available on this machine. The message is the reason for
+    the skipped test.
+    """
 
 
 def node() -> str:
-    """The path of the `node` program.
+    """Return the path of the `node` program.
 
-    Raises NpmUnavailable when there is none.
+    Raises NpmUnavailable if there is no `node`.
     """
     found = shutil.which("node")
     if found is None:
@@ -40,10 +41,10 @@ def node() -> str:
 
 
 def node_modules(packages: Sequence[str]) -> Path:
-    """The `node_modules` folder that holds `packages` ("name@version").
+    """Return the `node_modules` folder with `packages` ("name@version").
 
-    Quick when it is cached. Raises NpmUnavailable with the reason when `npm` is missing or the
-    registry does not answer. No install script of a package is run.
+    The packages are cached. Raises NpmUnavailable with the reason if `npm` is missing or the
+    registry does not answer. Install scripts of packages are not run.
     """
     name = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:16]
     folder = cache_dir() / "npm" / name
@@ -53,9 +54,9 @@ def node_modules(packages: Sequence[str]) -> Path:
 
 
 def datasets() -> Path:
-    """The `data` folder of vega-datasets.
+    """Return the `data` folder of vega-datasets.
 
-    Raises NpmUnavailable as `node_modules` does.
+    Raises NpmUnavailable like `node_modules`.
     """
     return node_modules(DATASETS) / "vega-datasets" / "data"
 
@@ -93,7 +94,7 @@ def _install(packages: Sequence[str], folder: Path) -> None:
 
 
 def main() -> int:
-    """Fill the cache; exit code 1 with the reason when that is not possible."""
+    """Fill the cache. Exit with code 1 and the reason if that is not possible."""
     try:
         for packages in (KAFKAJS, DATASETS):
             print(f"npm: {' '.join(packages)} in {node_modules(packages)}")

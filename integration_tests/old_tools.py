@@ -1,8 +1,8 @@
-"""Kafka's own command line tools of the ZooKeeper era, a new JVM per call (under a second).
+"""Kafka's own command line tools of the ZooKeeper era, with a new JVM per call (under a second).
 
-Most talk to ZooKeeper only, so they show whether our nodes there are those that they expect. The
-classes are those behind `kafka-topics.sh` and its like. All of them run on today's Java if
-ZooKeeper is given by an IP address: their clients fail with host names since Java 14.
+Most of these tools connect to ZooKeeper only, so they show whether our nodes have the expected
+form. The classes are those that `kafka-topics.sh` and similar scripts run. They run on current Java
+only if ZooKeeper is given by an IP address: their clients fail with host names since Java 14.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OF_LOGGERS: Final = re.compile(r"SLF4J: |log4j:WARN ")
 
 
 class OldTools:
-    """The tools of one release, on one cluster. Raises MavenUnavailable."""
+    """The tools of one release on one cluster. Raises MavenUnavailable."""
 
     def __init__(self, version: str, zookeeper: str) -> None:
         self.version = version
@@ -40,7 +40,7 @@ class OldTools:
         ]
 
     def __call__(self, tool: str, *words: str) -> Ran:
-        """The arguments with --zookeeper in front, unless they name a server."""
+        """Run a tool, with --zookeeper in front of the arguments unless they name a server."""
         command = self._command(tool, words)
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -50,7 +50,7 @@ class OldTools:
         return Ran((tool, *arguments), done.returncode, done.stdout, "\n".join(complaint))
 
     def start(self, tool: str, *words: str) -> ChildProcess:
-        """Start a tool that keeps running; the caller closes it."""
+        """Start a tool that keeps running, which the caller closes."""
         return ChildProcess(self._command(tool, words))
 
     def _command(self, tool: str, words: Sequence[str]) -> list[str]:

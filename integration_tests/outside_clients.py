@@ -1,5 +1,6 @@
-"""kcat, the Java client and kafkajs as separate programs, behind the vocabulary of
-`integration_tests.samples`."""
+"""kcat, the Java client and kafkajs as separate programs, with the interface of
+`integration_tests.samples`.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +30,13 @@ _RECORD_END = "\x1e\n"
 
 
 class KcatUnavailable(Exception):
-    """There is no kcat on this machine; the message is the reason, fit for a skipped test."""
+    """The error for a machine without kcat. The message is the reason for the skipped test."""
 
 
 def kcat() -> str:
-    """The path of the `kcat` program.
+    """Return the path of the `kcat` program.
 
-    Raises KcatUnavailable when there is none.
+    Raises KcatUnavailable if there is no `kcat`.
     """
     found = shutil.which("kcat")
     if found is None:
@@ -44,7 +45,9 @@ def kcat() -> str:
 
 
 class Kcat:
-    """kcat of Debian. It sets no timestamps, and the same headers for all records of a run."""
+    """The client kcat of Debian. It cannot set timestamps, and sets the same headers for all
+    records of a call.
+    """
 
     name = "kcat"
     samples = PLAIN_SAMPLES
@@ -63,7 +66,7 @@ class Kcat:
         return done.stdout
 
     def create_topic(self, topic: str) -> None:
-        """kcat has no command for that: a metadata request creates the topic."""
+        """Create a topic by a metadata request, because kcat has no command for it."""
         words = ["-L", "-J", "-X", "allow.auto.create.topics=true", "-t", topic]
 
         def is_there() -> bool:
@@ -92,8 +95,9 @@ class Kcat:
             self._run(options, b"".join(lines))
 
     def read(self, topic: str, offset: int = 0) -> list[Read]:
-        """Headers are as kcat prints them: absent values as the text NULL, empty ones as
-        nothing."""
+        """Read records. Headers are as kcat prints them: null values as the text NULL, empty values
+        as nothing.
+        """
         return self._read(topic, str(offset))
 
     def _read(self, topic: str, offset: str) -> list[Read]:
@@ -122,7 +126,7 @@ def _runs_of_equal_headers(
 
 
 def _parse_kcat(printed: bytes) -> list[Read]:
-    """Parse the output of `Kcat._read`: numbers, then key and value by length."""
+    """Parse the output of `Kcat.read`: numbers, then key and value by length."""
     records = []
     end = _RECORD_END.encode()
     while printed:
@@ -179,7 +183,7 @@ class _JsonClient:
 
 
 class JavaClient(_JsonClient):
-    """kafka-clients, the reference."""
+    """The Java client kafka-clients, the reference."""
 
     name = "java"
 
@@ -205,8 +209,9 @@ class JavaClient(_JsonClient):
         ]
 
     def read_all(self, topic: str, partitions: int, count: int) -> list[tuple[int, int, bytes]]:
-        """Partition, offset and value of `count` records of all partitions, in the order of
-        arrival."""
+        """Return (partition, offset, value) of `count` records of all partitions, in the order of
+        arrival.
+        """
         records = self._ask("read_all", topic, partitions=partitions, count=count)["records"]
         return [
             (partition, offset, base64.b64decode(value)) for partition, offset, value in records
@@ -217,8 +222,9 @@ class JavaClient(_JsonClient):
 
 
 class KafkaJs(_JsonClient):
-    """kafkajs; it only produces here. It supports lz4 and zstd only through native modules, and
-    cannot write a null header."""
+    """The client kafkajs, which only produces here. It supports lz4 and zstd only by native
+    modules, and cannot write a null header.
+    """
 
     name = "kafkajs"
     samples = WITHOUT_NULL_HEADERS

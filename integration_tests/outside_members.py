@@ -1,6 +1,6 @@
-"""Group members that are third-party clients: each reads a topic, in a thread or process of its
-own, from its start to `close`. Tests look at its assignment and at the records that it has
-read."""
+"""Group members with third-party clients. Each member reads a topic in its own thread or process,
+from its start to `close`. Tests check its assignment and the records that it has read.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from unit_tests.patience import PATIENCE_S
 HEARTBEAT_MS: Final = 200
 SESSION_MS: Final = 30_000
 Reads = Counter[tuple[int, int]]
-"""(partition, offset) -> how often it was read."""
+"""(partition, offset) -> the number of reads of the record."""
 
 
 class OutsideMember(Protocol):
-    """A member that reads `topic` in the group of the same name."""
+    """The interface of a member that reads `topic` in the group of the same name."""
 
     def assigned(self) -> list[int]:
-        """The partitions that it owns at the moment, sorted."""
+        """Return the currently assigned partitions, sorted."""
 
     def read(self) -> Reads: ...
 
     def close(self) -> None:
-        """Commit and leave. Idempotent."""
+        """Commit and leave the group. Idempotent."""
 
 
 class _Threaded:
-    """A client that is polled by a thread. Subclasses define `_open` and `_poll`."""
+    """A client that a thread polls. Subclasses define `_open` and `_poll`."""
 
     def __init__(self) -> None:
         self._reads: Reads = Counter()
@@ -59,7 +59,7 @@ class _Threaded:
             self._failure = error
 
     def _work(self) -> None:
-        """Open, poll until `_stop`, close."""
+        """Open the client, poll until `_stop`, and close the client."""
 
     def assigned(self) -> list[int]:
         if self._failure is not None:
@@ -78,7 +78,7 @@ class _Threaded:
 
 
 class ConfluentMember(_Threaded):
-    """librdkafka."""
+    """A member of confluent-kafka, which uses librdkafka."""
 
     def __init__(self, bootstrap: str, topic: str, strategy: str, instance_id: str = "") -> None:
         self._topic = topic
@@ -109,7 +109,7 @@ class ConfluentMember(_Threaded):
 
 
 class KafkaPythonMember(_Threaded):
-    """kafka-python."""
+    """A member of kafka-python."""
 
     ASSIGNORS: Final[Mapping[str, type[AbstractPartitionAssignor]]] = {
         "range": RangePartitionAssignor,
@@ -141,7 +141,7 @@ class KafkaPythonMember(_Threaded):
 
 
 class _Assigned(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
-    """Keeps kafka-python's assignment in `mine`, also in the middle of a poll."""
+    """A rebalance listener that stores kafka-python's assignment in `mine`, also during a poll."""
 
     def __init__(self, mine: list[int]) -> None:
         self._mine = mine
@@ -157,7 +157,7 @@ class _Assigned(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class JavaMember:
-    """Apache's VerifiableConsumer: the Java client, which prints all events in JSON."""
+    """A member of the Java client: Apache's VerifiableConsumer, which prints all events in JSON."""
 
     CLASSES: Final[Mapping[str, str]] = {
         "range": "RangeAssignor",

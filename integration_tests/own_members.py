@@ -1,5 +1,6 @@
-"""Group members with our consumer: in the test's own event loop, or in a process that can be
-killed."""
+"""Group members with our consumer, in the test's event loop or in a separate process that can be
+killed.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ PARTITIONS: Final = 6
 
 
 class Members:
-    """Members with our consumer that read a topic in tasks of their own, and all records that they
-    read."""
+    """Members with our consumer that read a topic in separate tasks, and all records that they have
+    read.
+    """
 
     def __init__(self, server: Broker | Cluster, topic: str) -> None:
         self.bootstrap = server.bootstrap
@@ -31,7 +33,7 @@ class Members:
         self.read: Counter[tuple[int, int]] = Counter()
         self.assigned: dict[str, list[int]] = {}
         self.rebalances: Counter[str] = Counter()
-        """Rebalances that each member has completed."""
+        """Member -> the number of its completed rebalances."""
         self._news = asyncio.Condition()
 
     async def make_topic(self, partitions: int = PARTITIONS) -> None:
@@ -60,7 +62,7 @@ class Members:
 
     @contextlib.asynccontextmanager
     async def member(self, name: str, **options: Any) -> AsyncIterator[Consumer]:
-        """A member that reads until the context ends."""
+        """Run a member that reads until the context ends."""
         async with self.consumer(**options) as consumer:
             consumer.subscribe([self.topic], on_assigned=lambda _: self.rebalances.update([name]))
             stop = asyncio.Event()
@@ -85,7 +87,7 @@ class Members:
             await self._news.wait_for(condition)
 
     def shares(self, *names: str, others: Sequence[OutsideMember] = ()) -> bool:
-        """Whether these members have all partitions, evenly and once each."""
+        """Return whether all partitions are assigned once to these members, and evenly."""
         found = [self.assigned.get(name, []) for name in names]
         found += [other.assigned() for other in others]
         sizes = [len(mine) for mine in found]
@@ -101,7 +103,7 @@ class Members:
 
 
 class MemberProcess:
-    """A member in a process of its own."""
+    """A member in a separate process."""
 
     def __init__(self, bootstrap: str, topic: str, **options: Any) -> None:
         words = {"group_id": topic, "auto_offset_reset": "earliest", **options}
@@ -115,7 +117,7 @@ class MemberProcess:
         return [json.loads(line) for line in lines if line.startswith("[")]
 
     def assigned(self) -> list[int]:
-        """The partitions that it has at the moment, sorted."""
+        """Return the currently assigned partitions, sorted."""
         mine: list[list[int]] = [row[1] for row in self._events() if row[0] == "assigned"]
         return mine[-1] if mine else []
 

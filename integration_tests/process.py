@@ -1,8 +1,8 @@
-"""Outside processes for tests: start with captured output, wait with a deadline, end.
+"""Child processes of tests: start with captured output, wait with a deadline, end.
 
-A process is addressed by the pid that we started (or that uses a directory which we made), never
-by name. A child ends with the test run, even if the run is killed. Nothing here depends on the
-kind of process.
+Tests address a process by the pid of a started child (or of a process that uses a directory of the
+test), never by name. A child ends with the test run, even if the run is killed. This module does
+not depend on the kind of process.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["ChildProcess", "answers", "free_port", "processes_using", "wait_unti
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 on which no process listens."""
+    """Return a TCP port of 127.0.0.1 on which no process listens."""
     return free_ports(1)[0]
 
 
 def answers(port: int) -> bool:
-    """Whether a process accepts connections on the port."""
+    """Return whether a process accepts connections on the port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=ATTEMPT_S).close()
     except OSError:
@@ -42,8 +42,9 @@ def answers(port: int) -> bool:
 
 
 def processes_using(folder: Path, program: str = "") -> list[psutil.Process]:
-    """The processes whose command line names `folder` (a directory that the test made), and whose
-    name has `program` in it. Any of them may have ended before the caller looks at it."""
+    """Return the processes whose command line contains `folder` (a directory of the test), and
+    whose name contains `program`. They may end before the caller uses them.
+    """
     found = []
     for process in psutil.process_iter():
         try:
@@ -59,9 +60,9 @@ def processes_using(folder: Path, program: str = "") -> list[psutil.Process]:
 
 
 class ChildProcess:
-    """A running program. Its output (both streams, in order) is kept in `output`.
+    """A running program. `output` is its output (both streams, in order).
 
-    Owns one process and one reading thread; `close()` ends both.
+    The object owns one process and one reading thread; `close()` ends both.
     """
 
     def __init__(
@@ -116,12 +117,13 @@ class ChildProcess:
         return self._process.poll() is None
 
     def rss_bytes(self) -> int:
-        """Resident memory at the moment."""
+        """Return the current resident memory in bytes."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
     def ask(self, line: str, pattern: str) -> str:
-        """Write a line to the standard input of an interactive program and wait for its answer:
-        the next line of output that contains a match of `pattern`."""
+        """Write a line to the standard input of an interactive program, and return its answer: the
+        next line of output that contains a match of `pattern`.
+        """
         stream = self._process.stdin
         assert stream is not None, "the program was not started as an interactive one"
         with self._news:
@@ -131,9 +133,10 @@ class ChildProcess:
         return self.wait_for_line(pattern, after=seen)
 
     def wait_for_line(self, pattern: str, *, after: int = 0) -> str:
-        """The first line of output that contains a match of `pattern`, `after` lines passed over.
+        """Wait for the first line of output with a match of `pattern`, after skipping `after`
+        lines, and return it.
 
-        Raises WaitFailed if the process ends, or the time is over, before such a line.
+        Raises WaitFailed if the process ends, or PATIENCE_S have passed, before such a line.
         """
         deadline = time.monotonic() + PATIENCE_S
         seen = after
@@ -153,10 +156,10 @@ class ChildProcess:
         raise WaitFailed(f"{reason} without a line like {pattern!r}; output:\n{output}")
 
     def wait(self, seconds: float = PATIENCE_S) -> int:
-        """The exit code (negative: the signal that ended it). `seconds` is a limit of
-        `unit_tests.patience`.
+        """Wait for the end of the process, and return its exit code (negative: the signal that
+        ended it). `seconds` is a limit of `unit_tests.patience`.
 
-        Raises WaitFailed if it still runs after that time.
+        Raises WaitFailed if the process still runs after that time.
         """
         try:
             code = self._process.wait(seconds)
@@ -168,21 +171,21 @@ class ChildProcess:
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; no error if the process has ended."""
+        """Send a signal, unless the process has ended."""
         self._process.send_signal(number)
 
     def stop(self) -> int:
-        """SIGTERM, then the exit code."""
+        """Send SIGTERM, and return the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def kill9(self) -> None:
-        """SIGKILL, and wait for the end of the process."""
+        """Send SIGKILL, and wait for the end of the process."""
         self.signal(signal.SIGKILL)
         self.wait()
 
     def close(self) -> None:
-        """End the process and the others of its process group. Idempotent."""
+        """Kill the process and its process group. Idempotent."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(WaitFailed):

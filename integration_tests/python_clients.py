@@ -1,5 +1,6 @@
-"""confluent-kafka (librdkafka), kafka-python, aiokafka and our own client behind the one vocabulary
-of `integration_tests.samples`."""
+"""confluent-kafka (librdkafka), kafka-python, aiokafka and our own client with the common interface
+of `integration_tests.samples`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 class ConfluentKafka:
-    """confluent-kafka, which is librdkafka."""
+    """The client confluent-kafka, which uses librdkafka."""
 
     name = "confluent-kafka"
     samples = SAMPLES
@@ -132,7 +133,7 @@ def _bytes(value: Any) -> bytes | None:
 
 
 class KafkaPython:
-    """kafka-python 3."""
+    """The client kafka-python 3."""
 
     name = "kafka-python"
     samples = WITHOUT_NULL_HEADERS
@@ -224,7 +225,7 @@ class KafkaPython:
 
 
 class AioKafka:
-    """aiokafka, each call in an event loop of its own."""
+    """The client aiokafka, with a new event loop for each call."""
 
     name = "aiokafka"
     samples = SAMPLES
@@ -313,7 +314,7 @@ class AioKafka:
 
 
 class Pybroker:
-    """The project's own client, each call in an event loop of its own."""
+    """The project's own client, with a new event loop for each call."""
 
     name = "pybroker"
     samples = SAMPLES
@@ -401,5 +402,5 @@ class Pybroker:
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end in a fresh event loop."""
+    """Run the coroutine to its end in a new event loop."""
     return asyncio.run(asyncio.wait_for(work, PATIENCE_S))

@@ -1,5 +1,6 @@
-"""The vocabulary of tests of exact ranges: fill a topic, take a snapshot, read a range record by
-record."""
+"""Helpers of the tests of exact ranges: fill a topic, take a snapshot, read a range record by
+record.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +84,9 @@ def read(
     lost: list[tuple[int, int]] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> list[tuple[int, bytes | None]]:
-    """Offset and value of each record of a range. `each` is called with every batch; skipped
-    offsets are added to `lost`."""
+    """Return offset and value of each record of a range. `each` is called with every batch; skipped
+    offsets are added to `lost`.
+    """
     given = {"bootstrap.servers": bootstrap, **(options or {})}
     with RangeReader(
         given, isolation=isolation, fail_on_data_loss=fail_on_data_loss, patience=patience
@@ -106,5 +108,5 @@ def _records(
 
 
 def numbers(first: int, beyond: int) -> list[tuple[int, bytes]]:
-    """The records that `fill` writes to an empty topic."""
+    """Return the records that `fill` writes to an empty topic."""
     return [(number, b"%d" % number) for number in range(first, beyond)]

@@ -1,8 +1,8 @@
 """Valid requests of every API, generated field by field from their declarations, as a function of
 the given random numbers.
 
-Texts name one topic, numbers are small, record batches are valid: a broker must answer these
-requests.
+Strings name one topic, numbers are small, and record batches are valid, so a broker must answer
+these requests.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pybroker.wire.api import APIS, Api, ApiKey
 from pybroker.wire.schema import Message
 
 NAME = "hostile"
-"""The name of topics, groups and everything else in the requests."""
+"""The value of all strings in the requests: topic, group and other names."""
 MOST_USED = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA)
 
 
 def sample_value(kind: Any, name: str, rng: random.Random) -> Any:
-    """A value of a message's field: texts name the topic under attack, numbers are small."""
+    """Return a valid value of a message's field: strings are NAME, numbers are small."""
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if origin is list:
@@ -51,14 +51,14 @@ def sample_value(kind: Any, name: str, rng: random.Random) -> Any:
 
 
 def sample_message(kind: type[Message], rng: random.Random) -> Message:
-    """A message with all fields set."""
+    """Return a message with all fields set."""
     hints = typing.get_type_hints(kind)
     fields: list[Any] = list(dataclasses.fields(kind))  # type: ignore[arg-type]
     return kind(**{f.name: sample_value(hints[f.name], f.name, rng) for f in fields})
 
 
 def default_message(kind: type[Message], rng: random.Random) -> Message:
-    """A message in which each field is set, or keeps its default, by chance."""
+    """Return a message in which each field is set, or keeps its default, at random."""
     message = kind()
     whole = sample_message(kind, rng)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
@@ -70,8 +70,9 @@ def default_message(kind: type[Message], rng: random.Random) -> Message:
 def valid_frame(
     api: Api, rng: random.Random, *, version: int | None = None, correlation_id: int = 1
 ) -> bytes:
-    """A request of that version, or of a random one. If the version lacks a field, fields
-    are left at their defaults by chance until the request can be encoded."""
+    """Return a request of that version, or of a random version. If the version lacks a field,
+    random fields keep their defaults until the request can be encoded.
+    """
     version = rng.randint(api.min_version, api.max_version) if version is None else version
     with contextlib.suppress(ValueError):
         return frame_of(version, sample_message(api.request, rng), correlation_id)
@@ -82,7 +83,9 @@ def valid_frame(
 
 
 def corpus(rng: random.Random) -> list[bytes]:
-    """Valid requests of every API, several versions each, more of the most used ones."""
+    """Return valid requests of every API, in several versions, with more requests of the most used
+    APIs.
+    """
     return [
         valid_frame(api, rng, correlation_id=rng.randrange(1000))
         for api in APIS.values()

@@ -1,6 +1,7 @@
-"""The records that every client must transfer unchanged, and the protocol of clients for tests.
+"""The sample records that every client must transfer unchanged, and the common interface of clients
+for tests.
 
-A `Sample` is a record before it has an offset. No client library is imported here.
+A `Sample` is a record before it has an offset. This module imports no client library.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A record: timestamp in ms since 1970, headers in order."""
+    """A record to write: timestamp in ms since 1970, headers in order."""
 
     key: bytes | None
     value: bytes | None
@@ -28,7 +29,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A record as a client read it."""
+    """A record that a client has read."""
 
     offset: int
     key: bytes | None
@@ -38,28 +39,32 @@ class Read:
 
 
 class KafkaClient(Protocol):
-    """The operations of a real client for a test, on partition 0 unless stated otherwise."""
+    """The interface of a real client for a test. Operations use partition 0 unless stated
+    otherwise.
+    """
 
     name: str
     samples: tuple[Sample, ...]
-    """The samples that the client can write (a command line tool writes no null header)."""
+    """The samples that the client can write. (A command line tool cannot write null headers.)"""
 
     def create_topic(self, topic: str) -> None: ...
 
     def produce(
         self, topic: str, samples: Sequence[Sample], *, codec: str, idempotent: bool
     ) -> None:
-        """Produce in order; returns when all are acknowledged with acks=all."""
+        """Produce the samples in order. Return when all are acknowledged with acks=all."""
 
     def read(self, topic: str, offset: int = 0) -> list[Read]:
         """Read from `offset` to the end of the partition at the time of the call."""
 
     def offset_for_time(self, topic: str, timestamp: int) -> int:
-        """The first offset whose timestamp is at least `timestamp`, in ms; -1 if there is none."""
+        """Return the first offset whose timestamp is at least `timestamp` (ms); -1 if there is
+        none.
+        """
 
 
 def _large(size: int) -> bytes:
-    """Lines of text that differ: they compress, but not to nothing."""
+    """Return different lines of text, which compress well, but not to a few bytes."""
     line = b"%06d the quick brown fox jumps over the lazy dog; "
     return b"".join(line % number for number in range(size // len(line) + 1))[:size]
 
@@ -81,7 +86,7 @@ PLAIN_SAMPLES: Final = _at_one_second_each(
         Sample(b"key-1", b"value-2"),
     ]
 )
-"""Text and absent values only: records that a line-based tool can write."""
+"""Samples with text and null values only, which a line-based tool can write."""
 
 SAMPLES: Final = _at_one_second_each(
     [
@@ -95,16 +100,20 @@ SAMPLES: Final = _at_one_second_each(
         Sample(b"neither value nor headers", None),
     ]
 )
-"""All features of a record. No header name occurs twice in a record: kafkajs sorts those."""
+"""Samples with all features of a record. No header name occurs twice in a record, because kafkajs
+sorts such headers.
+"""
 
 WITHOUT_NULL_HEADERS: Final = tuple(
     s for s in SAMPLES if all(value is not None for _, value in s.headers)
 )
-"""For the client libraries that refuse to write a header without a value."""
+"""Samples for client libraries that refuse to write a header without a value."""
 
 
 def as_read(samples: Sequence[Sample], first_offset: int = 0) -> list[Read]:
-    """The records that a reader must get if `samples` were appended from `first_offset` on."""
+    """Return the records that a reader must get if `samples` were appended from `first_offset`
+    on.
+    """
     return [
         Read(first_offset + index, s.key, s.value, s.headers, s.timestamp)
         for index, s in enumerate(samples)

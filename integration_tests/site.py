@@ -1,4 +1,4 @@
-"""The HTTP pages of a running broker, for tests that look inside."""
+"""The HTTP pages of a running broker, for tests that check metrics and health."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 class Site:
-    """The HTTP side of a broker."""
+    """The HTTP server of a broker."""
 
     def __init__(self, port: int) -> None:
         self.port = port
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Status and body."""
+        """Request a page. Return status and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request("GET", path)

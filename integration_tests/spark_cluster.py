@@ -1,7 +1,7 @@
 """A standalone Spark cluster on loopback: one master and two workers, from PySpark's own jars.
 
-All are children of the test, in process groups of their own: executors and their Python workers go
-with the worker that started them.
+All processes are children of the test in separate process groups: executors and their Python
+workers end with the worker that started them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ _PYTHON_WORKERS: Final = ("pyspark.daemon", "pyspark.worker")
 
 
 def reason_to_skip() -> str | None:
-    """Why no cluster can be started here; None if it can."""
+    """Return why a cluster cannot be started on this machine; None if it can."""
     if shutil.which("java") is None:
         return "no java on PATH (install openjdk-17-jre-headless)"
     return None
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment of every Spark process of a test: this Python, and loopback."""
+    """Return the environment of every Spark process of a test: this Python, and loopback
+    addresses.
+    """
     return {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -64,7 +66,9 @@ def submitted(
 
 
 def python_workers_of(driver_or_executor: int) -> list[psutil.Process]:
-    """The processes, below this one, in which Spark runs Python code; the daemon comes first."""
+    """Return the descendants of a process in which Spark runs Python code; the daemon comes
+    first.
+    """
     found = []
     for process in psutil.Process(driver_or_executor).children(recursive=True):
         try:
@@ -76,7 +80,7 @@ def python_workers_of(driver_or_executor: int) -> list[psutil.Process]:
 
 
 class SparkCluster:
-    """Use in a `with` statement; one core and one executor per worker."""
+    """A Spark cluster for a `with` statement, with one core and one executor per worker."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -85,12 +89,12 @@ class SparkCluster:
 
     @property
     def master(self) -> str:
-        """The value for `--master`."""
+        """Return the value of `--master`."""
         return f"spark://{_HOST}:{self._port}"
 
     @property
     def output(self) -> str:
-        """The output of master, workers and executors."""
+        """Return the output of master, workers and executors."""
         executors = [path.read_text() for path in sorted(self._folder.glob("worker-*/*/*/stderr"))]
         return "\n".join([*(child.output for child in self._children), *executors])
 
@@ -111,12 +115,12 @@ class SparkCluster:
         self.close()
 
     def close(self) -> None:
-        """End everything at once. Idempotent."""
+        """Kill all processes. Idempotent."""
         for child in reversed(self._children):
             child.close()
 
     def executors(self) -> list[psutil.Process]:
-        """The executors that run now."""
+        """Return the running executor processes."""
         workers = [psutil.Process(child.pid) for child in self._children[1:]]
         return [child for worker in workers for child in worker.children()]
 

@@ -1,5 +1,5 @@
-"""One Spark session for a whole run of tests: a JVM takes seconds and half a gigabyte. The session
-has Apache's connector if its jars are available.
+"""One Spark session for a whole run of tests, because a JVM takes seconds to start and half a
+gigabyte of memory. The session has Apache's connector if its jars are available.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from integration_tests import maven
 from pybroker.spark import spark_session
 
 LOCAL: Final = "local[2]"
-"""Two tasks at a time, even if the machine has more cores."""
+"""Spark's master: two tasks at a time, even if the machine has more cores."""
 
 
 def settings(folder: Path, jars: str = "") -> dict[str, str]:
-    """Spark's settings in tests: nothing outside loopback and `folder`, and no web UI. `jars` is a
-    class path.
+    """Return Spark's settings in tests: only loopback addresses, only files in `folder`, and no web
+    UI. `jars` is a class path.
     """
     return {
         "spark.driver.bindAddress": "127.0.0.1",
@@ -39,7 +39,9 @@ def settings(folder: Path, jars: str = "") -> dict[str, str]:
 
 
 def connector_or_reason() -> tuple[str, str]:
-    """The connector's class path, or the reason why there is none; the other text is empty."""
+    """Return (class path, reason): the connector's class path, or the reason why there is none. The
+    other text is empty.
+    """
     try:
         return maven.spark_connector(), ""
     except maven.MavenUnavailable as error:
@@ -50,7 +52,9 @@ def connector_or_reason() -> tuple[str, str]:
 def session(
     folder: Path, *, master: str = LOCAL, jars: str = "", conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A Spark session of this process, stopped at the end. A process has one at a time."""
+    """Yield a Spark session of this process, and stop it at the end. A process has one session at a
+    time.
+    """
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     made = spark_session.session(
         "pybroker-tests", master=master, conf={**settings(folder, jars), **(conf or {})}

@@ -1,4 +1,4 @@
-"""Topics that tests read by Spark, and the rows that are expected."""
+"""Topics that tests read by Spark, and the expected rows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class KafkaRow(NamedTuple):
-    """A record as a row of Spark's Kafka source; timestamp in ms since 1970, headers None if there
-    are none."""
+    """A record as a row of Spark's Kafka source: timestamp in ms since 1970, headers None without
+    headers.
+    """
 
     topic: str
     partition: int
@@ -38,7 +39,9 @@ class KafkaRow(NamedTuple):
 
 
 def kafka_rows(frame: DataFrame) -> list[KafkaRow]:
-    """All rows of a frame with (or without) headers, by topic, partition and offset."""
+    """Return all rows of a DataFrame with (or without) headers, sorted by topic, partition and
+    offset.
+    """
     return sorted((_kafka_row(row) for row in frame.collect()), key=lambda row: row[:3])
 
 
@@ -62,7 +65,7 @@ def _bytes(value: bytearray | None) -> bytes | None:
 
 
 def expected_rows(topic: str, partition: int, samples: Sequence[Sample]) -> list[KafkaRow]:
-    """The expected rows of a partition that has `samples` from offset 0 on."""
+    """Return the expected rows of a partition that has `samples` from offset 0 on."""
     return [
         KafkaRow(topic, partition, offset, s.key, s.value, s.timestamp, 0, s.headers or None)
         for offset, s in enumerate(samples)
@@ -86,8 +89,9 @@ def create(
     replicas: int = 1,
     configs: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a topic by our client: librdkafka's waits a minute if it finds no controller at
-    first."""
+    """Create a topic by our client, because librdkafka's admin client waits a minute if it finds no
+    controller at first.
+    """
     wanted = NewTopic(topic, partitions, replicas, configs=dict(configs or {}))
 
     async def ask() -> None:
@@ -105,8 +109,9 @@ def grow(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def delete_records(bootstrap: str, topic: str, before: Mapping[int, int]) -> None:
-    """Delete the records before these offsets, by partition. By our client: librdkafka's waits a
-    minute for a leader that has just died."""
+    """Delete the records before these offsets, by partition, by our client, because librdkafka's
+    admin client waits a minute for a leader that has just died.
+    """
     wanted = {TopicPartition(topic, partition): offset for partition, offset in before.items()}
 
     async def ask() -> None:
@@ -130,8 +135,9 @@ def produce(
     codec: str = "none",
     linger_ms: int = 5_000,
 ) -> None:
-    """Samples by partition, in order; returns when all are acknowledged. They are in one batch per
-    partition if they fit into it: flushing does not wait for `linger_ms`."""
+    """Produce samples by partition, in order. Return when all are acknowledged. The samples of a
+    partition are in one batch if they fit: flushing does not wait for `linger_ms`.
+    """
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -158,7 +164,9 @@ def produce(
 
 
 def numbered(numbers: Iterable[int], *, partitions: int) -> list[tuple[int, Sample]]:
-    """Small records whose values are the numbers, distributed over the partitions in turn."""
+    """Return small records whose values are the numbers, distributed over the partitions in
+    turn.
+    """
     return [
         (number % partitions, Sample(b"key-%d" % (number % 7), b"%d" % number))
         for number in numbers
@@ -166,7 +174,7 @@ def numbered(numbers: Iterable[int], *, partitions: int) -> list[tuple[int, Samp
 
 
 def fault(read: Callable[[], object]) -> str:
-    """The line of a failing read's error that pybroker wrote."""
+    """Return the line of a failed read's error that pybroker wrote."""
     with pytest.raises(PySparkException) as caught:
         read()
     text = str(caught.value)

@@ -1,13 +1,13 @@
-"""Simulate a machine that stalls now and then, for a command and all its descendants.
+"""Simulates a machine that stalls at intervals, for a command and all its descendants.
 
     python -m integration_tests.standstill [--every 40] [--for 10] -- COMMAND...
 
-Tests, brokers, ZooKeepers and clients stop together at any point, and go on together ten seconds
-later: then all their timers are ten seconds late. A test that does not depend on timers passes. A
+Tests, brokers, ZooKeepers and clients stop together at any point, and continue together ten seconds
+later, when all their timers are ten seconds late. A test that does not depend on timers passes. A
 process that a test has stopped itself stays stopped.
 
-The processes are found from the command down, by their parents. An orphan that no process of the
-tree has adopted is not found, and runs on.
+The processes are found from the command downwards, by their parents. An orphan that no process of
+the tree has adopted is not found, and continues to run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ import psutil
 
 @contextlib.contextmanager
 def standing_still(pid: int) -> Iterator[list[psutil.Process]]:
-    """Stop a process and its descendants for the block. Those that were stopped before stay
-    stopped afterwards."""
+    """Stop a process and its descendants while the block runs. Processes that were stopped before
+    stay stopped afterwards.
+    """
     stopped: list[psutil.Process] = []
     try:
         # Processes that were not stopped yet may have started others meanwhile.
@@ -62,7 +63,9 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def run(command: Sequence[str], *, every_s: float, for_s: float) -> int:
-    """Run the command, stop it for `for_s` after each `every_s`, and return its exit code."""
+    """Run the command, and stop it for `for_s` seconds after every `every_s` seconds. Return its
+    exit code.
+    """
     with subprocess.Popen(command) as process:
         try:
             while True:
@@ -82,7 +85,7 @@ def _tell(event: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command in the arguments; return its exit code."""
+    """Run the command in the arguments. Return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m integration_tests.standstill")
     parser.add_argument("--every", type=float, default=40.0, metavar="SECONDS")
     parser.add_argument("--for", type=float, default=10.0, metavar="SECONDS", dest="for_s")

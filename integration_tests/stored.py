@@ -1,4 +1,4 @@
-"""The files of a broker, read through the project's own readers of the formats."""
+"""Reads the files of a broker by the project's own parsers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
 
 
 def partition_folder(data: Path, topic: str, partition: int = 0) -> Path:
-    """The directory of a partition, anywhere below the data directory. (Directories that vanish
-    meanwhile, such as those of deleted topics, are skipped.)"""
+    """Return the directory of a partition, anywhere below the data directory. Directories that
+    vanish meanwhile, such as directories of deleted topics, are skipped.
+    """
     folders = (Path(folder) for folder, _, _ in os.walk(data))
     found = [folder for folder in folders if folder.name == f"{topic}-{partition}"]
     assert len(found) == 1, f"{topic}-{partition} below {data}: {found}"
@@ -19,27 +20,30 @@ def partition_folder(data: Path, topic: str, partition: int = 0) -> Path:
 
 
 def segments(data: Path, topic: str, partition: int = 0) -> list[Path]:
-    """The segment files, oldest first."""
+    """Return the segment files, oldest first."""
     return sorted(partition_folder(data, topic, partition).glob("*.log"))
 
 
 def batches(data: Path, topic: str, partition: int = 0) -> Iterator[BatchHeader]:
-    """The headers of all batches, in order. Fails on a wrong CRC, a hole, or bytes after the last
-    whole batch."""
+    """Return the headers of all batches, in order. Fail on a wrong CRC, a gap, or bytes after the
+    last complete batch.
+    """
     return batches_of(segments(data, topic, partition))
 
 
 def batches_of(segments: Iterable[Path]) -> Iterator[BatchHeader]:
-    """As `batches`, for these segment files, oldest first."""
+    """Return the headers of all batches in these segment files, oldest first, like `batches`."""
     next_offset: int | None = None
     for path in segments:
         content = path.read_bytes()
         end = 0
         for position, header in iter_headers(content):
-            assert position == end, f"{path}: hole at byte {end}"
-            assert crc_matches(content, position, header.size), f"{path}: CRC at {position}"
+            assert position == end, f"{path}: gap at byte {end}"
+            assert crc_matches(content, position, header.size), (
+                f"{path}: wrong CRC of the batch at position {position}"
+            )
             assert next_offset in (None, header.base_offset), (
-                f"{path}: offset {header.base_offset} after {next_offset}"
+                f"{path}: base offset {header.base_offset}, expected at least {next_offset}"
             )
             next_offset = header.next_offset
             end = position + header.size

@@ -1,5 +1,6 @@
-"""The admin clients of the common libraries against our broker: each operation that a library
-has."""
+"""Tests of the admin clients of the common libraries against our broker: each operation that a
+library supports.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ CLIENTS: Final[dict[str, Callable[[str], Any]]] = {
 
 
 class Admins:
-    """The clients of a module, each created at its first use."""
+    """The admin clients of a module, each created at its first use."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -66,7 +67,7 @@ def admin(request: pytest.FixtureRequest, admins: Admins, broker: Broker) -> Any
 
 
 def clients_with(*operations: str) -> pytest.MarkDecorator:
-    """A case for each client that has these operations."""
+    """Return a test case for each client that has these operations."""
     names = [
         name
         for name, kind in CLIENTS.items()
@@ -98,17 +99,19 @@ def refused(code: ErrorCode, work: Callable[[], object]) -> None:
 
 
 @clients_with()
-def test_topics_come_grow_and_go(admin: Any, topic: str) -> None:
+def test_topics_are_created_extended_and_deleted(admin: Any, topic: str) -> None:
     admin.create(topic, 2, {"retention.ms": "7000"})
     refused(ErrorCode.TOPIC_ALREADY_EXISTS, lambda: admin.create(topic, 2, {}))
     assert topic in admin.topics()
     assert admin.partitions(topic) == 2
     admin.grow(topic, 5)
-    wait_until(lambda: admin.partitions(topic) == 5, what="the new partitions to be known")
+    wait_until(lambda: admin.partitions(topic) == 5, what="the new partitions are in the metadata")
     refused(ErrorCode.INVALID_PARTITIONS, lambda: admin.grow(topic, 5))
     refused(ErrorCode.INVALID_PARTITIONS, lambda: admin.grow(topic, 1))
     admin.delete(topic)
-    wait_until(lambda: topic not in admin.topics(), what="the topic to be forgotten")
+    wait_until(
+        lambda: topic not in admin.topics(), what="the topic is not in the metadata any more"
+    )
     refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, lambda: admin.delete(topic))
     refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, lambda: admin.grow(f"{topic}-no", 9))
 
@@ -127,7 +130,7 @@ def test_records_are_deleted(admin: Any, broker: Broker, topic: str) -> None:
 
 
 @clients_with()
-def test_records_of_a_compacted_topic_stay(admin: Any, topic: str) -> None:
+def test_records_of_a_compacted_topic_are_not_deleted(admin: Any, topic: str) -> None:
     admin.create(topic, 1, {"cleanup.policy": "compact"})
     refused(ErrorCode.POLICY_VIOLATION, lambda: admin.delete_records(topic, 0, 0))
 
@@ -177,7 +180,7 @@ def test_log_directories_are_described(admin: Any, topic: str) -> None:
 
 
 @clients_with("move")
-def test_moving_to_where_nothing_is_is_refused(admin: Any, topic: str) -> None:
+def test_a_move_to_an_unknown_directory_is_refused(admin: Any, topic: str) -> None:
     admin.create(topic, 1, {})
     broker = broker_id(admin)
     refused(ErrorCode.LOG_DIR_NOT_FOUND, lambda: admin.move(topic, 0, broker, "/nosuch"))
@@ -193,7 +196,7 @@ def test_producers_are_described(admin: Any, broker: Broker, topic: str) -> None
 
 
 @pytest.mark.parametrize("admin", ["java"], indirect=True)
-def test_java_sees_where_each_value_comes_from(admin: Any, topic: str) -> None:
+def test_java_shows_the_source_of_each_option(admin: Any, topic: str) -> None:
     """Only Java's DescribeConfigs shows sources, synonyms, types and documentation."""
     admin.create(topic, 1, {"retention.ms": "7000"})
     rows = admin.ask("configs", topic=topic)["found"]
@@ -225,8 +228,9 @@ print(admin.describe_user_scram_credentials().result(patience_s))
 
 
 def test_librdkafka_learns_that_users_have_no_scram_credentials(broker: Broker) -> None:
-    """In a process of its own: librdkafka 2.15 and 2.16 abort on an error that concerns no single
-    user."""
+    """The client runs in a separate process, because librdkafka 2.15 and 2.16 abort on an error
+    that concerns no single user.
+    """
     command = [sys.executable, "-c", _ASK_FOR_CREDENTIALS, broker.bootstrap, str(PATIENCE_S)]
     ran = subprocess.run(
         command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
@@ -239,7 +243,7 @@ def test_librdkafka_learns_that_users_have_no_scram_credentials(broker: Broker) 
 def test_replicas_move_between_log_directories(
     new_broker: BrokerMaker, tmp_path: Path, topic: str
 ) -> None:
-    """Each client that supports the request moves the replica; no record is lost."""
+    """Each client that supports the request moves the replica, and no record is lost."""
     broker = new_broker(overrides={"log.dirs": f"{tmp_path}/one,{tmp_path}/two"})
     broker.start()
     with contextlib.closing(Admins(broker.bootstrap)) as admins:
@@ -254,7 +258,7 @@ def test_replicas_move_between_log_directories(
             admin.move(moving, 0, number, after)
             wait_until(
                 functools.partial(lies_in, admin, number, moving, after),
-                what=f"{moving} to lie in {after}",
+                what=f"{moving} is in the directory {after}",
             )
             assert admin.offsets(moving, 0) == (4, 10)
 

@@ -1,5 +1,6 @@
-"""`topics` and `delete-records` have the same effect and output as Apache's tools, on the same
-broker."""
+"""Tests that `topics` and `delete-records` have the same effect and output as Apache's tools on the
+same broker.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ def tools(jars: str, shared_broker: Broker) -> Iterator[Tools]:
 
 
 def both_ways(tools: Tools, *words: str, names: Sequence[str], says: str = "") -> None:
-    """Run a command that changes something by each side on a topic of its own; `TOPIC` in `words`
-    stands for the topic's name."""
+    """Run a command that changes a topic by Apache's tool and by ours, each on its own topic.
+    `TOPIC` in `words` is replaced by the topic's name.
+    """
     theirs = tools.apache("topics", *(word.replace("TOPIC", names[0]) for word in words))
     ours = tools.ours("topics", *(word.replace("TOPIC", names[1]) for word in words))
     assert_same(theirs, ours, says=says, mask=["|".join(names), ID])
 
 
-def test_the_life_of_a_topic(tools: Tools, topic: str) -> None:
+def test_a_topic_is_created_changed_and_deleted(tools: Tools, topic: str) -> None:
     names = (f"{topic}-a", f"{topic}-b")
     for words, says in (
         (["--create", "--topic", "TOPIC", "--partitions", "2", "--config", "retention.ms=7"], ""),
@@ -204,7 +206,7 @@ def test_complaints(tools: Tools, words: str, says: str) -> None:
 
 
 def offsets_file(folder: Path, *rows: tuple[str, int, int], version: int = 1) -> str:
-    """The file of delete-records, as a path."""
+    """Write a file for delete-records, and return its path."""
     path = folder / "offsets.json"
     content = {
         "partitions": [
@@ -241,7 +243,7 @@ def test_deleting_records(tools: Tools, topic: str, tmp_path: Path) -> None:
     tools.same("delete-records", *words, allow=["order of partitions", "errors of partitions"])
 
 
-def test_complaints_of_delete_records(tools: Tools, topic: str, tmp_path: Path) -> None:
+def test_delete_records_reports_invalid_input(tools: Tools, topic: str, tmp_path: Path) -> None:
     for content, says in (
         ("", "The input string is not a valid JSON"),
         ("{}", "Missing partitions field"),

@@ -1,4 +1,6 @@
-"""Small batches that decompress to a very large size: the broker's memory stays bounded."""
+"""Tests of small batches that decompress to a very large size: the broker's memory stays
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ BOMB_BYTES: Final = 150_000_000
 
 
 class Peak:
-    """The largest resident memory of the broker while the block runs."""
+    """The maximum resident memory of the broker while the block runs."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -49,7 +51,7 @@ class Peak:
 
 
 @pytest.mark.parametrize("codec", BOMB_CODECS)
-def test_a_batch_that_unpacks_to_far_too_much_is_refused_where_it_is_unpacked(
+def test_a_decompression_bomb_is_refused_when_it_is_decompressed(
     broker: Broker, codec: Codec
 ) -> None:
     topic = f"bomb-compacted-{codec.name.lower()}"
@@ -63,7 +65,7 @@ def test_a_batch_that_unpacks_to_far_too_much_is_refused_where_it_is_unpacked(
 
 
 @pytest.mark.parametrize("codec", BOMB_CODECS)
-def test_a_batch_that_unpacks_to_far_too_much_is_not_unpacked_to_find_a_time(
+def test_a_decompression_bomb_is_not_decompressed_to_find_a_timestamp(
     broker: Broker, codec: Codec
 ) -> None:
     topic = f"bomb-{codec.name.lower()}"

@@ -1,6 +1,7 @@
-"""The same data directory and the same ZooKeeper, served by Apache Kafka and by pybroker in turn.
+"""Tests with the same data directory and the same ZooKeeper, used by Apache Kafka and by pybroker
+in turn.
 
-This shows that files and nodes are Kafka's: neither side finds anything to repair, and an
+They show that files and nodes have Kafka's formats: neither broker finds anything to repair, and an
 idempotent producer continues its sequence.
 """
 
@@ -24,7 +25,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def write(bootstrap: str, tag: str) -> list[bytes]:
-    """Write some records in each codec by an idempotent producer; return their values."""
+    """Write some records in each codec by an idempotent producer. Return their values."""
     values = []
     for codec in CODECS:
         producer = Producer(
@@ -44,7 +45,7 @@ def write(bootstrap: str, tag: str) -> list[bytes]:
 
 
 def read(bootstrap: str) -> list[bytes]:
-    """Read all values from offset 0 on; their offsets must be consecutive."""
+    """Read all values from offset 0 on, and check that their offsets are consecutive."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -92,7 +93,7 @@ def ours(apache: ApacheKafka) -> Iterator[PybrokerProcess]:
         broker.close()
 
 
-def test_a_stopped_apache_brokers_data_opens_here_and_goes_back(
+def test_pybroker_opens_the_data_of_a_stopped_apache_broker_and_vice_versa(
     apache: ApacheKafka, ours: PybrokerProcess
 ) -> None:
     apache.start()
@@ -120,7 +121,7 @@ def test_a_stopped_apache_brokers_data_opens_here_and_goes_back(
     assert not complaints
 
 
-def test_a_log_that_apache_left_at_kill_9_is_recovered_here(
+def test_pybroker_recovers_a_log_of_a_killed_apache_broker(
     apache: ApacheKafka, ours: PybrokerProcess
 ) -> None:
     apache.start()

@@ -1,5 +1,7 @@
-"""The classic consumer in one group with Kafka's own ZooKeeper consumers, on an Apache broker
-(they use message formats that ours does not support); and Kafka's tools on our groups."""
+"""Tests of the classic consumer in one group with Kafka's own ZooKeeper consumers, on an Apache
+broker (those consumers use message formats that our broker does not support), and of Kafka's tools
+on our groups.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ QUICK: Final[Mapping[str, str]] = {
     "rebalance.backoff.ms": "500",
     "rebalance.max.retries": "40",
 }
-"""Options that both kinds of consumers have."""
+"""The options that both kinds of consumers have."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def old(apache: ApacheKafka, request: pytest.FixtureRequest) -> OldTools:
 
 
 class Scene:
-    """A topic, a group, and the nodes of both."""
+    """A topic, a group, and their nodes in ZooKeeper."""
 
     def __init__(self, apache: ApacheKafka, topic: str, folder: Path, **options: str) -> None:
         self.topic = topic
@@ -63,7 +65,7 @@ class Scene:
             made.check()
 
     async def send(self) -> set[int]:
-        """Send ten further numbers to each partition."""
+        """Send ten more numbers to each partition."""
         numbers = range(self.sent, self.sent + 10 * PARTITIONS)
         async with Producer(self._apache.bootstrap) as producer:
             for number in numbers:
@@ -88,7 +90,7 @@ class Scene:
         )
 
     def owners(self) -> dict[int, str]:
-        """Partition -> owning thread, without the group's prefix."""
+        """Return partition -> the owning consumer thread, without the group's prefix."""
         found = {}
         with session_at(self._apache.zookeeper_connect) as client:
             for number in range(PARTITIONS):
@@ -107,7 +109,7 @@ class Scene:
         return found
 
     async def until_owned(self, *names: str) -> dict[int, str]:
-        """Wait until exactly these members own partitions, each its part."""
+        """Wait until exactly these members own partitions, each its share."""
         found: dict[int, str] = {}
 
         def is_shared() -> bool:
@@ -128,18 +130,20 @@ class Scene:
 
 
 def numbers(process: ChildProcess) -> set[int]:
-    """The numbers that a console consumer has printed."""
+    """Return the numbers that a console consumer has printed."""
     return {int(line) for line in process.output.splitlines() if line.isdigit()}
 
 
 async def until_printed(process: ChildProcess, expected: set[int]) -> None:
-    """Wait until exactly these are printed: a record may be committed before it is printed."""
+    """Wait until exactly these numbers are printed, because a record may be committed before it is
+    printed.
+    """
     await asyncio.to_thread(wait_until, lambda: numbers(process) == expected, what=f"{expected}")
 
 
 @asynccontextmanager
 async def reading(consumer: ClassicConsumer, topic: str) -> AsyncIterator[list[int]]:
-    """Read in the background; yield the list of values, which grows."""
+    """Read in the background. Yield the growing list of values."""
     found: list[int] = []
 
     async def read() -> None:
@@ -161,11 +165,12 @@ async def reading(consumer: ClassicConsumer, topic: str) -> AsyncIterator[list[i
     [("1.1.1", "range"), ("0.9.0.1", "range"), ("0.9.0.1", "roundrobin")],
     indirect=["old"],
 )
-async def test_both_kinds_share_a_group(
+async def test_consumers_of_both_kinds_share_a_group(
     apache: ApacheKafka, old: OldTools, strategy: str, topic: str, tmp_path: Path
 ) -> None:
-    """Both compute the same assignment, neither reads a partition of the other, and each continues
-    at the other's committed offsets."""
+    """Both consumers compute the same assignment, neither reads a partition of the other, and each
+    continues at the other's committed offsets.
+    """
     scene = Scene(apache, topic, tmp_path, **{"partition.assignment.strategy": strategy})
     await scene.make_topic()
     await scene.send()
@@ -203,7 +208,7 @@ async def test_both_kinds_share_a_group(
 
 @pytest.mark.parametrize("old", ["1.1.1", "0.9.0.1"], indirect=True)
 @pytest.mark.parametrize("dual", ["true", "false"])
-async def test_both_kinds_keep_offsets_at_the_coordinator(
+async def test_consumers_of_both_kinds_commit_offsets_to_the_coordinator(
     apache: ApacheKafka, old: OldTools, dual: str, topic: str, tmp_path: Path
 ) -> None:
     storage = {"offsets.storage": "kafka", "dual.commit.enabled": dual}

@@ -1,5 +1,6 @@
-"""The classic consumer with a real broker and a real ZooKeeper: members join, leave, are killed
-and stopped under load, and Kafka's own programs of the ZooKeeper era beside them."""
+"""Tests of the classic consumer with a real broker and a real ZooKeeper: members join, leave, are
+killed and stopped under load, also beside Kafka's own programs of the ZooKeeper era.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ pytestmark = pytest.mark.ours
 
 PARTITIONS: Final = 6
 SESSION_MS: Final = 20_000
-"""A session timeout that a stalled machine does not reach: a consumer whose event loop stalls for
-two thirds of it gives up its session."""
+"""A session timeout in ms so long that it does not expire while the machine stalls: a consumer
+whose event loop stalls for two thirds of the timeout ends its session.
+"""
 QUICK: Final[Mapping[str, str]] = {
     "auto.offset.reset": "smallest",
     "auto.commit.interval.ms": "100",
@@ -62,7 +64,7 @@ async def make_topic(cluster: Cluster, topic: str, partitions: int) -> None:
 
 
 async def send(cluster: Cluster, topic: str, numbers: range, partitions: int) -> None:
-    """Send each number as a value, to the partitions in turn."""
+    """Send each number as a value to the partitions in turn."""
     async with Producer(cluster.bootstrap, linger_ms=5) as producer:
         sent = [
             await producer.send(topic, b"%d" % number, partition=number % partitions)
@@ -78,8 +80,9 @@ async def read(stream: Stream, count: int) -> list[ConsumerRecord]:
 
 
 async def shell(cluster: Cluster, *words: str) -> str:
-    """The last line of `pybroker zookeeper-shell`. The members in our event loop keep running
-    meanwhile."""
+    """Return the last line of `pybroker zookeeper-shell`. The members in our event loop keep
+    running meanwhile.
+    """
     command = [sys.executable, "-m", "pybroker", "zookeeper-shell", cluster.zookeeper, *words]
 
     def printed() -> str:
@@ -91,8 +94,9 @@ async def shell(cluster: Cluster, *words: str) -> str:
 
 
 async def until_nobody_is_in(cluster: Cluster, group: str) -> None:
-    """Wait until the group has no member nodes: the coordinator answers LeaveGroup before it
-    removes the member's node."""
+    """Wait until the group has no member nodes, because the coordinator answers LeaveGroup before
+    it removes the member's node.
+    """
     with session_at(cluster.zookeeper) as client:
 
         def is_empty() -> bool:
@@ -139,7 +143,7 @@ async def test_one_member_then_two(cluster: Cluster, topic: str) -> None:
 
 
 async def test_a_group_is_coordinated_or_classic(cluster: Cluster, topic: str) -> None:
-    """The first kind of member stays, and reads on undisturbed."""
+    """Members of the first kind stay in the group and continue to read."""
     await make_topic(cluster, topic, 2)
     group = f"of-{topic}"
     options: dict[str, Any] = {"group_id": group, **QUICK}
@@ -181,7 +185,9 @@ async def test_kafkas_tools_know_our_members_offsets_and_lag(
             asked.append(("consumer-offset-checker", "--group", group, "--topic", topic))
 
         def told(*words: str) -> list[list[str]]:
-            """The tool prints a dash for an offset that it does not get soon."""
+            """Wait until the tool prints these values. It prints a dash for an offset that it does
+            not get soon.
+            """
             ran = old(*words)
             assert ran.code == 0, ran
             rows = [line.replace(",", " ").split() for line in ran.lines if topic in line]
@@ -208,13 +214,14 @@ def test_the_program_of_the_page(cluster: Cluster) -> None:
 
 
 class Member:
-    """A member in a process of its own, and the events that it printed."""
+    """A member in a separate process, and the events that it has printed."""
 
     def __init__(self, cluster: Cluster, group: str, name: str, topic: str) -> None:
         self.name = name
         self.ended_at: float | None = None
-        """The time of its kill or pause: until then it owned the partitions that it had not
-        released."""
+        """The time of the member's kill or pause, until which it owned its unreleased
+        partitions.
+        """
         words = [f"{option}={value}" for option, value in QUICK.items()]
         self.process = ChildProcess(
             [
@@ -233,7 +240,7 @@ class Member:
         return {entry["value"] for entry in self.said("record")}
 
     def spans(self) -> list[tuple[int, float, float]]:
-        """(partition, from, until) of each time that it owned a partition; monotonic seconds."""
+        """Return (partition, begin, end) of each ownership of a partition, in monotonic seconds."""
         ends = {"lost", "expired"}
         since: dict[int, float] = {}
         found = []
@@ -252,7 +259,7 @@ class Member:
 
 
 class Load:
-    """Sends numbers to a topic, to its partitions in turn, until it is stopped."""
+    """A thread that sends numbers to the partitions of a topic in turn, until it is stopped."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.sent = 0
@@ -275,13 +282,13 @@ class Load:
 
 
 class Group:
-    """Members under load, and their nodes in ZooKeeper."""
+    """The members of a group under load, and their nodes in ZooKeeper."""
 
     def __init__(self, cluster: Cluster, topic: str, client: kazoo.client.KazooClient) -> None:
         self.name = f"of-{topic}"
         self.members: dict[str, Member] = {}
         self.committed: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
-        """Partition -> every offset that was seen in its node, in order."""
+        """Partition -> the offsets that were observed in its node, in order."""
         self._cluster = cluster
         self._topic = topic
         self._client = client
@@ -294,7 +301,7 @@ class Group:
             self.committed[number].append(int(data))
 
     def owners(self) -> list[str]:
-        """The name of the owning member, for each owned partition."""
+        """Return the name of the owning member, for each owned partition."""
         found = []
         path = f"/consumers/{self.name}/owners/{self._topic}"
         for number in range(PARTITIONS):
@@ -304,8 +311,9 @@ class Group:
         return found
 
     async def share(self, *names: str) -> None:
-        """Wait until these members own all partitions, each its part, and new records have been
-        read."""
+        """Wait until these members own all partitions, each its share, and new records have been
+        read.
+        """
         want = sorted(names[number % len(names)] for number in range(PARTITIONS))
         await asyncio.to_thread(
             wait_until, lambda: sorted(self.owners()) == want, what=f"{want} own everything"
@@ -314,7 +322,7 @@ class Group:
         await asyncio.to_thread(wait_until, lambda: self.count() > before + 50, what="progress")
 
     def count(self) -> int:
-        """The number of reads of records, counting a record again each time it is read."""
+        """Return the number of reads of records. A record that is read again counts again."""
         outputs = [member.process.output for member in self.members.values()]
         return sum(output.count('"record"') for output in outputs)
 
@@ -331,7 +339,7 @@ class Group:
         member.process.kill9()
 
     async def oversleep(self, name: str) -> None:
-        """Stop a member for longer than its session timeout."""
+        """Pause a member for longer than its session timeout."""
         member = self.members[name]
         member.ended_at = time.monotonic()
         member.process.signal(signal.SIGSTOP)
@@ -345,8 +353,9 @@ class Group:
         self.members[name].process.wait_for_line('"expired"')
 
     def check(self, sent: int) -> None:
-        """Check that each record was read, offsets never went back, and no two members owned a
-        partition at once."""
+        """Check that each record was read, that committed offsets never decreased, and that no two
+        members owned a partition at the same time.
+        """
         assert self.read() == set(range(sent))
         for offsets in self.committed.values():
             assert offsets == sorted(offsets)
@@ -356,7 +365,9 @@ class Group:
             assert partition != other or end <= start
 
 
-async def test_members_come_go_die_and_oversleep_under_load(cluster: Cluster, topic: str) -> None:
+async def test_members_join_leave_die_and_lose_their_sessions_under_load(
+    cluster: Cluster, topic: str
+) -> None:
     await make_topic(cluster, topic, PARTITIONS)
     load = Load(cluster, topic)
     with session_at(cluster.zookeeper) as client:

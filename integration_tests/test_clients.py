@@ -1,5 +1,6 @@
-"""Real clients transfer records through our broker unchanged, and read the records of the
-others."""
+"""Tests that real clients transfer records through our broker unchanged, and read each other's
+records.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +71,9 @@ def assert_reads_back(client: KafkaClient, topic: str, written: Sequence[Sample]
 def expected_by(
     client: KafkaClient, written: Sequence[Sample], first_offset: int = 0
 ) -> list[Read]:
-    """kcat prints headers as C strings, and an absent value as a word; all other clients return
-    the original values."""
+    """Return the records as the client reads them. kcat prints headers as C strings, and a null
+    value as a word; all other clients return the original values.
+    """
     expected = as_read(written)
     if client.name != "kcat":
         return expected
@@ -127,7 +129,7 @@ def test_client_finds_offsets_by_timestamp(
 
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS_OF_KAFKAJS)
-def test_kafkajs_produces_what_others_read(
+def test_other_clients_read_records_of_kafkajs(
     broker: Broker, clients: Clients, topic: str, codec: str, idempotent: bool
 ) -> None:
     kafkajs = clients.kafkajs
@@ -139,7 +141,7 @@ def test_kafkajs_produces_what_others_read(
 
 
 @pytest.mark.parametrize("writer", READERS)
-def test_everyone_reads_what_one_client_wrote_in_every_codec(
+def test_every_client_reads_the_records_of_one_client_in_every_codec(
     clients: Clients, topic: str, writer: str
 ) -> None:
     client = clients[writer]

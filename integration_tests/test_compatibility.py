@@ -1,5 +1,6 @@
-"""Our tools print the same as Apache's, on the same broker and ZooKeeper; and the page of
-differences shows those that the tests allow."""
+"""Tests that our tools print the same as Apache's tools on the same broker and ZooKeeper, and that
+the page of differences shows the differences that the tests allow.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def tools(own_broker: PybrokerProcess) -> Iterator[Tools]:
 
 @pytest.fixture
 def stocked(tools: Tools, topic: str) -> str:
-    """A topic of three partitions with five records."""
+    """Return a topic of three partitions with five records."""
     made = tools.ours("topics", "--create", "--topic", topic, "--partitions", "3")
     assert made.code == 0
     sent = tools.ours("console-producer", "--topic", topic, stdin="a\nb\nc\nd\ne\n")
@@ -130,12 +131,12 @@ def test_api_versions(tools: Tools) -> None:
         (["--alter", "--broker-logger", "3", "--add-config", "x=INFO"], "Invalid broker logger(s)"),
     ],
 )
-def test_configs_refused(tools: Tools, words: list[str], says: str) -> None:
+def test_invalid_changes_of_configs_are_refused(tools: Tools, words: list[str], says: str) -> None:
     assert tools.same("configs", *words, says=says).code == 1
 
 
 def configs_both(tools: Tools, *words: str) -> None:
-    """Make the same change by both sides, one after the other."""
+    """Make the same change by Apache's tool and by ours, one after the other."""
     assert_same(tools.apache("configs", *words), tools.ours("configs", *words))
 
 
@@ -170,7 +171,10 @@ def test_configs_of_brokers(tools: Tools) -> None:
         says = f"Invalid config(s): {option}"
         tools.same("configs", "--alter", *entity, "--delete-config", option, says=says)
     missing = tools.ours("configs", "--describe", "--broker", "7")
-    assert (missing.code, missing.err) == (1, "broker 7 is not running; running: 3\n")
+    assert (missing.code, missing.err) == (
+        1,
+        "broker 7 is not running; the running brokers are 3\n",
+    )
     quotas = tools.ours("configs", "--describe", "--user", "alice")
     assert (quotas.code, quotas.err) == (
         1,
@@ -246,7 +250,9 @@ def test_payloads_from_a_file(
         (["--payload-file", "/nosuch", "--producer-props", "acks=1"], "File does not exist"),
     ],
 )
-def test_producing_refused(tools: Tools, words: list[str], says: str) -> None:
+def test_invalid_arguments_of_producer_perf_test_are_refused(
+    tools: Tools, words: list[str], says: str
+) -> None:
     common = ["--topic", "x", "--num-records", "1", "--throughput", "-1"]
     assert tools.same("producer-perf-test", *common, *words, says=says).code == 1
 
@@ -336,13 +342,13 @@ def test_the_shell_without_a_server(tools: Tools) -> None:
     ran = tools.ours("zookeeper-shell", "127.0.0.1:1", "ls", "/")
     assert ran.code == 1
     assert ran.err == (
-        "no ZooKeeper could be reached (127.0.0.1:1: Connection refused); check the address and"
-        " that the server runs\n"
+        "no ZooKeeper server could be reached (127.0.0.1:1: Connection refused); check the"
+        " address and that the server runs\n"
     )
 
 
 def examples(page: str) -> list[str]:
-    """The command lines of a document, without those that run a server."""
+    """Return the command lines of a document, without the commands that run a server."""
     return [
         line.strip()
         for line in page.splitlines()

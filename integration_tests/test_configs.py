@@ -1,5 +1,6 @@
-"""Configurations of a running broker: described, changed, and in force at once, by Apache's tools
-and by libraries."""
+"""Tests of the configuration of a running broker: Apache's tools and libraries describe and change
+options, which take effect at once.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def topic_resource(name: str) -> ConfigResource:
 
 
 def change_all_brokers(connection: Connection, operation: int, name: str, value: str = "") -> None:
-    """Change the options of all brokers (an empty broker id), which librdkafka cannot do."""
+    """Change the cluster-wide default options (an empty broker id), which librdkafka cannot do."""
     entry = IncrementalAlterableConfig(name=name, config_operation=operation, value=value)
     all_brokers = IncrementalAlterConfigsResource(
         resource_type=4, resource_name="", configs=[entry]
@@ -65,7 +66,7 @@ def change_all_brokers(connection: Connection, operation: int, name: str, value:
 
 
 class Admin:
-    """confluent-kafka's admin client, with the vocabulary of these tests."""
+    """confluent-kafka's admin client, with the operations of these tests."""
 
     def __init__(self, bootstrap: str) -> None:
         self._client = AdminClient({"bootstrap.servers": bootstrap})
@@ -100,8 +101,9 @@ def refused_as_too_large(connection: Connection, topic: str, size: int = 500) ->
 
 
 def soon(holds: Any, what: str) -> None:
-    """Wait until `holds`: Apache applies changes a moment after it has answered. We apply them
-    before."""
+    """Wait until `holds` with Apache, which applies changes a moment after its answer. Check it at
+    once with our broker, which applies changes before its answer.
+    """
     if ON_APACHE:
         wait_until(holds, what=what)
     else:
@@ -135,7 +137,7 @@ def test_a_change_for_all_brokers_holds_for_topics_without_a_value(
     soon(lambda: not refused_as_too_large(connection, topic), "the limit is gone")
 
 
-def test_shorter_retention_deletes_what_is_old(
+def test_shorter_retention_deletes_old_segments(
     admin: Admin, connection: Connection, topic: str
 ) -> None:
     create_topic(connection, topic, configs={"segment.bytes": "1000"})
@@ -152,7 +154,7 @@ def start_of(connection: Connection, topic: str) -> int:
     return offset
 
 
-def test_a_change_outlives_the_broker(new_broker: BrokerMaker, topic: str) -> None:
+def test_a_change_survives_a_restart(new_broker: BrokerMaker, topic: str) -> None:
     broker = new_broker()
     broker.start()
     with Connection(broker.bootstrap) as connection:
@@ -169,7 +171,7 @@ def test_a_change_outlives_the_broker(new_broker: BrokerMaker, topic: str) -> No
     assert (found["segment.bytes"].value, found["segment.bytes"].source) == ("123456", 3)
 
 
-def test_other_advertised_listeners_are_told_and_outlive_the_broker(
+def test_changed_advertised_listeners_are_in_the_metadata_and_survive_a_restart(
     new_broker: BrokerMaker, topic: str
 ) -> None:
     broker = new_broker()
@@ -203,8 +205,9 @@ def test_other_advertised_listeners_are_told_and_outlive_the_broker(
 def test_an_option_written_to_zookeeper_is_applied(
     new_broker: BrokerMaker, zookeeper: ApacheZooKeeper, topic: str
 ) -> None:
-    """Old tools write options to ZooKeeper. An invalid value there stops nothing, not even a
-    start."""
+    """Old tools write options to ZooKeeper. A broker ignores an invalid value there, also at its
+    start.
+    """
     broker = new_broker(zookeeper=zookeeper.connect)
     with zookeeper.client() as client:
         client.ensure_path("/config/changes")
@@ -213,12 +216,14 @@ def test_an_option_written_to_zookeeper_is_applied(
         with Connection(broker.bootstrap) as connection:
             create_topic(connection, topic)
             put(client, f"topics/{topic}", {"max.message.bytes": "200"})
-            wait_until(lambda: refused_as_too_large(connection, topic), what="it holds")
+            wait_until(lambda: refused_as_too_large(connection, topic), what="the limit applies")
             put(client, f"topics/{topic}", {})
-            wait_until(lambda: not refused_as_too_large(connection, topic), what="it is gone")
+            wait_until(
+                lambda: not refused_as_too_large(connection, topic), what="the limit is removed"
+            )
             client.create("/config/changes/config_change_", b"nonsense", sequence=True)
             put(client, "brokers/<default>", {"message.max.bytes": "200"})
-            wait_until(lambda: refused_as_too_large(connection, topic), what="it holds")
+            wait_until(lambda: refused_as_too_large(connection, topic), what="the limit applies")
     assert Admin(broker.bootstrap).describe(topic_resource(topic))["segment.bytes"].source == 5
 
 
@@ -308,15 +313,16 @@ NOT_HERE = re.compile(
     r"|log\.local\.retention.*|node\.id|principal\.builder\.class|process\.roles"
     r"|security\.providers|zookeeper\.(clientCnxnSocket|metadata\.migration\.enable)"
 )
-"""Names that Apache describes and that have no row here: security, tiered storage, KRaft, Java
-classes."""
+"""Patterns of options that Apache describes and pybroker does not have: security, tiered storage,
+KRaft, Java classes.
+"""
 ONLY_OURS = re.compile(
     r"pybroker\..*|producer\.id\.expiration\.check\.interval\.ms"
     r"|unclean\.leader\.election\.interval\.ms|offsets\.storage"
 )
-"""Names that only pybroker has, or that Apache has and does not describe."""
+"""Options that only pybroker has, or that Apache has and does not describe."""
 FIXED_HERE = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
-"""Options that Apache can change while it runs."""
+"""Options that only Apache can change while it runs."""
 FILE, DEFAULT = 4, 5
 SET_ALIKE = {
     "log.retention.hours",
@@ -325,8 +331,9 @@ SET_ALIKE = {
     "log.message.timestamp.before.max.ms",
     "message.timestamp.before.max.ms",
 }
-"""The options that the test sets on both brokers; the values of others depend on how tests start
-them."""
+"""The options that the test sets on both brokers. The values of other options depend on how tests
+start brokers.
+"""
 
 
 @pytest.mark.ours
@@ -353,7 +360,7 @@ def test_names_types_and_defaults_are_apaches(
 
 
 def described(broker: Broker) -> list[Described]:
-    """The topic's and the broker's options, by name."""
+    """Return the options of the topic and of the broker, by name."""
     with Connection(broker.bootstrap) as connection:
         create_topic(connection, "t")
         broker_id = metadata(connection).brokers[0].node_id
@@ -383,7 +390,9 @@ def compare(mine: Described, theirs: Described) -> None:
 
 
 def facts(entry: DescribeConfigsResourceResult, *, only_default: bool) -> tuple[object, ...]:
-    """The facts that must be equal; for values that belong to one broker only the default."""
+    """Return the facts that must be equal on both brokers. For options with different values only
+    the default is compared.
+    """
     synonyms = [(item.name, item.value, item.source) for item in entry.synonyms]
     values: tuple[object, ...] = (entry.value, entry.config_source, synonyms)
     if only_default:

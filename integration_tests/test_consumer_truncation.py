@@ -1,5 +1,6 @@
-"""Our consumer when an unclean election truncates records that it has read: it goes back to the
-offset of divergence and reads the new records there, instead of skipping as many."""
+"""Tests of our consumer when an unclean election truncates records that it has read: it goes back
+to the offset of divergence and reads the new records from there, instead of skipping them.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def words(word: str, count: int) -> list[str]:
     return [f"{word} {number}" for number in range(count)]
 
 
-async def test_an_unclean_election_takes_records_away_that_were_read(tmp_path: Path) -> None:
+async def test_a_consumer_rereads_after_an_unclean_election_truncated_its_records(
+    tmp_path: Path,
+) -> None:
     with Cluster(2, config=CONFIG, data=tmp_path) as cluster:
         consumers = {
             policy: Consumer(cluster.bootstrap, auto_offset_reset=policy)
@@ -65,12 +68,15 @@ async def test_an_unclean_election_takes_records_away_that_were_read(tmp_path: P
             cluster.bootstrap, group_id="g", auto_offset_reset="latest", enable_auto_commit=False
         ) as late:
             late.subscribe(["t"])
-            assert await read(late, NEW) == words("new", NEW), "it begins at what was committed"
+            assert await read(late, NEW) == words("new", NEW), (
+                "the consumer begins at the committed offset"
+            )
 
 
 async def lose_records(cluster: Cluster, consumers: dict[str, Consumer]) -> None:
-    """All consumers read, and a group commits, records that only the leader has. Then the leader
-    dies, and the other replica, which was out of sync, leads and gets new records."""
+    """Let consumers read, and a group commit, records that only the leader has. Then kill the
+    leader. The other replica, which was out of sync, leads and gets new records.
+    """
     common, lost = words("common", COMMON), words("lost", LOST)
     await write(cluster, "common", COMMON)
     async with Consumer(

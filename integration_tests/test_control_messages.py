@@ -1,5 +1,6 @@
-"""Kafka's own classes read our messages between brokers alike, and write them byte for byte as we
-do; fields of ours pass through."""
+"""Tests that Kafka's own classes read our messages between brokers with the same content, and write
+the same bytes; our additional fields pass through.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ def kafka(jars: str) -> Iterator[ChildProcess]:
 
 
 def plain(message: Message, version: int) -> dict[str, Any]:
-    """The message in Kafka's JSON form: names in camel case, ids in base64url, without tagged
-    fields."""
+    """Return the message in Kafka's JSON form: names in camel case, ids in base64url, without
+    tagged fields.
+    """
     return {
         camel(field.name): value(getattr(message, field.name), version)
         for field in wire_fields(type(message))

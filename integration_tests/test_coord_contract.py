@@ -1,5 +1,6 @@
-"""The contract of the coordination service against a real ZooKeeper, and cases that need a real
-one: expiry by a second client, the session of a killed process, a silent server."""
+"""Contract tests of the coordination service against a real ZooKeeper, and cases that need a real
+server: expiry by a second client, the session of a killed process, a silent server.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 from pybroker.ports import SessionEvent
 from unit_tests.coordinator.coord_contract import (
     CoordContract,
-    Heard,
+    SeenEvents,
     refused,
 )
 from unit_tests.patience import PATIENCE_S
@@ -51,24 +52,25 @@ async def service(server: EmbeddedZooKeeper) -> AsyncIterator[RealService]:
 
 
 class TestKazooCoord(CoordContract):
-    """The contract with a real server."""
+    """The contract tests with a real server."""
 
 
 async def test_a_loop_that_has_stopped_loses_its_session(server: EmbeddedZooKeeper) -> None:
-    """The session ends although kazoo's thread goes on. The loop gets a new session when it goes
-    on, too."""
+    """The session ends although kazoo's thread continues. The event loop gets a new session when it
+    continues, too.
+    """
     coord = KazooCoord(server.connect, clock=SystemClock(), session_timeout_ms=4000)
     await coord.start()
-    heard = Heard()
-    coord.add_listener(heard)
+    seen = SeenEvents()
+    coord.add_listener(seen)
     await coord.create("/of-a-wedged-loop", ephemeral=True)
     gone = threading.Event()
     with session_at(server.connect) as other:
         if other.exists("/of-a-wedged-loop", watch=lambda _: gone.set()) is None:
             gone.set()
         assert gone.wait(PATIENCE_S), "the session outlived the loop"
-    await heard.next(SessionEvent.CONNECTED)
-    assert heard.events[-2:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
+    await seen.next(SessionEvent.CONNECTED)
+    assert seen.events[-2:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
     assert coord.generation == 2
     await coord.close()
 
@@ -85,22 +87,22 @@ async def test_request_of_an_expired_session_has_no_effect_in_the_next(
     service: RealService,
 ) -> None:
     coord = await service.client()
-    heard = Heard()
-    coord.add_listener(heard)
+    seen = SeenEvents()
+    coord.add_listener(seen)
     await service.break_connection(coord)
-    await heard.next(SessionEvent.SUSPENDED)
+    await seen.next(SessionEvent.SUSPENDED)
     await service.expire(coord)
     late = asyncio.gather(
         *(coord.create(f"/late{number}", ephemeral=True) for number in range(5)),
         return_exceptions=True,
     )
     await service.mend_connection(coord)
-    await heard.next(SessionEvent.CONNECTED)
+    await seen.next(SessionEvent.CONNECTED)
     assert all(isinstance(outcome, Exception) for outcome in await late)
     assert await coord.children("/") == []
 
 
-async def test_server_that_grants_less_is_believed(server: EmbeddedZooKeeper) -> None:
+async def test_shorter_granted_session_timeout_is_used(server: EmbeddedZooKeeper) -> None:
     coord = KazooCoord(server.connect, clock=SystemClock(), session_timeout_ms=90_000)
     await coord.start()
     assert coord.session_timeout_ms == 60_000
@@ -108,26 +110,29 @@ async def test_server_that_grants_less_is_believed(server: EmbeddedZooKeeper) ->
 
 
 async def test_silent_server_is_noticed(server: EmbeddedZooKeeper) -> None:
-    """A stopped server keeps its connections open; only its missing answers show that it is
-    stopped."""
+    """A paused server keeps its connections open. Only its missing answers show that it is
+    paused.
+    """
     coord = KazooCoord(server.connect, clock=SystemClock(), session_timeout_ms=3000)
-    heard = Heard()
-    coord.add_listener(heard)
+    seen = SeenEvents()
+    coord.add_listener(seen)
     await coord.start()
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        await heard.next(SessionEvent.SUSPENDED)
+        await seen.next(SessionEvent.SUSPENDED)
         assert coord.silence() > 0.5
     finally:
         os.kill(server.pid, signal.SIGCONT)
-    await heard.next(SessionEvent.RECONNECTED, SessionEvent.EXPIRED)
+    await seen.next(SessionEvent.RECONNECTED, SessionEvent.EXPIRED)
     await coord.close()
 
 
 @pytest.mark.parametrize(
     ("listens", "answer"), [(False, b""), (True, b""), (True, b"HTTP/1.1 400 Bad Request\r\n\r\n")]
 )
-async def test_start_without_a_zookeeper_says_what_to_check(listens: bool, answer: bytes) -> None:
+async def test_start_without_a_zookeeper_reports_the_address_to_check(
+    listens: bool, answer: bytes
+) -> None:
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(answer)
@@ -149,7 +154,7 @@ async def test_start_without_a_zookeeper_says_what_to_check(listens: bool, answe
 
 
 async def test_only_a_broker_creates_the_chroot(server: EmbeddedZooKeeper) -> None:
-    """The tools that take --zookeeper report a missing chroot and do not create it."""
+    """Tools with --zookeeper report a missing chroot and do not create it."""
     place = f"{server.connect}/typo"
     root = KazooCoord(server.connect, clock=SystemClock())
     await root.start()
@@ -174,7 +179,7 @@ async def test_only_a_broker_creates_the_chroot(server: EmbeddedZooKeeper) -> No
 
 
 async def tool(*words: str) -> tuple[int | None, list[str]]:
-    """Run the tool; exit code and the lines on standard error."""
+    """Run the tool. Return exit code and the lines on standard error."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pybroker", *words),
         stdout=asyncio.subprocess.DEVNULL,
@@ -230,7 +235,7 @@ async def test_session_of_a_killed_process_ends_when_the_next_starts(
 
 
 async def test_port_of_the_gate_is_free_while_it_is_shut() -> None:
-    """The test helper itself: a shut gate refuses connections."""
+    """This tests the helper: a shut gate refuses connections."""
     gate = Gate(1)
     await gate.open()
     await gate.shut()

@@ -1,5 +1,6 @@
-"""The coordinator of a group: every client's request finds it, another broker takes over if its
-broker dies or is paused, and no other broker writes for the group."""
+"""Tests of group coordinators: every client's request finds the coordinator, another broker takes
+over if the coordinator dies or is paused, and no other broker writes for the group.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def found(bootstrap: str, group: str) -> FindCoordinatorResponse:
 
 
 def coordinator_of(bootstrap: str, group: str) -> FindCoordinatorResponse:
-    """Ask for the coordinator until there is one."""
+    """Repeat FindCoordinator until the group has a coordinator. Return its id."""
     answers: list[FindCoordinatorResponse] = []
 
     def is_known() -> bool:
@@ -67,7 +68,7 @@ def described(bootstrap: str, topic: str = TOPIC) -> MetadataResponseTopic:
 
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The parameter of the fixture: further options of the brokers."""
+    """Yield a cluster. The parameter of the fixture has further options of the brokers."""
     with Cluster(data=tmp_path / "cluster", config=getattr(request, "param", None)) as cluster:
         yield cluster
 
@@ -75,8 +76,9 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
 undisturbed = pytest.mark.parametrize(
     "cluster", [{"zookeeper.session.timeout.ms": 30_000}], indirect=True, ids=["undisturbed"]
 )
-"""A session timeout so long that none expires because the machine stalls; no test waits for
-one."""
+"""A session timeout in ms so long that no session expires because the machine stalls. No test waits
+for it.
+"""
 
 
 @pytest.fixture
@@ -86,7 +88,9 @@ def nodes(cluster: Cluster) -> Iterator[kazoo.client.KazooClient]:
 
 
 def fence(nodes: kazoo.client.KazooClient, partition: int) -> tuple[int, int]:
-    """(the broker that has the fence, its version); -1 and -1 if no broker has it."""
+    """Return (id of the broker in the coordinator's fence node, version of the node); (-1, -1)
+    without a fence.
+    """
     path = f"/pybroker/coordinators/{partition}"
     if nodes.exists(path) is None:
         return -1, -1
@@ -95,7 +99,7 @@ def fence(nodes: kazoo.client.KazooClient, partition: int) -> tuple[int, int]:
 
 
 def fenced_by_another(nodes: kazoo.client.KazooClient, partition: int, than: int) -> int:
-    """Wait until another broker has the fence; return its version."""
+    """Wait until another broker has the fence. Return the version of its node."""
     wait_until(
         lambda: fence(nodes, partition)[0] not in (-1, than),
         what=f"a coordinator other than {than} of partition {partition}",
@@ -104,8 +108,9 @@ def fenced_by_another(nodes: kazoo.client.KazooClient, partition: int, than: int
 
 
 def heartbeat(connection: Connection, group: str) -> int:
-    """Send the heartbeat of an unknown member: only the group's coordinator answers
-    UNKNOWN_MEMBER_ID."""
+    """Send the heartbeat of an unknown member. Return the error code: only the coordinator answers
+    UNKNOWN_MEMBER_ID.
+    """
     request = HeartbeatRequest(group_id=group, generation_id=1, member_id="nobody")
     return connection.ask(0, request, HeartbeatResponse).error_code
 
@@ -117,7 +122,7 @@ def heartbeat_code(bootstrap: str, group: str) -> int:
 
 @undisturbed
 @pytest.mark.ours
-def test_brokers_that_are_asked_at_once_make_one_topic(
+def test_concurrent_requests_create_one_offsets_topic(
     cluster: Cluster, nodes: kazoo.client.KazooClient
 ) -> None:
     with ThreadPoolExecutor(12) as threads:
@@ -143,7 +148,7 @@ def test_brokers_that_are_asked_at_once_make_one_topic(
 
 
 @pytest.mark.ours
-def test_another_broker_takes_over_when_the_coordinators_is_killed(
+def test_another_broker_takes_over_when_the_coordinator_is_killed(
     cluster: Cluster, nodes: kazoo.client.KazooClient
 ) -> None:
     group = "g"
@@ -173,7 +178,7 @@ def test_another_broker_takes_over_when_the_coordinators_is_killed(
 
 
 @pytest.mark.ours
-def test_a_coordinator_that_was_held_up_does_not_coordinate_when_it_wakes(
+def test_a_resumed_old_coordinator_does_not_coordinate(
     cluster: Cluster, nodes: kazoo.client.KazooClient
 ) -> None:
     group = "g"
@@ -182,7 +187,8 @@ def test_a_coordinator_that_was_held_up_does_not_coordinate_when_it_wakes(
     cluster.wait_until_in_sync(TOPIC)
     with Connection(cluster.address(first)) as connection:
         wait_until(
-            lambda: heartbeat(connection, group) == ErrorCode.UNKNOWN_MEMBER_ID, what="it serves"
+            lambda: heartbeat(connection, group) == ErrorCode.UNKNOWN_MEMBER_ID,
+            what="the broker coordinates the group",
         )
         cluster.pause(first)
         after = fenced_by_another(nodes, partition, first)
@@ -214,7 +220,8 @@ def test_a_follower_that_dies_does_not_disturb_the_coordinator(
 
     with Connection(cluster.address(first)) as connection:
         wait_until(
-            lambda: heartbeat(connection, group) == ErrorCode.UNKNOWN_MEMBER_ID, what="it serves"
+            lambda: heartbeat(connection, group) == ErrorCode.UNKNOWN_MEMBER_ID,
+            what="the broker coordinates the group",
         )
         cluster.kill(follower)
         heard: set[int] = set()

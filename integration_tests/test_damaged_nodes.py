@@ -1,4 +1,4 @@
-"""A damaged node in ZooKeeper affects its own topic only."""
+"""Test that a damaged node in ZooKeeper affects its own topic only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cluster() -> Iterator[Cluster]:
         yield started
 
 
-def test_a_damaged_topic_does_not_hold_up_a_start(cluster: Cluster) -> None:
+def test_a_damaged_topic_does_not_delay_a_start(cluster: Cluster) -> None:
     with Connection(cluster.bootstrap) as connection:
         create_topic(connection, "whole")
     zookeeper = kazoo.client.KazooClient(cluster.zookeeper)
@@ -40,6 +40,6 @@ def test_a_damaged_topic_does_not_hold_up_a_start(cluster: Cluster) -> None:
         assert produce(connection, "whole", batch_of(b"value")).error_code == 0
     log = cluster.log_text(broker)
     assert "Traceback" not in log
-    assert "topics not open yet" not in log, "it has waited for topics that nobody opens"
+    assert "topics not open yet" not in log, "the start waited for the damaged topic"
     for name in ("garbage", "nobody", "a b"):
         assert f"/brokers/topics/{name}" in log

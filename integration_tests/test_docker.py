@@ -1,8 +1,8 @@
-"""The image, built and run by a Docker engine, does what its guide says.
+"""Tests that the image, built and run by a Docker engine, does what its guide says.
 
-The engine is a running one, else one of the test's own. Containers use the host's network and
-ports of 127.0.0.1, so that the engine needs no network of its own. The containers, volumes and
-tags made here are removed; layers stay in the cache of an engine that was running before.
+The tests use a running engine, or start their own. Containers use the host's network and ports of
+127.0.0.1, so that the engine needs no network. The tests remove their containers, volumes and tags;
+layers stay in the cache of an engine that was running before.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.ours, pytest.mark.timeout(1800)]
 ROOT: Final = Path(__file__).resolve().parent.parent
 BASE: Final = "debian:bookworm-slim"
 PIP_SETTINGS: Final = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT")
-"""The builder gets the package index of this machine's pip, too."""
+"""Arguments that give the builder the package index of this machine's pip."""
 DATA: Final = "/var/lib/kafka/data"
 ADDED_MEGABYTES_MAX: Final = 300
 
@@ -69,21 +69,23 @@ class Container:
         return str(self.raw.attrs["State"]["Health"]["Status"])
 
     def run(self, *command: str) -> tuple[int, str]:
-        """Exit code and output of a command inside."""
+        """Run a command in the container. Return exit code and output."""
         code, output = self.raw.exec_run(list(command))
         return int(code), output.decode(errors="replace")
 
     def wait(self) -> int:
-        """Wait for the end of the container; its exit code."""
+        """Wait for the end of the container. Return its exit code."""
         return int(self.raw.wait(timeout=PATIENCE_S)["StatusCode"])
 
     def stop(self) -> int:
-        """As `docker stop`: the image's signal, then SIGKILL if the container does not end."""
+        """Stop the container like `docker stop`: the image's signal, then SIGKILL if the container
+        does not end.
+        """
         self.raw.stop(timeout=int(PATIENCE_S))
         return self.wait()
 
     def remove(self) -> None:
-        """End and remove it, with its anonymous volumes. Idempotent."""
+        """Kill and remove the container with its anonymous volumes. Idempotent."""
         with suppress(docker_errors.NotFound):
             self.raw.remove(force=True, v=True)
 
@@ -93,7 +95,7 @@ class Container:
         return bool(self.raw.status == "exited")
 
     def await_start(self) -> None:
-        """Wait until the broker in it serves."""
+        """Wait until the broker in the container serves."""
         wait_until(
             lambda: re.search(STARTED, self.log_text) or self.ended, what="the broker has started"
         )
@@ -101,7 +103,7 @@ class Container:
 
 
 class Run(Protocol):
-    """Starts a container, which is removed with the test or the module."""
+    """A function that starts a container, which is removed after the test or the module."""
 
     def __call__(
         self,
@@ -115,7 +117,9 @@ class Run(Protocol):
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Any]:
-    """A client of the engine that DOCKER_HOST names, of the default one, or of one of our own."""
+    """Return a client of the engine at DOCKER_HOST, of the default engine, or of an engine of the
+    test run.
+    """
     with ExitStack() as stack:
         try:
             client = docker_client.from_env(timeout=WORK_S)
@@ -132,7 +136,7 @@ def engine() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def base(engine: Any) -> str:
-    """The image to build on: BASE, or a similar Debian if no registry provides it."""
+    """Return the base image: BASE, or a similar Debian if no registry provides BASE."""
     with suppress(docker_errors.ImageNotFound):
         engine.images.get(BASE)
         return BASE
@@ -154,7 +158,7 @@ def base(engine: Any) -> str:
 
 @pytest.fixture(scope="module")
 def image(engine: Any, base: str) -> Iterator[str]:
-    """The name of the image, built from these sources."""
+    """Build the image from the sources. Return its name."""
     tag = f"pybroker-test:{uuid.uuid4().hex[:12]}"
     settings = {name: os.environ[name] for name in PIP_SETTINGS if name in os.environ}
     try:
@@ -199,7 +203,7 @@ def run(engine: Any, image: str) -> Iterator[Run]:
 
 
 def broker_variables(port: int, **further: str) -> dict[str, str]:
-    """A broker on 127.0.0.1, where the host's network is used."""
+    """Return the environment variables of a broker on 127.0.0.1 in the host's network."""
     return {
         "KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}",
         "KAFKA_PYBROKER_HTTP_LISTENER": f"127.0.0.1:{free_port()}",
@@ -230,11 +234,11 @@ def shared(engine: Any, image: str) -> Iterator[Shared]:
         yield Shared(container, port, http_port)
 
 
-def test_it_becomes_healthy(shared: Shared) -> None:
+def test_the_container_becomes_healthy(shared: Shared) -> None:
     wait_until(lambda: shared.container.health == "healthy", what="the container is healthy")
 
 
-def test_it_shows_its_health_by_http(shared: Shared) -> None:
+def test_the_container_serves_its_health_by_http(shared: Shared) -> None:
     with urlopen(f"http://127.0.0.1:{shared.http_port}/healthz", timeout=PATIENCE_S) as answer:
         assert answer.status == 200
 
@@ -247,7 +251,7 @@ def test_clients_outside_produce_and_consume(shared: Shared, topic: str) -> None
         assert found.records is not None and b"hello" in bytes(found.records)
 
 
-def test_the_wanted_topics_are_there(shared: Shared) -> None:
+def test_the_requested_topics_are_created(shared: Shared) -> None:
     with Connection(shared.bootstrap) as connection:
         for name, partitions in (("from-outside", 3), ("compacted", 1)):
             wait_for_leader(connection, name)
@@ -272,7 +276,7 @@ def test_nothing_in_it_runs_as_root(shared: Shared) -> None:
     assert shared.container.run("touch", "/etc/kafka/x")[0] != 0
 
 
-def test_it_is_small_and_has_one_zookeeper_only(
+def test_the_image_is_small_and_has_one_zookeeper(
     engine: Any, base: str, image: str, shared: Shared
 ) -> None:
     before, ours = (engine.images.get(name).attrs["Size"] for name in (base, image))
@@ -280,7 +284,7 @@ def test_it_is_small_and_has_one_zookeeper_only(
     assert shared.container.run("sh", "-c", "find / -name 'spark-*.jar' 2>/dev/null") == (1, "")
 
 
-def test_the_data_outlive_the_container(engine: Any, run: Run, topic: str) -> None:
+def test_the_data_survive_the_container(engine: Any, run: Run, topic: str) -> None:
     volume = engine.volumes.create(f"pybroker-test-{uuid.uuid4().hex[:12]}")
     port = free_port()
     variables = broker_variables(port, KAFKA_BROKER_ID="7")
@@ -307,7 +311,7 @@ def test_the_data_outlive_the_container(engine: Any, run: Run, topic: str) -> No
         volume.remove(force=True)
 
 
-def test_it_needs_no_variables_no_user_id_and_no_root_file_system(run: Run) -> None:
+def test_the_container_runs_with_any_user_id_and_a_read_only_root(run: Run) -> None:
     container = run(
         network="none",  # a network of its own, so that the usual ports are free
         user="12345:0",
@@ -336,10 +340,11 @@ def test_a_signal_during_the_start_ends_it(run: Run) -> None:
     assert container.stop() in (0, 128 + signal.SIGTERM), container.log_text
 
 
-def test_a_script_of_testcontainers_starts_it(run: Run) -> None:
-    """Testcontainers copies a script into the waiting container once the outside ports are known.
-    The script starts a ZooKeeper, sets the advertised listeners, and calls the steps of
-    Confluent's image."""
+def test_a_script_of_testcontainers_starts_the_broker(run: Run) -> None:
+    """Testcontainers copies a script into the waiting container once the published ports are known.
+    The script starts a ZooKeeper, sets the advertised listeners, and calls the start scripts of
+    Confluent's image.
+    """
     outside, inside, zookeeper = free_ports(3)
     script = f"""#!/bin/bash
 echo 'clientPort={zookeeper}' > zookeeper.properties
@@ -381,7 +386,7 @@ export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:{outside},BROKER://local
 
 
 def archive_of(name: str, content: bytes) -> bytes:
-    """A tar file with one file."""
+    """Return a tar file with one file."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         entry = tarfile.TarInfo(name)

@@ -1,4 +1,6 @@
-"""Programs in the documents run against a real broker and do what the text says."""
+"""Tests that the programs in the documents run against a real broker and print what the text
+says.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def program(document: str, imports: str) -> str:
-    """The indented block of a document that imports that module."""
+    """Return the indented block of a document that imports that module."""
     text = (ROOT / document).read_text(encoding="utf-8")
     blocks: list[list[str]] = [[]]
     for line in text.splitlines():
@@ -37,7 +39,7 @@ def run(code: str, broker: Broker) -> str:
 
 
 def output_of(*words: str) -> str:
-    """Run Python with these arguments; its output."""
+    """Run Python with these arguments. Return its output."""
     done = subprocess.run(
         [sys.executable, *words],
         capture_output=True,
@@ -132,7 +134,7 @@ def test_the_simulations_of_the_page_about_testing(name: str, tmp_path: Path) ->
     assert "5 passed" in output_of("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests))
 
 
-def test_the_cluster_without_pytest() -> None:
+def test_the_cluster_program_of_the_page_about_testing() -> None:
     code = program("docs/testing.rst", "from pybroker.testing import")
     assert output_of("-c", code) == "3 brokers\n"
 

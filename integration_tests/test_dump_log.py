@@ -1,4 +1,4 @@
-"""Apache's own dump tool reads our segments, indexes and snapshots without a complaint."""
+"""Tests that Apache's own dump tool reads our segments, indexes and snapshots without an error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def needs_jars(jars: str) -> None:
 
 
 def fill(connection: Connection, *, first_batch: int, count: int) -> None:
-    """Batches in all codecs, of an idempotent producer and of others, of several sizes."""
+    """Write batches in all codecs and several sizes, by an idempotent producer and by others."""
     producer = new_producer(connection)
     sequence = 0
     for number in range(first_batch, first_batch + count):
@@ -69,7 +69,7 @@ def fill(connection: Connection, *, first_batch: int, count: int) -> None:
 
 
 def dump(folder: Path, *arguments: str, suffixes: tuple[str, ...]) -> str:
-    """The tool's output for a copy of the partition's files."""
+    """Return the tool's output for a copy of the partition's files."""
     copy = folder.parent / f"{folder.name}.copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder, copy)
@@ -96,7 +96,7 @@ def complaints(printed: str) -> list[str]:
 
 
 def assert_apache_likes(broker: Broker) -> None:
-    """Check all files of the partition by Apache's tool, in all modes that look for faults."""
+    """Check all files of the partition by Apache's tool, in all modes that search for errors."""
     folder = partition_folder(broker.data, TOPIC)
     kinds = Counter(path.suffix for path in folder.iterdir())
     assert kinds[".log"] >= 3
@@ -145,7 +145,7 @@ def test_apache_reads_our_files_after_kill_9_and_recovery(new_broker: BrokerMake
     assert_apache_likes(broker)
 
 
-def test_a_torn_tail_is_cut_at_the_next_start(new_broker: BrokerMaker) -> None:
+def test_a_torn_tail_is_truncated_at_the_next_start(new_broker: BrokerMaker) -> None:
     broker = new_broker()
     broker.start()
     with Connection(broker.bootstrap) as connection:
@@ -165,7 +165,7 @@ def test_a_torn_tail_is_cut_at_the_next_start(new_broker: BrokerMaker) -> None:
     assert_apache_likes(broker)
 
 
-def test_the_tool_finds_faults(tmp_path: Path) -> None:
+def test_the_dump_tool_finds_damage(tmp_path: Path) -> None:
     batch = bytearray(batch_of(b"x", timestamps=[START]))
     log = tmp_path / "00000000000000000000.log"
     log.write_bytes(bytes(batch) + bytes(batch_of(b"y"))[:-3])

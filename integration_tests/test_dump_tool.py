@@ -1,5 +1,6 @@
-"""`pybroker dump-log` prints the same lines as Apache's DumpLogSegments for the same files: ours
-and Apache's own, undamaged and damaged."""
+"""Tests that `pybroker dump-log` prints the same lines as Apache's DumpLogSegments for the same
+files, written by our broker and by Apache's, undamaged and damaged.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def ours(files: list[Path], *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def assert_same(files: list[Path], *arguments: str) -> str:
-    """Compare both outputs and return them."""
+    """Check that both outputs are equal, and return them."""
     theirs, mine = apaches(files, *arguments), ours(files, *arguments)
     assert mine.stdout.splitlines() == theirs.stdout.splitlines()
     assert mine.returncode == theirs.returncode, (mine.stderr, theirs.stderr)

@@ -1,5 +1,6 @@
-"""Leaders that are elected on demand, automatically, and because a broker stops: three brokers,
-compared with Apache's tool, with requests of third-party clients."""
+"""Tests of leader elections on request, automatically, and because a broker stops, on three
+brokers. Requests come from Apache's tool, our tool and third-party clients.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,9 @@ ALL: Final = (1, 2, 3)
 PREFERRED: Final = 0
 PARTITIONS_MANY: Final = 1_000
 LONG_SESSIONS: Final = {"zookeeper.session.timeout.ms": "18000"}
-"""A long session timeout: a broker that stops ends its session itself, and a slow one must keep
-its leaderships."""
+"""A long session timeout in ms: a stopping broker ends its session itself, and a slow broker must
+stay leader.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +53,9 @@ def tools(jars: str, cluster: Cluster) -> Iterator[Tools]:
 
 
 def patient_admin(cluster: Cluster) -> Admin:
-    """An admin client that is patient enough to create and delete a thousand partitions, even
-    while a broker opens them."""
+    """Yield an admin client with timeouts long enough to create and delete a thousand partitions
+    while a broker opens them.
+    """
     limit_ms = int(2_000 * PATIENCE_S)
     return Admin(cluster.bootstrap, request_timeout_ms=limit_ms, default_api_timeout_ms=limit_ms)
 
@@ -82,8 +85,9 @@ def leaders(cluster: Cluster, name: str, count: int) -> list[int]:
 
 
 def displaced(cluster: Cluster, name: str, count: int) -> None:
-    """A topic in which broker 1 is the preferred leader and in sync but leads nothing. The same
-    then holds for the topics of earlier tests."""
+    """Return a topic in which broker 1 is the preferred leader and in sync, but leads no partition.
+    Broker 1 then does not lead the topics of earlier tests either.
+    """
     create(cluster, name, {n: (1, 2 + n % 2, 3 - n % 2) for n in range(count)})
     cluster.terminate(1)
     cluster.restart(1)
@@ -152,7 +156,7 @@ def test_kafka_python_elects(cluster: Cluster, topic: str) -> None:
     assert leaders(cluster, topic, 2) == [1, 1]
 
 
-def test_our_tool_does_what_apaches_does(
+def test_our_tool_elects_like_apaches_tool(
     cluster: Cluster, tools: Tools, topic: str, tmp_path: Path
 ) -> None:
     displaced(cluster, topic, 3)
@@ -197,7 +201,7 @@ def test_our_tool_does_what_apaches_does(
         ),
     ],
 )
-def test_our_tool_complains_as_apaches_does(tools: Tools, words: str, says: str) -> None:
+def test_our_tool_reports_the_errors_of_apaches_tool(tools: Tools, words: str, says: str) -> None:
     tools.same("leader-election", *words.split(), says=says)
 
 
@@ -212,7 +216,9 @@ def test_our_tool_complains_as_apaches_does(tools: Tools, words: str, says: str)
         ),
     ],
 )
-def test_files_that_both_refuse(tools: Tools, content: str, says: str, tmp_path: Path) -> None:
+def test_both_tools_refuse_invalid_files(
+    tools: Tools, content: str, says: str, tmp_path: Path
+) -> None:
     file = tmp_path / "partitions.json"
     file.write_text(content)
     words = ["--election-type", "preferred", "--path-to-json-file", str(file)]
@@ -230,7 +236,7 @@ def test_a_stop_hands_a_thousand_partitions_over(cluster: Cluster, topic: str) -
 
 
 class Load:
-    """An idempotent producer that writes all the time, and the outcome of each record."""
+    """An idempotent producer that writes continuously, and the outcome of each record."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._topic = topic
@@ -280,7 +286,7 @@ class Load:
 
 
 def read_all(cluster: Cluster, topic: str, partitions: int) -> dict[int, tuple[int, int]]:
-    """Read everything: value -> its position; each value must occur once."""
+    """Read all records. Return value -> its position. Each value must occur once."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -310,7 +316,7 @@ def read_all(cluster: Cluster, topic: str, partitions: int) -> dict[int, tuple[i
     return found
 
 
-def test_a_rolling_restart_costs_a_client_nothing_but_retries(cluster: Cluster, topic: str) -> None:
+def test_a_rolling_restart_costs_a_client_only_retries(cluster: Cluster, topic: str) -> None:
     assignment = {
         number: (1 + number % 3, 1 + (number + 1) % 3, 1 + (number + 2) % 3) for number in range(6)
     }
@@ -326,7 +332,7 @@ def test_a_rolling_restart_costs_a_client_nothing_but_retries(cluster: Cluster, 
     assert read_all(cluster, topic, 6) == load.acknowledged
 
 
-def test_leadership_goes_back_by_itself(tmp_path: Path, topic: str) -> None:
+def test_the_preferred_replica_leads_again_by_itself(tmp_path: Path, topic: str) -> None:
     config = {"leader.imbalance.check.interval.seconds": "1", **LONG_SESSIONS}
     with Cluster(data=tmp_path, config=config) as cluster:
         assignment = dict.fromkeys(range(3), (1, 2, 3))

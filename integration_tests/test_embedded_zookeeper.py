@@ -1,4 +1,6 @@
-"""The embedded ZooKeeper of a broker: one per directory, never left behind, never two."""
+"""Tests of the embedded ZooKeeper of a broker: one server per directory, which ends with its
+broker.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ async def read(server: EmbeddedZooKeeper, path: str) -> bytes:
 
 
 def servers_on(directory: Path) -> list[int]:
-    """The processes whose arguments name the directory's configuration."""
+    """Return the processes whose arguments name the directory's configuration."""
     config = str(directory / "zoo.cfg")
     return [
         process.pid
@@ -90,7 +92,7 @@ async def ended(pid: int) -> None:
 
 
 class Owner:
-    """Another process that has started a server on the directory."""
+    """A separate process that has started a server on the directory."""
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
@@ -106,7 +108,7 @@ class Owner:
         self._process.wait()
 
 
-async def test_data_and_port_outlive_a_restart(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_data_and_port_survive_a_restart(stack: AsyncExitStack, tmp_path: Path) -> None:
     first = await started(stack, tmp_path)
     await written(first, "/kept")
     port, pid = first.port, first.pid
@@ -132,7 +134,7 @@ async def test_server_has_its_own_process_group_and_listens_on_loopback_only(
     assert listening == ["127.0.0.1"]
 
 
-async def test_asked_port_is_used(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_requested_port_is_used(stack: AsyncExitStack, tmp_path: Path) -> None:
     port = free_port()
     assert (await started(stack, tmp_path, port)).port == port
 
@@ -149,11 +151,12 @@ async def test_used_port_is_named(tmp_path: Path) -> None:
     assert not new.exists(), "a refused start has touched nothing"
 
 
-async def test_a_used_default_port_is_left_for_a_free_one(
+async def test_a_free_port_replaces_a_used_default_port(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
-    """The server takes the same free port at each start while the default port is in use, and the
-    default port afterwards."""
+    """While the default port is in use, the server uses the same free port at each start.
+    Afterwards it uses the default port.
+    """
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         chosen = []
@@ -171,10 +174,10 @@ async def test_a_used_default_port_is_left_for_a_free_one(
     assert server.port == port
 
 
-async def test_two_that_start_at_the_same_time_do_not_choose_the_same_port(
+async def test_two_concurrent_starts_choose_different_ports(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
-    """Neither server has bound its port when the other one chooses."""
+    """Neither server has bound its port when the other server chooses."""
     port = free_port()
     first, second = (
         EmbeddedZooKeeper(str(tmp_path / name), port=port, may_move=True) for name in "ab"
@@ -207,7 +210,7 @@ async def test_server_dies_with_a_killed_owner_and_starts_again_at_once(
     await ended(owner.server_pid)
 
 
-async def test_server_dies_with_a_killed_owner_even_if_nobody_comes_after(tmp_path: Path) -> None:
+async def test_server_dies_with_a_killed_owner_without_another_start(tmp_path: Path) -> None:
     owner = await asyncio.to_thread(Owner, tmp_path)
     assert psutil.pid_exists(owner.server_pid)
     owner.kill()
@@ -215,10 +218,12 @@ async def test_server_dies_with_a_killed_owner_even_if_nobody_comes_after(tmp_pa
     assert servers_on(tmp_path) == []
 
 
-async def test_server_that_outlived_its_owner_is_ended(
+async def test_server_that_survived_its_owner_is_killed(
     stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the kernel cannot end the child with its parent, the next start ends it."""
+    """If the kernel has not ended the server with its parent process, the next start ends the
+    server.
+    """
     launcher = tmp_path / "launcher.py"
     launcher.write_text("import os, sys; os.execv(sys.argv[2], sys.argv[2:])")
     directory = tmp_path / "zookeeper"
@@ -235,8 +240,9 @@ async def test_server_that_outlived_its_owner_is_ended(
 
 
 def _let_go(server: EmbeddedZooKeeper) -> None:
-    """Let the server outlive its owner: lock and port claim are free, and no task watches the
-    child."""
+    """Let the server survive its owner: release lock and port claim, and stop the task that watches
+    the child.
+    """
     assert server._port_claim is not None
     server._supervisor.cancel()
     server._port_claim.close()
@@ -259,9 +265,7 @@ async def test_server_that_died_is_started_again(stack: AsyncExitStack, tmp_path
     assert server.pid != dead
 
 
-async def test_missing_java_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_java_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(java, "_package_directory", lambda name: None)
     directory = tmp_path / "untouched"
@@ -270,9 +274,7 @@ async def test_missing_java_is_one_clear_line(
     assert not directory.exists()
 
 
-async def test_missing_jars_are_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_jars_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_package_directory", lambda name: None)
     monkeypatch.setattr(java, "find_java", lambda: "java")
     with pytest.raises(StartupError, match=r"^no ZooKeeper server found: "):

@@ -1,5 +1,6 @@
-"""Wall clocks that jump by an hour while the brokers run. They are used for timestamps of records
-and the age of segments only; sessions, leases, lag and pauses are measured by monotonic clocks.
+"""Tests of wall clocks that jump by an hour while the brokers run. Brokers use wall clocks only for
+timestamps of records and the age of segments; they measure sessions, leases, lag and pauses by
+monotonic clocks.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ pytestmark = pytest.mark.ours
 HOUR_S: Final = 3600.0
 SESSION_S: Final = 20.0
 LAG_S: Final = 20.0
-"""Far less than the clocks jump, and more than a machine stalls."""
+"""A time in seconds far shorter than the jumps of the clocks, and longer than a machine stalls."""
 STAMPED_BY_BROKER: Final = {"message.timestamp.type": "LogAppendTime"}
-STANDING: Final = "standing answers="
-"""A broker's log line when it may answer less, or more, than before."""
+LEASE: Final = "zookeeper lease answers="
+"""A pattern of a broker's log line when its authority as leader changes."""
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +46,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
 
 
 def hours_off(log_dir: Path, topic: str) -> set[int]:
-    """The hours by which the timestamps of the batches in a broker's files differ from the right
-    time (the test is much shorter than half an hour)."""
+    """Return the hours by which the timestamps of the batches in a broker's files differ from the
+    right time (the test is much shorter than half an hour).
+    """
     now_ms = time.time() * 1000
     return {
         round((header.max_timestamp - now_ms) / (HOUR_S * 1000))
@@ -57,8 +59,9 @@ def hours_off(log_dir: Path, topic: str) -> set[int]:
 
 def test_clock_jumps(cluster: Tormented, tmp_path: Path) -> None:
     """Each broker's clock jumps ahead, then behind the right time, then back to it, alone and
-    together with the others. No replica leaves an ISR, no leader is elected, no session
-    expires."""
+    together with the other clocks. No replica leaves an ISR, no leader is elected, and no session
+    expires.
+    """
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("clock-jumps", configs=STAMPED_BY_BROKER) as run:
         run.wait_for_progress(10)
@@ -77,12 +80,12 @@ def test_clock_jumps(cluster: Tormented, tmp_path: Path) -> None:
             for broker in cluster.brokers:
                 cluster.set_clock(broker, 0)
             run.wait_for_progress(5)
-        assert run.watch.all() == before, "no leader, ISR or epoch is another one"
-        told = [line for b in cluster.brokers for line in rig.new_lines(b) if STANDING in line]
-        assert not told, "nobody thought that it might not lead any more"
+        assert run.watch.all() == before, "a leader, ISR or epoch has changed"
+        told = [line for b in cluster.brokers for line in rig.new_lines(b) if LEASE in line]
+        assert not told, "a broker had doubts about its leadership"
         assert [*run.watch.nodes("/brokers/ids"), *run.watch.nodes("/controller")] == registered
         history = run.finish(stop=True)
     stamps = Counter(h for b in cluster.brokers for h in hours_off(cluster.log_dir(b), run.topic))
-    assert stamps == {hours: len(cluster.brokers) for hours in (-1, 0, 1)}, "clocks really jumped"
-    assert all(read.start == 0 for read in history.finals), "nothing was too old"
+    assert stamps == {hours: len(cluster.brokers) for hours in (-1, 0, 1)}, "no clock has jumped"
+    assert all(read.start == 0 for read in history.finals), "a record was too old"
     assert {read.partition[1] for read in history.finals} == set(range(PARTITIONS))

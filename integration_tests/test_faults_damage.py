@@ -1,5 +1,6 @@
-"""Flipped bits and torn tails: a damaged replica is not elected, but copied anew from an undamaged
-one."""
+"""Fault tests with flipped bits and torn tails: a damaged replica is not elected, but copied again
+from an undamaged replica.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ CONFIG = {
     "replica.high.watermark.checkpoint.interval.ms": 1000,
 }
 BATCHES_MIN = 5
-"""The smallest number of batches of a segment in which a batch between others is damaged."""
+"""The minimum number of batches of a segment in which the test damages a batch that is neither the
+first nor the last.
+"""
 EXPLAINED = ["log damaged", "is damaged from offset", "copying pauses .* error=KAFKA_STORAGE_ERROR"]
 
 
@@ -38,7 +41,7 @@ def folder(run: Run, broker: int, partition: int) -> Path:
 
 
 def wait_for_line(run: Run, broker: int, pattern: str) -> None:
-    """Wait until the broker has printed such a line since the run began."""
+    """Wait until the broker has logged a line with a match of the pattern since the run began."""
     wait_until(
         lambda: any(re.search(pattern, line) for line in run.rig.new_lines(broker)),
         what=f"broker {broker} prints {pattern}",
@@ -46,8 +49,9 @@ def wait_for_line(run: Run, broker: int, pattern: str) -> None:
 
 
 def assert_copied_anew(run: Run, broker: int, partition: int) -> None:
-    """Check that the damage was found, that the replica left the ISR and was copied anew, and that
-    it did not lead in between."""
+    """Check that the damage was detected, that the replica left the ISR and was copied again, and
+    that it did not lead in between.
+    """
     name = f"{run.topic}-{partition}"
     wait_for_line(run, broker, f"copy complete partition={name} ")
     lines = run.rig.new_lines(broker)
@@ -67,8 +71,9 @@ def assert_copied_anew(run: Run, broker: int, partition: int) -> None:
 
 
 def closed(run: Run, broker: int, partition: int) -> list[Path]:
-    """The closed segments, oldest first, without those of a slow moment, after which producers
-    send only a few large batches."""
+    """Return the closed segments, oldest first, without segments of a slow moment, in which
+    producers send only a few large batches.
+    """
     found = flips.segments(folder(run, broker, partition))[:-1]
     return [path for path in found if len(flips.batches(path)) >= BATCHES_MIN]
 
@@ -80,7 +85,7 @@ def wait_for_closed_segments(run: Run, broker: int, count: int) -> None:
     )
 
 
-def test_bits_flip_while_a_broker_is_down(cluster: Tormented, tmp_path: Path) -> None:
+def test_flipped_bits_while_a_broker_is_down(cluster: Tormented, tmp_path: Path) -> None:
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("bit-flips", rate=200, configs={"segment.bytes": "16384"}) as run:
         victim = run.leader()
@@ -120,7 +125,7 @@ def test_bits_flip_while_a_broker_is_down(cluster: Tormented, tmp_path: Path) ->
 
 
 def latest(run: Run, broker: int, partition: int) -> Path:
-    """The last segment with a batch that is followed by others."""
+    """Return the last segment with a batch that is followed by other batches."""
     found = flips.segments(folder(run, broker, partition))
     return [path for path in found if len(flips.batches(path)) >= BATCHES_MIN][-1]
 
@@ -129,9 +134,10 @@ def active(run: Run, broker: int, partition: int) -> Path:
     return flips.segments(folder(run, broker, partition))[-1]
 
 
-def test_tails_are_torn(cluster: Tormented, tmp_path: Path) -> None:
-    """A tail that is cut short, or followed by zeros or garbage: only the unfinished write is
-    dropped."""
+def test_torn_tails(cluster: Tormented, tmp_path: Path) -> None:
+    """The tail of a log is cut short, or followed by zeros or garbage: the broker drops only the
+    unfinished write.
+    """
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("torn-and-zeroed-tails") as run:
         for round_ in range(2):
@@ -151,7 +157,7 @@ def test_tails_are_torn(cluster: Tormented, tmp_path: Path) -> None:
 
 
 def tear(path: Path, how: int) -> None:
-    """Damage the tail as a crash during the last write does."""
+    """Damage the tail of a log like a crash during the last write."""
     size = path.stat().st_size
     position, header = flips.batches(path)[-1]
     with path.open("r+b") as file:
@@ -167,8 +173,10 @@ def tear(path: Path, how: int) -> None:
             file.write(b"\x00\x00\x00\x00\x00\x00\x0b\xad" * 100)
 
 
-def test_a_bit_flips_under_a_running_leader(cluster: Tormented, tmp_path: Path) -> None:
-    """The damage is found, another replica leads, and the old leader copies the lost records."""
+def test_a_flipped_bit_at_a_running_leader(cluster: Tormented, tmp_path: Path) -> None:
+    """The leader detects the damage, another replica leads, and the old leader copies the lost
+    records.
+    """
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("bit-flip-in-a-live-leader", rate=200, configs={"segment.bytes": "16384"}) as run:
         leader = run.leader()

@@ -1,5 +1,7 @@
-"""The disks of one broker, of a coordinator, and of all brokers fill up under load and get free
-space again: records are refused or go to brokers with free space, and no restart is needed."""
+"""Fault tests with full disks of one broker, of a coordinator, and of all brokers, which get free
+space again under load: records are refused or go to brokers with free space, and no restart is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.ours
 
 DISK_BYTES = 48 * 1024**2
 LEFT_BYTES = 32 * 1024
-"""The free bytes that the workload fills."""
+"""The free space in bytes that the workload fills."""
 EXPLAINED = (
     "log directory full",
     "write refused",
@@ -36,7 +38,7 @@ EXPLAINED = (
 
 @pytest.fixture
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
-    """A file system in memory for every broker."""
+    """Yield a cluster with a small file system in memory for every broker."""
     reason = mounts.reason_to_skip()
     if reason is not None:
         pytest.skip(reason)
@@ -54,7 +56,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
 
 
 def fill(cluster: Tormented, broker: int) -> None:
-    """Take nearly all room of the broker's disk."""
+    """Fill nearly all of the broker's disk."""
     log_dir = cluster.log_dir(broker)
     assert log_dir.is_mount()
     with ballast(cluster, broker).open("wb") as file:
@@ -62,8 +64,9 @@ def fill(cluster: Tormented, broker: int) -> None:
 
 
 def took_the_rest(ballast: int, log_dir: Path) -> bool:
-    """Grow the ballast to all but the intended free space. False if the broker has taken some of
-    that space meanwhile."""
+    """Grow the ballast file up to the intended free space. Return False if the broker has used some
+    of this space meanwhile.
+    """
     status = os.statvfs(log_dir)
     free_bytes = status.f_bavail * status.f_frsize
     assert free_bytes < DISK_BYTES
@@ -85,7 +88,7 @@ def said(run: Run, broker: int, text: str) -> bool:
 
 
 def test_the_disk_of_a_leader_is_full(small: Tormented, tmp_path: Path) -> None:
-    """The broker hands over its leaderships, and follows again once there is free space."""
+    """The broker resigns as leader, and follows again once there is free space."""
     rig = Rig(small, tmp_path)
     with rig.run("disk-full") as run:
         run.wait_for_progress(10)
@@ -94,7 +97,9 @@ def test_the_disk_of_a_leader_is_full(small: Tormented, tmp_path: Path) -> None:
             fill(small, leader)
             for partition in range(PARTITIONS):
                 run.wait_for_state(
-                    partition, lambda s: s.leader not in (-1, leader), "a leader with room"
+                    partition,
+                    lambda s: s.leader not in (-1, leader),
+                    "a broker with free space leads",
                 )
             run.wait_for_isr(set(small.brokers) - {leader})
             run.wait_for_progress(10)
@@ -109,13 +114,16 @@ def test_the_disk_of_a_leader_is_full(small: Tormented, tmp_path: Path) -> None:
             run.wait_for_isr(set(small.brokers) - {leader})
             ballast(small, leader).unlink()
         run.wait_for_full_isr()
-        wait_until(lambda: said(run, leader, "has room again"), what="it has room")
+        wait_until(
+            lambda: said(run, leader, "has room again"), what="the broker has free space again"
+        )
         run.finish(stop=True, allowed_errors=EXPLAINED)
 
 
 def test_the_disk_of_a_coordinator_is_full(small: Tormented, tmp_path: Path) -> None:
     """Its groups move to a broker with free space, with offsets and generation, and more members
-    join there. Then they move back, because that broker's disk is full."""
+    join there. Then the groups move back, because this broker's disk is full, too.
+    """
     rig = Rig(small, tmp_path)
     with trial_of(rig, "group-disk-full") as trial:
         trial.join("a", "b", session_ms=OUTLASTING_MS)
@@ -141,7 +149,7 @@ def test_the_disk_of_a_coordinator_is_full(small: Tormented, tmp_path: Path) -> 
 
 
 def test_all_disks_are_full(small: Tormented, tmp_path: Path) -> None:
-    """Records are refused until there is free space."""
+    """Brokers refuse records until there is free space."""
     rig = Rig(small, tmp_path)
     with rig.run("disks-full") as run:
         run.wait_for_progress(10)

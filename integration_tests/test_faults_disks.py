@@ -1,5 +1,6 @@
-"""Wiped disks and machines that lose power: a replica that lost records is not in sync, even if
-the state node still says so."""
+"""Fault tests with wiped disks and machines that lose power: a replica that lost records is not in
+sync, even if the partition's state still lists it in the ISR.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +19,7 @@ from unit_tests.patience import wait_until
 pytestmark = pytest.mark.ours
 
 LONG_SESSION_S = 40.0
-"""The session timeout: a leader whose link to ZooKeeper is held up stays the leader for this
-time."""
+"""The session timeout in ms, for which a leader with a delayed link to ZooKeeper stays leader."""
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,9 @@ def made(
 def test_power_loss_of_the_last_in_sync_replica(
     made: tuple[Tormented, dict[int, Machine]], tmp_path: Path
 ) -> None:
-    """The replica comes back first, with a shorter log, and must wait for one that has every
-    record."""
+    """The replica restarts first, with a shorter log, and must wait for a replica with every
+    record.
+    """
     cluster, each = made
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("power-loss-of-the-last") as run:
@@ -71,8 +72,9 @@ def test_power_loss_of_the_last_in_sync_replica(
 def test_power_loss_of_one_machine(
     made: tuple[Tormented, dict[int, Machine]], tmp_path: Path
 ) -> None:
-    """A leader loses power and is back before its session expires: others lead, it fetches the
-    lost records, and every acknowledged record is there."""
+    """A leader loses power and restarts before its session expires: other replicas lead, the old
+    leader fetches the lost records, and every acknowledged record exists.
+    """
     cluster, each = made
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("power-loss-of-one-machine") as run:
@@ -99,7 +101,8 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tormented]:
 
 def test_late_isr_expand_of_a_wiped_follower(slow: Tormented, tmp_path: Path) -> None:
     """The leader's write that adds a follower to the ISR is in flight while the follower loses its
-    disk and comes back empty. The write must fail (KIP-903)."""
+    disk and restarts empty. The write must fail (KIP-903).
+    """
     rig = Rig(slow.fit(), tmp_path)
     with rig.run("late-isr-expand") as run:
         run.wait_for_progress(10)
@@ -110,13 +113,15 @@ def test_late_isr_expand_of_a_wiped_follower(slow: Tormented, tmp_path: Path) ->
         (follower,) = set(slow.brokers) - {controller, leader}
         partition = next(p for p, s in run.watch.all().items() if s.leader == leader)
         slow.kill9(follower)
-        run.wait_for_state(partition, lambda s: follower not in s.isr, "the follower is out")
+        run.wait_for_state(
+            partition, lambda s: follower not in s.isr, "the follower has left the ISR"
+        )
         with run.fault("hold", leader):
             slow.cut(leader, "zookeeper", direction="out")
             slow.start(follower)
             wait_until(
                 lambda: caught_up(slow, run.topic, partition, leader, follower),
-                what="the follower has everything",
+                what="the follower has all records",
             )
             run.wait(0.5)  # the leader has proposed it by now
             with run.fault("wipe", follower):
@@ -140,6 +145,6 @@ def test_late_isr_expand_of_a_wiped_follower(slow: Tormented, tmp_path: Path) ->
 
 
 def caught_up(cluster: Tormented, topic: str, partition: int, leader: int, follower: int) -> bool:
-    """Whether the follower now has the log end that the leader had a moment ago."""
+    """Return whether the follower now has the log end that the leader had a moment ago."""
     end = log_end(cluster.log_dir(leader), (topic, partition))
     return log_end(cluster.log_dir(follower), (topic, partition)) >= end > 0

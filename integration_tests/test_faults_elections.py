@@ -1,5 +1,6 @@
-"""Partitions whose last in-sync replica is down: they wait for it, or, with unclean election, lose
-records and report which."""
+"""Fault tests of partitions whose last in-sync replica is down: they wait for this replica, or,
+with unclean election, lose records and report the lost offsets.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from pybroker.client import Admin, Consumer, NewTopic, Producer
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.loss_receipts import (
     UNCLEAN_ELECTION,
-    GivenUp,
+    TruncatedRange,
     decode_receipts,
 )
 from pybroker.model import TopicPartition
@@ -30,10 +31,11 @@ pytestmark = pytest.mark.ours
 
 REFUSALS = ("NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
 PLAIN = ("one-in-flight", "five-in-flight")
-"""Idempotent producers are left out: they fail for good once their records are lost, in every
-client."""
+"""The clients of the workload. Idempotent producers are left out: in every library they fail
+permanently once their records are lost.
+"""
 NO_CHECKPOINTS = {"replica.high.watermark.checkpoint.interval.ms": 3_600_000}
-"""A checkpoint interval so long that a killed broker always finds an old high watermark."""
+"""A checkpoint interval in ms so long that a killed broker always finds an old high watermark."""
 TOPIC = "named"
 KEY = TopicPartition(TOPIC, 0)
 
@@ -50,9 +52,10 @@ def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
 
 
 def leave_one_after_another(run: Run, *, probed: bool = False) -> list[int]:
-    """Kill two brokers, each after the one before has left every ISR, then the last one; return
-    them in that order. Records were acknowledged between the first and the second kill. `probed`:
-    the last broker has refused some."""
+    """Kill two brokers, each after the broker killed before has left every ISR, then the last
+    broker. Return them in this order. Records are acknowledged between the first and the second
+    kill. `probed`: wait until the last broker has refused records.
+    """
     order = list(run.cluster.brokers)
     for number, broker in enumerate(order[:2]):
         with run.fault("kill9", broker):
@@ -68,9 +71,10 @@ def leave_one_after_another(run: Run, *, probed: bool = False) -> list[int]:
 
 
 def test_unclean_election_off(rig: Rig) -> None:
-    """The broker that left first comes back alone and does not become a leader, however long it
-    waits. The second one may lead: nothing was committed after it had left, so no client has seen
-    the records that only the last one has."""
+    """The broker that left first restarts alone and does not become a leader, however long it
+    waits. The second broker may lead: nothing was committed after it had left, so no client has
+    seen the records that only the last broker has.
+    """
     clients = (*PLAIN, "idempotent", "ours", "hasty", "prober", *READERS)
     with rig.run("unclean-election-off", clients=clients) as run:
         run.wait_for_progress(10)
@@ -90,8 +94,10 @@ def test_unclean_election_off(rig: Rig) -> None:
 
 
 def test_unclean_election_on(rig: Rig) -> None:
-    """The broker that left first is elected, without the records that the others acknowledged. A
-    node names the lost records, and the judge finds them missing."""
+    """The broker that left first is elected, without the records that the other brokers
+    acknowledged. A loss receipt names the lost offsets, and the checker finds exactly these records
+    missing.
+    """
     configs = {"unclean.leader.election.enable": "true"}
     with rig.run("unclean-election-on", clients=(*PLAIN, *READERS), configs=configs) as run:
         run.wait_for_progress(10)
@@ -115,8 +121,9 @@ def test_unclean_election_on(rig: Rig) -> None:
 
 
 async def pay(bootstrap: str, count: int) -> list[int]:
-    """Send `count` values, each after the acknowledgement of the one before by all in-sync
-    replicas; return their offsets."""
+    """Send `count` values, each after all in-sync replicas have acknowledged the value before.
+    Return their offsets.
+    """
     async with Producer(bootstrap) as producer:
         return [(await (await producer.send(TOPIC, b"v"))).offset for _ in range(count)]
 
@@ -163,4 +170,4 @@ def test_a_receipt_names_what_was_acknowledged_after_the_last_checkpoint(tmp_pat
             path = paths.loss(KEY)
             (receipt,) = decode_receipts(path, session.get(path)[0])
     assert receipt.reason == UNCLEAN_ELECTION
-    assert receipt.given_up == (GivenUp(leader, 10, 20),)
+    assert receipt.given_up == (TruncatedRange(leader, 10, 20),)

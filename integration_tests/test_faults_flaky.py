@@ -1,6 +1,6 @@
-"""Links that break: at random, right after a request was carried out, or around a write to
-ZooKeeper. A sender without an answer does not know the outcome, asks again, and causes no effect
-twice.
+"""Fault tests with breaking links: at random, right after a request was applied, or around a write
+to ZooKeeper. A sender without an answer does not know the outcome and retries, and no request has
+its effect twice.
 
 `PYBROKER_FAULTS_SECONDS=60` sets the duration of the random part.
 """
@@ -29,14 +29,16 @@ SECONDS: Final = float(os.environ.get("PYBROKER_FAULTS_SECONDS", "20"))
 JITTER_S: Final = 0.3
 BREAK_SECONDS_MAX: Final = 1.0
 EXACT: Final = ("idempotent", "ours")
-"""Producers whose values must occur once and in order."""
+"""The producers whose values must occur once and in order."""
 LOST_ANSWERS_MIN: Final = 20
 LOST_WRITES_MIN: Final = 2
 SESSION_S: Final = 9.0
-"""A session timeout so long that a paused broker is out of sync before its session expires."""
+"""A session timeout in ms so long that a paused broker leaves the ISR before its session
+expires.
+"""
 CONTROLLER: Final = b"/controller"
 STATE: Final = b"/state"
-"""Parts of paths: of the node of the controller, and of the nodes of leaders and ISRs."""
+"""Parts of the paths of the controller's node, and of the nodes with leaders and ISRs."""
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +74,9 @@ def test_flaky_links(rig: Rig) -> None:
 
 def test_responses_lost(rig: Rig) -> None:
     """Clients' connections break instead of delivering Produce responses: the records are stored,
-    but the producers do not know. A leader dies, so that the next one has to recognise the
-    retries."""
+    but the producers do not know this. The leader is killed, so that the next leader must detect
+    the retries.
+    """
     lost = LostAnswers(one_in=4, seed=6)
     with rig.run("responses-lost", clients=(*EXACT, *READERS)) as run:
         run.wait_for_progress(10)
@@ -89,7 +92,7 @@ def test_responses_lost(rig: Rig) -> None:
                 run.wait_for_full_isr()
             run.wait_for_progress(10)
         run.finish()
-    print(f"responses-lost: {lost.lost} answers were lost")
+    print(f"responses-lost: {lost.lost} answers lost")
 
 
 def wait_for_more(lost: LostAnswers, count: int) -> None:
@@ -97,9 +100,10 @@ def wait_for_more(lost: LostAnswers, count: int) -> None:
     wait_until(lambda: lost.lost >= enough, what=f"{count} more lost answers")
 
 
-def test_zookeeper_connection_lost_in_mid_request(rig: Rig) -> None:
-    """Every other write of ISRs, leaders or the controller node breaks its connection, alternately
-    before it arrives and after it was carried out."""
+def test_zookeeper_connection_lost_during_a_write(rig: Rig) -> None:
+    """Every second write of ISRs, leaders or the controller's node breaks its connection,
+    alternately before it arrives and after it is applied.
+    """
     lost = LostWrites(STATE, CONTROLLER, one_in=2, seed=8)
     with rig.run("mid-request") as run:
         run.wait_for_progress(10)
@@ -125,8 +129,9 @@ def test_zookeeper_connection_lost_in_mid_request(rig: Rig) -> None:
 
 
 def end_session_of_controller(rig: Rig, run: Run) -> None:
-    """Expire the controller's session: another broker becomes controller, and its leaderships
-    move."""
+    """Expire the controller's session: another broker becomes controller, and other brokers lead
+    its partitions.
+    """
     controller = run.controller()
     led = [p for p, state in run.watch.all().items() if state.leader == controller]
     with run.fault("expire", controller):
@@ -137,21 +142,24 @@ def end_session_of_controller(rig: Rig, run: Run) -> None:
 
 
 def stand_still_and_go_on(rig: Rig, run: Run) -> None:
-    """Pause a follower until it has left each ISR because of its lag, then let it join again."""
+    """Pause a follower until it has left each ISR because of its lag, then let it rejoin."""
     controller = run.controller()
     follower = next(broker for broker in rig.cluster.brokers if broker != controller)
     led_by_others = [p for p, state in run.watch.all().items() if state.leader != follower]
     with run.fault("pause", follower):
         rig.cluster.pause(follower)
         for partition in led_by_others:
-            run.wait_for_state(partition, lambda s: follower not in s.isr, "who stands is out")
+            run.wait_for_state(
+                partition, lambda s: follower not in s.isr, "the paused broker has left the ISR"
+            )
     rig.cluster.resume(follower)
     run.wait_for_full_isr()
 
 
 def repeated_states(history: History) -> list[tuple[State, State]]:
-    """Versions of state nodes with the same content as the one before: a change was written
-    twice."""
+    """Return versions of partition states with the same content as the version before, which shows
+    that a change was written twice.
+    """
     found = []
     for partition in range(PARTITIONS):
         states = {s.version: s for s in history.states if s.partition[1] == partition}

@@ -1,6 +1,7 @@
-"""Groups whose coordinators die, pause, or lose ZooKeeper or their session, in both offset stores:
-members join and leave, no record is skipped, committed offsets stay, and an old coordinator
-changes nothing."""
+"""Fault tests of groups whose coordinators die, pause, or lose ZooKeeper or their session, with
+both offset stores: members join and leave, no record is skipped, committed offsets are kept, and an
+old coordinator changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +45,9 @@ def rig(cluster: Tormented, tmp_path_factory: pytest.TempPathFactory) -> Rig:
 
 
 def test_coordinator_killed_under_a_stable_group(rig: Rig) -> None:
-    """The new coordinator loads the group: the generation goes on, and all members keep their
-    partitions."""
+    """The new coordinator loads the group: the generation is unchanged, and all members keep their
+    partitions.
+    """
     with trial_of(rig, "group-coordinator-killed") as trial:
         trial.join("a", "b", "c", session_ms=OUTLASTING_MS)
         generation = trial.wait_until_shared()
@@ -66,9 +68,10 @@ def test_coordinator_killed_under_a_stable_group(rig: Rig) -> None:
         trial.finish()
 
 
-def test_coordinator_killed_while_members_come_and_go(rig: Rig) -> None:
-    """Without kafka-python (3.0.12): it goes on sending JoinGroup to the dead coordinator for a
-    minute."""
+def test_coordinator_killed_while_members_join_and_leave(rig: Rig) -> None:
+    """The test has no kafka-python members: version 3.0.12 sends JoinGroup to the dead coordinator
+    for a minute.
+    """
     with trial_of(rig, "group-rebalance-killed") as trial:
         trial.join("a", "b")
         trial.wait_until_shared()
@@ -85,9 +88,10 @@ def test_coordinator_killed_while_members_come_and_go(rig: Rig) -> None:
         trial.finish()
 
 
-def test_coordinator_paused_and_woken(rig: Rig) -> None:
-    """When the old coordinator wakes up, commits wait in its sockets: it carries out none of
-    them."""
+def test_coordinator_paused_and_resumed(rig: Rig) -> None:
+    """When the old coordinator continues, commits wait in its sockets. It must apply none of
+    them.
+    """
     with trial_of(rig, "group-coordinator-paused") as trial:
         trial.join("a", "b")
         trial.wait_until_shared()
@@ -107,9 +111,10 @@ def test_coordinator_paused_and_woken(rig: Rig) -> None:
 
 
 def test_coordinator_cut_from_zookeeper(rig: Rig) -> None:
-    """Its members still reach it. After its session has expired, they go on with another
-    coordinator in the same generation, and new members join there, although they have only the
-    first broker's address."""
+    """The members still reach the old coordinator. After its session has expired, they continue
+    with another coordinator in the same generation, and new members join there, although they have
+    only the first broker's address.
+    """
     with trial_of(rig, "group-coordinator-cut") as trial:
         trial.join("a", "c", session_ms=OUTLASTING_MS)
         trial.wait_until_shared()
@@ -150,8 +155,9 @@ def test_sessions_of_coordinators_expire(rig: Rig) -> None:
 
 
 def test_sessions_for_offsets_end_in_mid_commit(rig: Rig) -> None:
-    """The session of each coordinator's broker expires while a write of offsets or members is in
-    flight, alternately before it arrives and after it was carried out."""
+    """The session of each coordinator expires while a write of offsets or members is in flight,
+    alternately before it arrives and after it is applied.
+    """
     with trial_of(rig, "group-offset-sessions") as trial:
         trial.join("a", "b", session_ms=OUTLASTING_MS)
         trial.wait_until_shared()
@@ -182,8 +188,9 @@ def test_sessions_for_offsets_end_in_mid_commit(rig: Rig) -> None:
 
 
 def test_brokers_are_restarted_in_turn(rig: Rig) -> None:
-    """Brokers are restarted with the other offset store, and once more with their own, so that
-    both stores are in use at the same time. Coordinators move, and no member notices."""
+    """Brokers are restarted with the other offset store, and once more with their first store, so
+    that both stores are in use at the same time. Coordinators move, and no member has to rejoin.
+    """
     with trial_of(rig, "group-rolling-restart") as trial:
         trial.join("a", "b", "c", session_ms=OUTLASTING_MS)
         trial.wait_until_shared()

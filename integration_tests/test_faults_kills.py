@@ -1,5 +1,7 @@
-"""Brokers that are killed or restarted while clients write and read: no acknowledged or delivered
-record is lost, whichever brokers end, and in whatever order they come back."""
+"""Fault tests with brokers that are killed or restarted while clients write and read: no
+acknowledged or delivered record is lost, whichever brokers are killed, and in whatever order they
+restart.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,13 @@ from unit_tests.patience import WORK_S
 pytestmark = pytest.mark.ours
 
 LAG_S = WORK_S
-"""A lag time so long that a run which makes progress cannot have waited for a follower to leave
-the ISR."""
+"""A replica.lag.time.max.ms so long that a run with progress cannot have waited for a follower to
+leave the ISR.
+"""
 PAUSE_S = 0.6
-"""Too short for a follower to leave an ISR, long enough for producers to send more."""
+"""A pause in seconds too short for a follower to leave an ISR, and long enough for producers to
+send more values.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def kill9(run: Run, broker: int) -> None:
 
 
 def elections(history: History) -> int:
-    """The number of times that a partition lost its leader and got another one."""
+    """Return the number of times that a partition got another leader."""
     return sum(
         len(measures.election_delay(history, fault.at, int(fault.target)))
         for fault in measures.faults(history, "kill9")
@@ -50,8 +55,9 @@ def elections(history: History) -> int:
 
 
 def test_kill9_leader_loop(rig: Rig) -> None:
-    """Every other time the followers are paused for a moment before: records that only the leader
-    has then were not acknowledged."""
+    """Before every second kill the followers are paused for a moment, so that only the leader has
+    the last records, which are not acknowledged.
+    """
     with rig.run("kill9-leader-loop") as run:
         for turn in range(4):
             run.wait_for_progress(15)
@@ -108,7 +114,7 @@ def test_rolling_clean_restart(rig: Rig) -> None:
         history = run.finish(stop=True)
     patient = [s for s in history.sends.values() if s.identity.producer not in GIVES_UP_MS]
     failed = [send for send in patient if send.outcome != "ok"]
-    assert not failed, f"a clean restart costs nobody anything, but {failed[:5]}"
+    assert not failed, f"records failed during a clean restart: {failed[:5]}"
     for broker in rig.cluster.brokers:
         recovered = [line for line in rig.new_lines(broker) if "logs opened" in line]
         assert recovered
@@ -117,7 +123,8 @@ def test_rolling_clean_restart(rig: Rig) -> None:
 
 def test_fast_double_failover(rig: Rig) -> None:
     """The leader changes again before the second leader has written anything, and each log has a
-    tail that only one replica has."""
+    tail that no other log has.
+    """
     with rig.run("fast-double-failover", clients=(*PRODUCERS, "hasty", *READERS)) as run:
         for _ in range(2):
             run.wait_for_progress(15)
@@ -132,8 +139,9 @@ def test_fast_double_failover(rig: Rig) -> None:
 
 
 def test_high_watermark_lag_restart(rig: Rig) -> None:
-    """A follower with an old checkpointed high watermark comes back, cannot reach its leader, and
-    is elected: it must not have truncated its log to that high watermark (KIP-101)."""
+    """A follower with an old checkpointed high watermark restarts, cannot reach its leader, and is
+    elected: it must not have truncated its log to that high watermark (KIP-101).
+    """
     with rig.run("high-watermark-lag-restart") as run:
         run.wait_for_progress(15)
         third = rig.cluster.brokers[0]

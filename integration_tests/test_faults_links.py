@@ -1,6 +1,7 @@
-"""Links that fall silent, in one direction or in both: between brokers, between a broker and
+"""Fault tests with silent links, in one direction or in both: between brokers, between a broker and
 ZooKeeper, or both. An isolated broker refuses requests that it cannot guarantee, and follows the
-others' decisions once the link is back."""
+other brokers' decisions after healing.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +28,18 @@ pytestmark = pytest.mark.ours
 REFUSALS = {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"}
 
 SESSION_S = 20.0
-"""More than a machine stalls: a leader that reaches ZooKeeper goes on leading."""
+"""A session timeout in ms longer than a machine stalls, so that a leader that reaches ZooKeeper
+stays leader.
+"""
 ISR_CHANGES_MAX = 4
-"""The most ISR changes of one partition while one link is silent, or is back: a replica leaves and
-joins again, and once more if a busy machine is late."""
+"""The maximum number of ISR changes of one partition while one link is silent or healed: a replica
+leaves and rejoins, and once more on a busy machine.
+"""
 
 SLOW_S = 0.25
-"""The delay of every piece of data while a follower catches up; reading the ISR takes less."""
+"""The delay in seconds of every piece of data while a follower catches up, longer than a read of
+the ISR takes.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +59,9 @@ def led_by(run: Run, broker: int) -> list[int]:
 
 
 def a_leader_without_office(run: Run) -> int:
-    """A broker that leads a partition and is not the controller: otherwise the controller would
-    change, too."""
+    """Return a broker that leads a partition and is not the controller. Otherwise the controller
+    would change, too.
+    """
     controller = run.controller()
     return next(
         state.leader for state in run.watch.all().values() if state.leader not in (-1, controller)
@@ -62,7 +69,7 @@ def a_leader_without_office(run: Run) -> int:
 
 
 def answers_of_led(history: History, partitions: list[int], begin: int, end: int) -> Counter[str]:
-    """The prober's results of the values that it sent to these partitions in that time."""
+    """Return the prober's results of the values that it sent to these partitions in that time."""
     return Counter(
         "ok" if send.outcome == "ok" else send.error
         for send in history.sends.values()
@@ -73,15 +80,20 @@ def answers_of_led(history: History, partitions: list[int], begin: int, end: int
 
 
 def test_leader_cut_from_peers(rig: Rig) -> None:
-    """The leader keeps its session, so it stays the leader. It has to refuse writes, because it is
-    the only in-sync replica."""
+    """The leader keeps its session, so it stays leader. It must refuse writes, because it is the
+    only in-sync replica.
+    """
     with rig.run("leader-cut-from-peers", clients=(*PRODUCERS, "prober", *READERS)) as run:
         run.wait_for_progress(10)
         leader = a_leader_without_office(run)
         with run.fault("cut", leader):
             rig.cluster.cut(leader, *(b for b in rig.cluster.brokers if b != leader))
             for partition in led_by(run, leader):
-                run.wait_for_state(partition, lambda s: s.isr == (leader,), "the leader is alone")
+                run.wait_for_state(
+                    partition,
+                    lambda s: s.isr == (leader,),
+                    "the leader is the only in-sync replica",
+                )
             alone = led_by(run, leader)
             with run.fault("alone", leader):
                 # Producers that wait for the answers to all their requests send nothing more.
@@ -94,7 +106,7 @@ def test_leader_cut_from_peers(rig: Rig) -> None:
         history = run.finish()
     begin, end = measures.fault(history, "alone")
     told = answers_of_led(history, alone, begin, end)
-    assert told, "the prober asked"
+    assert told, "the prober has sent values"
     assert set(told) <= REFUSALS, told
     acked = measures.acked_between(history, begin, end)
     for partition in range(PARTITIONS):
@@ -103,7 +115,9 @@ def test_leader_cut_from_peers(rig: Rig) -> None:
 
 
 def test_leader_cut_from_zookeeper(rig: Rig) -> None:
-    """Its session expires without its knowledge; clients and followers still reach it."""
+    """The leader's session expires without its knowledge, while clients and followers still reach
+    it.
+    """
     with rig.run("leader-cut-from-zookeeper") as run:
         run.wait_for_progress(10)
         leader = run.leader()
@@ -116,19 +130,18 @@ def test_leader_cut_from_zookeeper(rig: Rig) -> None:
         run.wait_for_full_isr()
         history = run.finish()
     begin, _ = measures.fault(history, "cut")
-    assert measures.election_delay(history, begin, leader), "others were elected"
+    assert measures.election_delay(history, begin, leader), "no other leader was elected"
 
 
 def reader_of(bootstrap: str, topic: str, partition: int) -> confluent_kafka.Consumer:
-    """A consumer that refreshes its metadata every five minutes only, unless an error makes it do
-    so."""
+    """Return a consumer that refreshes its metadata only every five minutes, or after an error."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "sent-on"})
     consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
     return consumer
 
 
 def wait_until_read(consumer: confluent_kafka.Consumer, offset: int) -> None:
-    """Wait until the consumer gets the record of that offset, or a later one."""
+    """Wait until the consumer gets the record at that offset or a later record."""
 
     def read() -> bool:
         found = [message.offset() for message in consumer.consume(500, 0.1) if not message.error()]
@@ -138,7 +151,7 @@ def wait_until_read(consumer: confluent_kafka.Consumer, offset: int) -> None:
 
 
 def create_by(bootstrap: str, topic: str) -> None:
-    """Create a topic by a client that knows only this broker, trying again until it succeeds."""
+    """Create a topic by a client with only this broker's address, and retry until it succeeds."""
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
     wanted = NewTopic(topic, num_partitions=1, replication_factor=2)
 
@@ -152,16 +165,17 @@ def create_by(bootstrap: str, topic: str) -> None:
     wait_until(created, what=f"{topic} is made")
 
 
-def test_clients_of_a_leader_that_is_cut_off_are_sent_on(rig: Rig) -> None:
-    """Clients that read from the isolated broker, and new ones that know no other broker, must
-    learn the new leaders. The broker gets no commands, so it asks the other brokers for the
-    leaders and for the controller, which it was itself before."""
+def test_clients_of_an_isolated_leader_find_the_new_leaders(rig: Rig) -> None:
+    """Clients that read from the isolated broker, and new clients with only its address, must learn
+    the new leaders. The broker receives no requests of the controller, so it asks the other brokers
+    for the leaders and for the new controller. It was the controller itself.
+    """
     with rig.run("clients-sent-on") as run, contextlib.ExitStack() as clients:
         run.wait_for_progress(10)
         leader = run.controller()
         address = rig.cluster.cluster.address(leader)
         readers = {p: reader_of(address, run.topic, p) for p in led_by(run, leader)}
-        assert readers, "a broker in three leads one partition in four"
+        assert readers, "the isolated broker leads no partition"
         for reader in readers.values():
             clients.callback(reader.close)
             wait_until_read(reader, 0)
@@ -183,8 +197,9 @@ def test_clients_of_a_leader_that_is_cut_off_are_sent_on(rig: Rig) -> None:
 
 
 def test_isolate_and_heal(rig: Rig) -> None:
-    """The leader is isolated with its clients. The records that it takes then are not
-    acknowledged, and are truncated by leader epochs when it is back."""
+    """The leader is isolated together with its clients. It does not acknowledge the records that it
+    appends then, and truncates them by leader epochs after healing.
+    """
     clients = (*PRODUCERS, "hasty", "prober", *READERS)
     with rig.run("isolate-and-heal", clients=clients) as run:
         run.wait_for_progress(10)
@@ -197,11 +212,11 @@ def test_isolate_and_heal(rig: Rig) -> None:
         run.wait_for_full_isr()
         history = run.finish(stop=True)
     begin, _ = measures.fault(history, "cut")
-    assert measures.election_delay(history, begin, leader), "others were elected"
+    assert measures.election_delay(history, begin, leader), "no other leader was elected"
 
 
 def isr_changes(history: History, begin: int, end: int) -> dict[int, int]:
-    """The number of ISR changes of each partition in that time."""
+    """Return the number of ISR changes of each partition in that time."""
     found = dict.fromkeys(range(PARTITIONS), 0)
     for partition in found:
         states = [state for state in history.states if state.partition[1] == partition]
@@ -211,7 +226,7 @@ def isr_changes(history: History, begin: int, end: int) -> dict[int, int]:
 
 
 def stood_still(history: History, begin: int, end: int) -> bool:
-    """Whether all producers were silent for longer than a follower may lag."""
+    """Return whether all producers were silent for longer than a follower may lag."""
     begun = sorted(s.begun for s in history.sends.values() if begin <= s.begun <= end)
     return any(after - before > LAG_S * NANOSECONDS for before, after in itertools.pairwise(begun))
 
@@ -228,8 +243,9 @@ def judge_isr(history: History, what: str, count: int) -> None:
 
 
 def test_one_way_partitions(rig: Rig) -> None:
-    """Packets from one broker to another are lost, requests and answers, and the other direction
-    is open. Whichever of the two leads, the third is in sync, so all partitions go on."""
+    """All packets from one broker to another are lost, and the other direction is open. Whichever
+    of the two leads, the third broker is in sync, so all partitions accept records.
+    """
     pairs = list(itertools.permutations(rig.cluster.brokers, 2))
     with rig.run("one-way-partitions", clients=(*PRODUCERS, "prober", *READERS)) as run:
         run.wait_for_progress(10)
@@ -243,13 +259,16 @@ def test_one_way_partitions(rig: Rig) -> None:
         history = run.finish()
     judge_isr(history, "one-way", len(pairs))
     begin, end = measures.fault(history, "one-way")[0], measures.fault(history, "one-way", 5)[1]
-    assert isr_changes(history, begin, end) != dict.fromkeys(range(PARTITIONS), 0), "it was felt"
+    assert isr_changes(history, begin, end) != dict.fromkeys(range(PARTITIONS), 0), (
+        "the cut had no effect"
+    )
     print(f"one-way-partitions: {measures.longest_pauses(history, begin, end)}")
 
 
 def test_bridge_partition(rig: Rig) -> None:
-    """Two brokers cannot reach each other, and a third reaches both: once the controller is that
-    third, and once it is one of the two."""
+    """Two brokers cannot reach each other, and a third broker reaches both. The controller is first
+    the third broker, and then one of the two.
+    """
     with rig.run("bridge-partition", clients=(*PRODUCERS, "prober", *READERS)) as run:
         run.wait_for_progress(10)
         controller = run.controller()
@@ -260,7 +279,11 @@ def test_bridge_partition(rig: Rig) -> None:
                 led = led_by(run, one) + led_by(run, other)
                 assert led
                 for partition in led:
-                    run.wait_for_state(partition, lambda s: len(s.isr) == 2, "one of two is out")
+                    run.wait_for_state(
+                        partition,
+                        lambda s: len(s.isr) == 2,
+                        "one of the two brokers has left the ISR",
+                    )
                 run.wait_for_progress(5)
             rig.cluster.heal()
             run.wait_for_full_isr()
@@ -269,15 +292,17 @@ def test_bridge_partition(rig: Rig) -> None:
 
 
 def epoch_start(rig: Rig, topic: str, partition: int, leader: int) -> int:
-    """The start offset of the leader's epoch in its log."""
+    """Return the start offset of the leader's epoch in its log."""
     found = files_in_use(rig.cluster.log_dir(leader), (topic, partition))
     return int(found["epochs"][-1][1])
 
 
 def test_freeze_follower_under_load(rig: Rig) -> None:
-    """The follower leaves the ISR because of its lag or its expired session; acks=all waits for it
-    until then, and no longer. Meanwhile a new leader epoch begins. The follower joins the ISR
-    again only with every record up to the start of that epoch, although it catches up slowly."""
+    """The paused follower leaves the ISR because of its lag or its expired session. Records with
+    acks=all wait for the follower until then, and no longer. Meanwhile a new leader epoch begins.
+    The follower rejoins the ISR only with every record up to the start of this epoch, although it
+    catches up slowly.
+    """
     with rig.run("freeze-follower", rate=200) as run:
         run.wait_for_progress(15)
         frozen = next(b for b in rig.cluster.brokers if b != run.controller())
@@ -285,7 +310,9 @@ def test_freeze_follower_under_load(rig: Rig) -> None:
         with run.fault("pause", frozen):
             rig.cluster.pause(frozen)
             for partition in followed:
-                run.wait_for_state(partition, lambda s: frozen not in s.isr, "who stands is out")
+                run.wait_for_state(
+                    partition, lambda s: frozen not in s.isr, "the paused follower has left the ISR"
+                )
             run.wait_for_progress(15)
         had = {p: log_end(rig.cluster.log_dir(frozen), (run.topic, p)) for p in followed}
         leader = run.leader(followed[0])
@@ -297,9 +324,13 @@ def test_freeze_follower_under_load(rig: Rig) -> None:
         rig.cluster.cluster.delay(SLOW_S, to="brokers")
         rig.cluster.resume(frozen)
         for partition in moved:
-            state = run.wait_for_state(partition, lambda s: frozen in s.isr, "it is let in again")
+            state = run.wait_for_state(
+                partition, lambda s: frozen in s.isr, "the follower has rejoined the ISR"
+            )
             begin = epoch_start(rig, run.topic, partition, state.leader)
-            assert begin > had[partition], "or it could join with what it had"
+            assert begin > had[partition], (
+                "otherwise the follower could rejoin with its old records"
+            )
             assert log_end(rig.cluster.log_dir(frozen), (run.topic, partition)) >= begin
         rig.cluster.heal()
         run.wait_for_full_isr()

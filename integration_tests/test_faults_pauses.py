@@ -1,5 +1,6 @@
-"""Brokers that pause and go on, sessions that expire, leaders that are moved: a broker that no
-longer leads acknowledges nothing, and no record is lost."""
+"""Fault tests with brokers that pause and continue, expiring sessions, and leaders that change: a
+broker that no longer leads acknowledges nothing, and no record is lost.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_pause_leader(rig: Rig) -> None:
         run.wait_for_full_isr()
         history = run.finish()
     begin, _ = measures.fault(history, "pause")
-    assert measures.election_delay(history, begin, leader), "others were elected"
+    assert measures.election_delay(history, begin, leader), "no other leader was elected"
 
 
 def test_session_expire_storm(rig: Rig) -> None:
@@ -62,8 +63,9 @@ def test_session_expire_storm(rig: Rig) -> None:
 
 
 def elect_preferred_leaders(rig: Rig, run: Run) -> bool:
-    """Request the election as Kafka's old tool does; False while an earlier election is in
-    progress."""
+    """Request the election like Kafka's old tool. Return False while an earlier election is in
+    progress.
+    """
     wanted = [{"topic": run.topic, "partition": p} for p in range(PARTITIONS)]
     data = json.dumps({"version": 1, "partitions": wanted}).encode()
     with session_at(rig.cluster.zookeeper) as client:
@@ -92,9 +94,10 @@ def test_preferred_leader_churn(rig: Rig) -> None:
     assert measures.elections(history) > 2 * PARTITIONS, "leaders really moved"
 
 
-def test_producers_that_do_not_wait_for_followers_are_found_out(rig: Rig) -> None:
-    """A test of the judge: if producers use acks=1 and claim acks=all, a killed leader loses
-    acknowledged records, and the rules find that."""
+def test_the_checker_detects_producers_that_do_not_wait_for_followers(rig: Rig) -> None:
+    """This tests the checker: if producers use acks=1 and record acks=all, a killed leader loses
+    acknowledged records, and the rules report this.
+    """
     # without an idempotent producer, which insists on acks=all
     clients = ("one-in-flight", "five-in-flight", *READERS)
     with rig.run("leader-only", clients=clients, leader_only=True) as run:

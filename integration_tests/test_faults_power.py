@@ -1,6 +1,5 @@
-"""Machines that really lose power, as far as disks are concerned: brokers write to file system
-images, and restart on a copy of the images at one moment, without the data that was in memory
-only.
+"""Fault tests with power losses: brokers write to file system images, and restart on copies of the
+images at one moment, without the data that was only in memory.
 
 `PYBROKER_FAULTS_SEED=text` chooses other moments, `PYBROKER_FAULTS_ROUNDS=20` more rounds.
 """
@@ -30,15 +29,16 @@ PLAIN: Final[tuple[str, ...]] = ("one-in-flight", "five-in-flight")
 SEED: Final = "first"
 ROUNDS: Final = int(os.environ.get("PYBROKER_FAULTS_ROUNDS", "3"))
 SYNC_MS: Final = 100
-"""The time that a record stays in memory only. With a shorter time, moments at which records are
-lost would be rare."""
+"""The time in seconds for which a record is in memory only. With a shorter time, moments at which
+records are lost would be rare.
+"""
 DISK_BYTES: Final = 64 * 1024**2
 MOMENT_S: Final = 1.0
-"""Power is lost within this time after the load has begun."""
+"""The maximum time in seconds from the begin of the load to the power loss."""
 
 
 class Machines:
-    """One for every broker: a disk of its own, and a boot id."""
+    """The machines of all brokers, each with its own disk and boot id."""
 
     def __init__(self, folder: Path, mounted: mounts.Mounts) -> None:
         self._folder = folder
@@ -61,8 +61,9 @@ class Machines:
         return self._folder / "brokers" / f"broker-{broker}"
 
     def lose_power(self, brokers: Collection[int]) -> None:
-        """Stop these brokers while their disks are copied, so that all lose power at one moment,
-        then kill them."""
+        """Pause these brokers while their disks are copied, so that all lose power at one moment,
+        then kill them.
+        """
         self._copies += 1
         for broker in brokers:
             self.cluster.pause(broker)
@@ -95,8 +96,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 def test_all_machines_lose_power_again_and_again(
     made: Machines, tmp_path: Path, flush_messages: int | None
 ) -> None:
-    """With a sync per append no acknowledged record is lost. Without, the loss is recorded in a
-    node, and the replicas agree on the remaining records."""
+    """With a sync per append no acknowledged record is lost. Otherwise a loss receipt is written,
+    and the replicas agree on the remaining records.
+    """
     seed = os.environ.get("PYBROKER_FAULTS_SEED", SEED)
     print(f"PYBROKER_FAULTS_SEED={seed}")
     moments = random.Random(f"{seed} {flush_messages}")
@@ -135,8 +137,9 @@ def test_all_machines_lose_power_again_and_again(
 
 
 def logged_bytes(cluster: Tormented, topic: str, broker: int) -> list[int]:
-    """The bytes of each partition's log, without the zeros of writes that did not reach the
-    disk."""
+    """Return the bytes of each partition's log, without the zeros of writes that did not reach the
+    disk.
+    """
     folders = [cluster.log_dir(broker) / f"{topic}-{number}" for number in range(PARTITIONS)]
     return [
         sum(len(path.read_bytes().rstrip(b"\0")) for path in folder.glob("*.log"))
@@ -144,9 +147,10 @@ def logged_bytes(cluster: Tormented, topic: str, broker: int) -> list[int]:
     ]
 
 
-def test_the_last_replica_standing_loses_power(made: Machines, tmp_path: Path) -> None:
-    """The only in-sync replica is back first with a shorter log: it waits for one that has every
-    record."""
+def test_the_last_in_sync_replica_loses_power(made: Machines, tmp_path: Path) -> None:
+    """The only in-sync replica restarts first with a shorter log. It waits for a replica with every
+    record.
+    """
     cluster = made.cluster
     rig = Rig(cluster, tmp_path)
     first, second, last = cluster.brokers

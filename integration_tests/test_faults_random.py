@@ -1,10 +1,10 @@
-"""A minute of random faults: brokers are killed, stopped and paused, links are cut in one
-direction or both, delayed, or broken around a request, clocks jump, sessions expire, leaders are
-elected, while topics are created and deleted. Acknowledged records stay, and all replicas are in
-sync soon after the faults are healed.
+"""A fault test with a minute of random faults: brokers are killed, stopped and paused, links are
+cut in one direction or both, delayed, or broken around a request, clocks jump, sessions expire,
+leaders are elected, while topics are created and deleted. No acknowledged record is lost, and all
+replicas are in sync soon after the faults are healed.
 
-`PYBROKER_FAULTS_SEED=text` makes the same choices again (not the same moments), and
-`PYBROKER_FAULTS_SECONDS=600` goes on for longer.
+`PYBROKER_FAULTS_SEED=text` repeats the same choices (not the same moments), and
+`PYBROKER_FAULTS_SECONDS=600` sets the duration.
 """
 
 from __future__ import annotations
@@ -39,18 +39,21 @@ ADMIN_TIMEOUT_MS: Final = 4_000
 RSS_BYTES_MAX: Final = 200 << 20
 CONNECTIONS_MAX: Final = 60
 WRITERS: Final = ("idempotent", "five-in-flight", "ours", "hasty")
-"""Without the producer with one request in flight and no sequence numbers: when the leader
-changes, it sends to the new one before it knows the outcome at the old one, so its order is not
-guaranteed."""
+"""The clients of the run, without the producer with one request in flight and no sequence numbers:
+when the leader changes, this producer sends to the new leader before it knows the outcome at the
+old leader, so its order is not guaranteed.
+"""
 
 SEED: Final = "second"
-"""Every run has the same faults; PYBROKER_FAULTS_SEED gives others."""
+"""The seed of the faults, which PYBROKER_FAULTS_SEED overrides."""
 
 HOUR_S: Final = 3600.0
 HOURS: Final = {"in": 1, "out": -1, "both": 0}
-"""The seconds by which a clock is set ahead."""
+"""The seconds by which a clock is set ahead of the right time."""
 FREEZE_S: Final = 1.0
-"""Shorter than the session timeout and the lag time: only waiting requests may notice."""
+"""The duration in seconds of a short pause, shorter than the session timeout and the lag time: only
+waiting requests are affected.
+"""
 JITTER_S: Final = 0.3
 LOST_ONE_IN: Final = 3
 
@@ -110,14 +113,15 @@ UNHEARD: Final[Mapping[str, Callable[[int], Collection[int]]]] = {
         ("cut-zookeeper", "cut-clients", "lose-answers", "lose-writes", "clock"), lambda _: ()
     ),
 }
-"""The peers that a broker may not hear, or that may not hear it."""
+"""The peers from which a broker may be cut off, in one direction or both."""
 EVERYWHERE: Final = frozenset({"kill9-all", "uneven"})
 ENDING: Final = frozenset({"kill9", "kill9-all", "stop"})
 
 
 class Operator:
     """An operator that creates and deletes topics, requests leader elections, and changes
-    min.insync.replicas. A refusal does not matter."""
+    min.insync.replicas. Errors are ignored.
+    """
 
     def __init__(self, bootstrap: str, topic: str, rng: random.Random) -> None:
         self._bootstrap = bootstrap
@@ -186,7 +190,9 @@ def note_silence(run: Run, what: str, broker: int) -> None:
 
 
 def torment(run: Run, rng: random.Random) -> None:
-    """One or two faults at once, then heal everything, and wait until all replicas are in sync."""
+    """Inject one or two faults at once, then heal all faults, and wait until all replicas are in
+    sync.
+    """
     cluster = run.cluster
     ended: set[int] = set()
     paused: set[int] = set()
@@ -210,7 +216,7 @@ def torment(run: Run, rng: random.Random) -> None:
             expired.add(broker)
         run.wait(rng.uniform(0, BREATH_SECONDS_MAX))
     run.wait(rng.uniform(0, FAULT_SECONDS_MAX))
-    assert set(cluster.running()) == set(cluster.brokers) - ended, "a broker ended by itself"
+    assert set(cluster.running()) == set(cluster.brokers) - ended, "a broker has ended by itself"
     run.rig.ready()
     run.heard()
     run.wait_for_full_isr()

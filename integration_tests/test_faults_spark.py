@@ -1,5 +1,6 @@
-"""Snapshots read by Spark while brokers are killed, leaders move, and records are written and
-deleted: each of two reads gives the rows of a model."""
+"""Fault tests of snapshots that Spark reads while brokers are killed, leaders move, and records are
+written and deleted: each of two reads returns the rows of a model.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Torment:
-    """Random events for the topic of a model."""
+    """Random faults and changes for the topic of a model."""
 
     def __init__(self, cluster: Cluster, model: TopicModel, dice: random.Random) -> None:
         self._cluster = cluster
@@ -62,7 +63,7 @@ class Torment:
             self._turn_over(stop=name == "stop")
 
     def kill_a_leader(self) -> None:
-        """Kill a leader without waiting for the consequences; no other broker may be down."""
+        """Kill a leader without waiting for the next leader. No other broker may be down."""
         self.recover()
         leader = self._cluster.leader(self._model.topic, 0)
         self._cluster.kill(leader)
@@ -70,7 +71,7 @@ class Torment:
         self.done.append(f"kill {leader}")
 
     def recover(self) -> None:
-        """Wait until all brokers run and are in sync."""
+        """Start the brokers that are down, and wait until all replicas are in sync."""
         for broker in self._down:
             self._cluster.restart(broker)
         self._down.clear()
@@ -85,7 +86,7 @@ class Torment:
         return True
 
     def _turn_over(self, *, stop: bool) -> None:
-        """Stop or kill a broker, or start the one that is down."""
+        """Stop or kill a broker, or start the broker that is down."""
         if self._down:
             self.recover()
             return
@@ -101,8 +102,9 @@ class Torment:
 def test_a_snapshot_read_twice_gives_the_rows_of_the_model(
     cluster: Cluster, spark: SparkSession, topic: str, seed: int
 ) -> None:
-    """Each snapshot continues the one before; together they have every record once. Their records
-    are counted, so a changed number would end the read."""
+    """Each snapshot continues the previous snapshot, and together they have every record once.
+    Their records are counted, so a changed number would fail the read.
+    """
     dice = random.Random(seed)
     model = TopicModel(cluster.bootstrap, topic, 3, dice, replicas=3)
     torment = Torment(cluster, model, dice)
@@ -148,7 +150,7 @@ def cut_of(taken: snapshot.Snapshot, topic: str) -> Cut:
 
 
 def one_of(topic: str, gone: list[tuple[int, int]]) -> str:
-    """The one of these positions that the text names."""
+    """Return the only one of these positions that the text names."""
     return "|".join(re.escape(f"{topic}-{partition}@{offset}") for partition, offset in gone)
 
 
@@ -158,9 +160,12 @@ def flip_a_bit(segment: Path, position: int) -> None:
     segment.write_bytes(content)
 
 
-def test_a_rotten_batch_is_no_row(spark: SparkSession, new_broker: BrokerMaker, topic: str) -> None:
-    """A bit of a closed segment flipped while the broker was stopped. The batch must not be
-    skipped silently, even if the reader accepts data loss."""
+def test_a_damaged_batch_is_not_returned(
+    spark: SparkSession, new_broker: BrokerMaker, topic: str
+) -> None:
+    """A bit of a closed segment is flipped while the broker is stopped. The damaged batch must not
+    be skipped silently, even if the reader accepts data loss.
+    """
     broker = new_broker(overrides={"log.segment.bytes": "20000", "log.retention.ms": "-1"})
     broker.start()
     spark_topics.create(broker.bootstrap, topic, 1)

@@ -1,5 +1,6 @@
-"""Jobs whose driver, Python worker, executor or partition leader is killed, in each phase of a
-run: every record is in the output once, and no reader ever sees half a run."""
+"""Fault tests of ETL jobs whose driver, Python worker, executor or partition leader is killed, in
+each phase of a run: every record is in the output once, and no reader ever sees part of a run.
+"""
 
 from __future__ import annotations
 
@@ -70,15 +71,16 @@ def lettered(
 
 @pytest.fixture
 def gated_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gates also hold runs in this process."""
+    """Install the gates for runs in this process, too."""
     monkeypatch.setattr(GatedFiles, "folder", tmp_path, raising=False)
     monkeypatch.setattr(store, "RealFiles", GatedFiles)
 
 
 @pytest.mark.parametrize("moment", job_gate.MOMENTS)
 def test_the_driver_is_killed(work: Work, moment: str) -> None:
-    """Java and the Python workers end with it. More records are written before the next run, but
-    the plan of the first run stays unchanged."""
+    """Java and the Python workers end with the driver. More records are written before the next
+    run, but the plan of the first run stays unchanged.
+    """
     work.gate.hold(moment)
     driver = driver_of(work)
     try:
@@ -86,7 +88,10 @@ def test_the_driver_is_killed(work: Work, moment: str) -> None:
         below = psutil.Process(driver.pid).children(recursive=True)
         assert any("java" in process.name() for process in below)
         driver.kill9()
-        wait_until(lambda: not any(is_alive(each) for each in below), what="all of it is gone")
+        wait_until(
+            lambda: not any(is_alive(each) for each in below),
+            what="all processes of the run have ended",
+        )
     finally:
         driver.close()
     assert work.committed() == (COUNT if moment == job_gate.AFTER_COMMIT else 0)
@@ -100,7 +105,7 @@ def test_the_driver_is_killed(work: Work, moment: str) -> None:
     )
 
 
-def test_the_driver_is_killed_behind_its_dead_letters(lettered: LetteredWork) -> None:
+def test_the_driver_is_killed_after_writing_dead_letters(lettered: LetteredWork) -> None:
     """The dead letters are complete, but belong to no committed run."""
     work = lettered
     work.gate.hold(job_gate.STAGE_TABLE)
@@ -120,16 +125,17 @@ def test_the_driver_is_killed_behind_its_dead_letters(lettered: LetteredWork) ->
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_the_driver_is_told_to_end(work: Work, number: signal.Signals, code: int) -> None:
-    """The driver is told to end while Java works for it: the work is cancelled, nothing is left,
-    and one line reports it."""
+def test_a_signal_ends_the_driver(work: Work, number: signal.Signals, code: int) -> None:
+    """The driver gets a signal while Java works for it: the work is cancelled, no output is left,
+    and one line reports the end.
+    """
     work.gate.hold(job_gate.WORKER)
     driver = driver_of(work)
     try:
         work.gate.reached(job_gate.WORKER, driver)
         driver.signal(number)
         assert driver.wait() == code
-        told = f"ended by {number.name}: the next run reads again what was not committed"
+        told = f"ended by {number.name}: the next run reads the uncommitted records again"
         assert told in driver.output.splitlines()
         assert "Traceback" not in driver.output
     finally:
@@ -139,7 +145,7 @@ def test_the_driver_is_told_to_end(work: Work, number: signal.Signals, code: int
 
 @pytest.mark.parametrize("moment", job_gate.PYTHON_MOMENTS)
 def test_a_python_worker_is_killed(lettered: LetteredWork, moment: str) -> None:
-    """If Spark does not retry, the run fails with one line; the next run takes its plan."""
+    """If Spark does not retry, the run fails with one line, and the next run uses its plan."""
     work, gate = lettered, lettered.gate
     gate.hold(moment)
     running = Running(work)
@@ -160,7 +166,7 @@ def test_a_python_worker_is_killed(lettered: LetteredWork, moment: str) -> None:
 
 @pytest.mark.usefixtures("gated_here")
 def test_python_workers_are_killed_between_the_stages(lettered: LetteredWork) -> None:
-    """Idle workers are killed: Spark starts others, and the run goes on."""
+    """Idle workers are killed. Spark starts new workers, and the run continues."""
     work, gate = lettered, lettered.gate
     for moment in job_gate.BETWEEN:
         gate.hold(moment)
@@ -177,9 +183,10 @@ def test_python_workers_are_killed_between_the_stages(lettered: LetteredWork) ->
     work.assert_complete()
 
 
-def test_all_of_python_is_killed_and_the_command_says_so(work: Work) -> None:
-    """Workers and Spark's daemons are killed in the middle of a task: one line reports it, and
-    nothing of the run is left."""
+def test_the_command_reports_that_all_python_processes_were_killed(work: Work) -> None:
+    """Workers and Spark's daemons are killed during a task: one line reports it, and no output of
+    the run is left.
+    """
     work.gate.hold(job_gate.WORKER)
     driver = driver_of(work)
     try:
@@ -194,9 +201,10 @@ def test_all_of_python_is_killed_and_the_command_says_so(work: Work) -> None:
     work.assert_nothing_is_left_and_the_next_run_reads_all()
 
 
-def test_a_run_goes_on_where_spark_tries_again(work: Work, tmp_path: Path) -> None:
-    """local[N,F] gives a task F attempts. Spark does not retry its search for data sources: the
-    run goes on without it."""
+def test_a_run_continues_if_spark_retries_tasks(work: Work, tmp_path: Path) -> None:
+    """local[N,F] gives a task F attempts. Spark does not retry its search for data sources, and the
+    run continues without the search.
+    """
     with work.file.open("a") as file:
         file.write('spark: {master: "local[2,3]"}\n')
     moments = (job_gate.SEARCH, job_gate.WORKER)
@@ -219,7 +227,7 @@ def test_a_run_goes_on_where_spark_tries_again(work: Work, tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("gated_here")
 def test_the_leader_is_killed_in_each_phase(work: Work) -> None:
-    """The run goes on, and commits the same result as without the kill."""
+    """The run continues, and commits the same result as without the kill."""
     for turn, moment in enumerate(job_gate.MOMENTS):
         if turn:
             work.write()
@@ -236,7 +244,7 @@ def test_the_leader_is_killed_in_each_phase(work: Work) -> None:
 
 
 def test_the_leader_is_killed_while_dead_letters_are_written(lettered: LetteredWork) -> None:
-    """The decoded records are lost, too, so that a task reads again from another leader."""
+    """The decoded records are lost, too, so that a task reads them again from another leader."""
     work = lettered
     work.gate.hold(job_gate.STAGE_LETTERS)
     running = Running(work)
@@ -251,7 +259,7 @@ def test_the_leader_is_killed_while_dead_letters_are_written(lettered: LetteredW
 
 
 def test_two_runners_commit_one_result(work: Work) -> None:
-    """Another process does the same run while the first is about to commit."""
+    """Another process carries out the same run while the first process is about to commit."""
     work.gate.hold(job_gate.BEFORE_COMMIT)
     driver = driver_of(work)
     try:
@@ -266,7 +274,7 @@ def test_two_runners_commit_one_result(work: Work) -> None:
 
 
 def test_a_standalone_cluster_loses_a_worker_and_an_executor(work: Work, tmp_path: Path) -> None:
-    """The same job file in spark-submit; Spark runs the lost tasks again."""
+    """The same job file runs in spark-submit, and Spark runs the lost tasks again."""
     reason = spark_cluster.reason_to_skip()
     if reason is not None:
         pytest.skip(reason)
@@ -297,8 +305,9 @@ def test_a_standalone_cluster_loses_a_worker_and_an_executor(work: Work, tmp_pat
 def test_the_disk_of_the_output_is_full(
     cluster: Cluster, spark: SparkSession, topic: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The run fails with one line and leaves committed results alone; with free space it is
-    repeated."""
+    """The run fails with one line and keeps committed results. With free space the next run repeats
+    it.
+    """
     reason = mounts.reason_to_skip()
     if reason is not None:
         pytest.skip(reason)

@@ -1,6 +1,7 @@
-"""Disks that fail one sync, and slow disks. After a failed sync the content of the disk is
-unknown: its directory is not used any more, nothing is acknowledged from it, and its replicas come
-back as after a power loss."""
+"""Fault tests with a failed sync, and with slow disks. After a failed sync the content of the disk
+is unknown: the broker uses its directory no more, acknowledges no record in it, and treats its
+replicas at the next start as after a power loss.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ EXPLAINED = (
 
 SLOW_SYNCS = 5
 ROUNDS_OF_A_SYNC = 5
-"""Far fewer requests than a broker answers in the three seconds of a sync, and more than between
-two syncs."""
+"""A number of requests far below the number that a broker answers in the three seconds of a sync,
+and above the number between two syncs.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +61,10 @@ def made(
 def test_fsync_error(
     made: tuple[Tormented, dict[int, Disk]], tmp_path: Path, flush_messages: str | None
 ) -> None:
-    """One EIO ends the use of a leader's only directory, and so the broker, although the next sync
-    would succeed; others lead. Its next start treats its logs as after a power loss."""
+    """One EIO ends the use of a leader's only directory, and so the broker's process, although the
+    next sync would succeed. Other brokers lead. The next start treats the logs as after a power
+    loss.
+    """
     cluster, disks = made
     rig = Rig(cluster.fit(), tmp_path)
     configs = {} if flush_messages is None else {"flush.messages": flush_messages}
@@ -83,9 +87,11 @@ def test_fsync_error(
 
 
 def test_a_slow_disk(made: tuple[Tormented, dict[int, Disk]], tmp_path: Path) -> None:
-    """Clients of that disk wait. Slow syncs never cost the broker its session: they run outside
-    the event loop, which answers meanwhile. Writes into the page cache run on the event loop, so a
-    broker that stalls half a second for each loses its session and its leaderships."""
+    """Clients of the slow disk wait. Slow syncs never cost the broker its session, because they run
+    outside the event loop, which answers meanwhile. Writes into the page cache run on the event
+    loop, so a broker that stalls half a second for each write loses its session and its
+    leaderships.
+    """
     cluster, disks = made
     rig = Rig(cluster.fit(), tmp_path)
     with rig.run("slow-disk", configs={"flush.messages": "1"}) as run:
@@ -109,7 +115,7 @@ def test_a_slow_disk(made: tuple[Tormented, dict[int, Disk]], tmp_path: Path) ->
 
 
 def rounds_until(connection: Connection, count: Callable[[], int], more: int) -> int:
-    """The number of the broker's answers until `more` further events are counted."""
+    """Return the number of the broker's answers until `more` further events are counted."""
     goal, asked = count() + more, 0
 
     def is_enough() -> bool:
@@ -128,8 +134,9 @@ def wait_for_more(count: Callable[[], int], more: int) -> None:
 
 
 def test_a_failed_sync_of_one_directory_of_three(library: Path, tmp_path: Path) -> None:
-    """Records that waited for that sync are not acknowledged, nor are later ones. The other
-    directories go on and are closed cleanly, the failed one is not."""
+    """Neither records that waited for the failed sync nor later records are acknowledged. The other
+    directories stay in use and are closed cleanly; the failed directory is not.
+    """
     disk = Disk(library, tmp_path / "disk")
     home = tmp_path / "home"
     names = ("a", "b", "c")

@@ -1,5 +1,6 @@
-"""A ZooKeeper ensemble that loses members, and its quorum; the brokers continue with the requests
-that stay safe."""
+"""Fault tests with a ZooKeeper ensemble that loses members, and its quorum. The brokers continue to
+serve the requests that stay safe.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ from unit_tests.patience import wait_until
 pytestmark = pytest.mark.ours
 
 SESSION_S = 20.0
-"""More than a machine stalls."""
+"""A session timeout in seconds, longer than a machine stalls."""
 SYNC_LIMIT_TICKS = 240
-LESS_THAN_ALL = "standing answers=committed"
-"""In a broker's log."""
+LESS_THAN_ALL = "zookeeper lease answers=committed"
+"""A pattern of a broker's log line."""
 
 
 def session(seconds: float) -> dict[str, object]:
@@ -59,8 +60,9 @@ def test_zookeeper_member_loss(rig: Rig) -> None:
 
 
 def test_zookeeper_quorum_loss(rig: Rig) -> None:
-    """No leader is elected and no ISR changes, while acks=all and readers go on. Once the quorum
-    is back, everything works again."""
+    """No leader is elected and no ISR changes, while producers with acks=all and readers continue.
+    After the quorum returns, elections work again.
+    """
     ensemble = rig.cluster.ensemble
     with rig.run("zookeeper-quorum-loss") as run:
         run.wait_for_progress(10)
@@ -86,8 +88,10 @@ def test_zookeeper_quorum_loss(rig: Rig) -> None:
 
 def test_zookeeper_follower_cut_off(network: Network, tmp_path: Path) -> None:
     """A ZooKeeper server that has lost its leader answers reads from its own state until its
-    syncLimit is over. In the quorum, the session of a partition leader connected to it has expired
-    long before. The broker must not take such reads as a sign that it is still registered."""
+    syncLimit has passed. In the quorum, the session of a partition leader connected to this server
+    has expired long before. The broker must not take these reads as proof that it is still
+    registered.
+    """
     assert SYNC_LIMIT_TICKS * TICK_S > 5 * SESSION_S
     places = {number: network.add() for number in (1, 2, 3)}
     ensemble = Ensemble(tmp_path / "ensemble", places=places, sync_limit=SYNC_LIMIT_TICKS)
@@ -108,27 +112,29 @@ def test_zookeeper_follower_cut_off(network: Network, tmp_path: Path) -> None:
                     lambda: not is_registered(run, broker), what="the session of the broker ends"
                 )
                 gone_at = time.time()
-                assert ensemble.members[follower].mode() == "follower", "it has noticed too early"
+                assert ensemble.members[follower].mode() == "follower", (
+                    "the server has noticed the loss of its leader too early"
+                )
                 wait_until(
                     lambda: any(LESS_THAN_ALL in line for line in rig.new_lines(broker)),
-                    what="the broker vouches for less",
+                    what="the broker reduces its authority",
                 )
                 run.wait_for_progress(10)
             network.heal()
             run.wait_for_full_isr()
             run.finish()
         lines = [line for line in rig.new_lines(broker) if LESS_THAN_ALL in line]
-        assert logged_at(lines[0]) < gone_at, "it vouched for all without a session"
+        assert logged_at(lines[0]) < gone_at, "the broker had full authority without a session"
 
 
 def is_registered(run: Run, broker: int) -> bool:
-    """Whether the broker is registered; asks again while ZooKeeper does not answer."""
+    """Return whether the broker is registered. Retry while ZooKeeper does not answer."""
     nodes = list(run.watch.nodes("/brokers/ids"))
     is_told = nodes[0].startswith("/brokers/ids version=")
     return not is_told or any(node.startswith(f"/brokers/ids/{broker} ") for node in nodes)
 
 
 def logged_at(line: str) -> float:
-    """The time at which a broker wrote that line."""
+    """Return the time at which a broker logged that line."""
     stamp = line[1:].partition("]")[0]
     return datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()

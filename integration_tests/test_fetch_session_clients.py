@@ -1,5 +1,6 @@
-"""Fetch sessions (KIP-227) of real clients: each reads all records in order, and clients with
-sessions get only changed partitions in answers."""
+"""Tests of fetch sessions (KIP-227) with real clients: each client reads all records in order, and
+clients with sessions get only changed partitions in answers.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ WITHOUT_SESSIONS: Final = ("confluent-kafka",)
 
 
 class Watched:
-    """A broker whose fetch session metrics are read."""
+    """A broker and its fetch session metrics."""
 
     def __init__(self, folder: Path) -> None:
         self.site = Site(free_port())
@@ -52,7 +53,9 @@ class Watched:
         self.broker.start()
 
     def fetches(self, topic: str) -> tuple[float, float]:
-        """Fetch requests so far, and answers for partitions of the topic."""
+        """Return the numbers of Fetch requests so far, and of answers for partitions of the
+        topic.
+        """
         asked = self.site.value(FETCHES, request="Fetch")
         return asked, self.site.value(ANSWERED, topic=topic)
 
@@ -101,6 +104,6 @@ def test_a_client_in_a_session_reads_every_record_in_order(
         assert begun == (0, 0) and rows > PARTITIONS / 2
     else:
         assert begun == (1, PARTITIONS)
-        assert rows < PARTITIONS / 5, "or every partition was answered each time"
+        assert rows < PARTITIONS / 5, "every partition was answered each time"
     if isinstance(reader, JavaClient):
         reader.close()

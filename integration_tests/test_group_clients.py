@@ -1,5 +1,6 @@
-"""The common client libraries as members of groups on our broker: they join, leave, are frozen and
-killed while records are written, and a judge checks the log of each member."""
+"""Tests of the common client libraries as group members on our broker: they join, leave, are paused
+and killed while records are written, and the checker checks the log of each member.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +40,9 @@ OVERRIDES: Final = {
 
 SESSION_MS: Final = 4_000
 STATIC_SESSION_MS: Final = 15_000
-"""A session timeout longer than a machine stalls: after its expiry a static member may be fenced
-for good because of its earlier life."""
+"""A session timeout in ms longer than a machine stalls: after its expiry a restarted static member
+may be fenced permanently.
+"""
 
 
 class Kind(NamedTuple):
@@ -64,7 +66,7 @@ KINDS: Final = {
 
 
 class Brokers:
-    """One broker for each offset store, created when it is needed."""
+    """One broker for each offset store, created at its first use."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -89,7 +91,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 
 class Trial(Members):
-    """A topic, a producer that writes to it all the time, and members of groups that read it."""
+    """A topic, a producer that writes to it continuously, and group members that read it."""
 
     def __init__(self, broker: Broker, folder: Path, topic: str, partitions: int) -> None:
         self._topic = topic
@@ -117,8 +119,9 @@ class Trial(Members):
             made.check()
 
     def finish(self, members: Sequence[Member]) -> History:
-        """Stop the producer, wait until everything is processed, let all members leave, and
-        judge."""
+        """Stop the producer, wait until all records are processed, let all members leave, and check
+        the history.
+        """
         self._load.ask("stop-producers", "producers stopped")
         with contextlib.closing(OpsLog(self.folder, "final")) as log:
             ends = final.read_all(self.bootstrap, self._topic, self._partitions, log)
@@ -146,7 +149,9 @@ class Trial(Members):
 def test_members_come_go_freeze_and_die(
     brokers: Brokers, tmp_path: Path, topic: str, kind: Kind
 ) -> None:
-    """From one to three members, one frozen for longer than its session, one killed."""
+    """A group grows from one to three members; one member is paused for longer than its session
+    timeout, and one is killed.
+    """
     with Trial(brokers[kind.storage], tmp_path, topic, PARTITIONS) as trial:
 
         def join(name: str) -> Member:
@@ -177,7 +182,7 @@ def test_members_come_go_freeze_and_die(
 
 
 @pytest.mark.parametrize("library", ["java", "pybroker"])
-def test_a_static_member_that_starts_again_disturbs_nobody(
+def test_a_restarted_static_member_disturbs_no_other_member(
     brokers: Brokers, tmp_path: Path, topic: str, library: str
 ) -> None:
     with Trial(brokers["zookeeper"], tmp_path, topic, PARTITIONS) as trial:
@@ -199,7 +204,7 @@ def test_a_static_member_that_starts_again_disturbs_nobody(
 
 
 def test_clients_of_all_kinds_in_one_group(brokers: Brokers, tmp_path: Path, topic: str) -> None:
-    """Six members, of all available libraries, agree on the assignor `range`."""
+    """Six members of all available libraries agree on the assignor `range`."""
     libraries = ["confluent-kafka", "kafka-python", "aiokafka", "pybroker", "java"]
     with Trial(brokers["zookeeper"], tmp_path, topic, PARTITIONS) as trial:
         members = []
@@ -219,8 +224,9 @@ def test_clients_of_all_kinds_in_one_group(brokers: Brokers, tmp_path: Path, top
 def test_groups_beside_each_other_and_members_in_reserve(
     brokers: Brokers, tmp_path: Path, topic: str
 ) -> None:
-    """Each group gets every record; within a group each record goes to one member, and an idle
-    member takes over when another dies."""
+    """Each group gets every record, and within a group one member gets each record. An idle member
+    takes over when another member dies.
+    """
     with Trial(brokers["kafka"], tmp_path, topic, 2) as trial:
         workers = ("confluent-kafka", "pybroker", "pybroker", "confluent-kafka")
         queue = [

@@ -1,5 +1,6 @@
-"""The lag of groups on the metrics pages of two brokers that both coordinate and lead: exactly one
-shows each group, even if the other leads its partitions."""
+"""Tests of the lag of groups on the metrics pages of two brokers that both coordinate groups and
+lead partitions: exactly one page shows each group, even if the other broker leads its partitions.
+"""
 
 from __future__ import annotations
 
@@ -39,20 +40,21 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two brokers, and their pages."""
+    """Two brokers and their metrics pages."""
 
     bootstrap: str
     sites: tuple[Site, Site]
 
     def told(self, name: str, **labels: str) -> list[float]:
-        """The values of a metric on both brokers' pages, without brokers that do not show it."""
+        """Return the values of a metric on the pages that show it."""
         key = (name, frozenset(labels.items()))
         pages = (site.samples() for site in self.sites)
         return [page[key] for page in pages if key in page]
 
     def wait_for_lags(self) -> None:
-        """Wait until the pages show the lag of all groups: for the first request a broker looks
-        for two seconds only."""
+        """Wait until the pages show the lag of all groups. At the first request a broker searches
+        the data for two seconds only.
+        """
 
         def told() -> bool:
             names = [name for site in self.sites for name, _ in site.samples()]
@@ -86,9 +88,10 @@ def pair(zookeeper: ApacheZooKeeper, tmp_path: Path) -> Iterator[Pair]:
 
 
 async def groups_with_lag(bootstrap: str) -> dict[str, GroupLag]:
-    """Ten records of the year 2001 in each of two partitions that different brokers lead; group N
-    has committed N of the first and all of the second. Return the lag as the client computes
-    it."""
+    """Write ten records of the year 2001 to each of two partitions with different leaders. Group N
+    has committed N records of the first and all records of the second partition. Return the lag as
+    the client computes it.
+    """
     async with Admin(bootstrap) as admin:
         wanted = NewTopic("a", assignments={0: [1], 1: [2]})
         for made in await admin.create_topics([wanted]):
@@ -131,12 +134,13 @@ def test_lag_on_the_pages_of_two_brokers(pair: Pair) -> None:
         assert age_s >= behind.seconds
         key = ("kafka_consumergroup_members", frozenset({("consumergroup", group)}))
         coordinators.update(site.port for site in pair.sites if key in site.samples())
-    assert len(coordinators) == 2, "each of the brokers coordinates some of the groups"
+    assert len(coordinators) == 2, "one broker coordinates no group"
 
 
 async def consumed(bootstrap: str, pair: Pair) -> None:
-    """Check that a member is counted while it is in the group, and that its commit is the current
-    offset."""
+    """Check that the page counts a member while it is in the group, and shows its committed
+    offset.
+    """
     async with Consumer(bootstrap, group_id=GROUPS[0], auto_offset_reset="earliest") as consumer:
         consumer.subscribe(["a"])
         read = 0
@@ -152,6 +156,6 @@ async def consumed(bootstrap: str, pair: Pair) -> None:
         await asyncio.to_thread(wait_until, told, what="the page shows the member and its commit")
 
 
-def test_members_and_their_commits_are_seen(pair: Pair) -> None:
+def test_members_and_their_commits_are_on_the_page(pair: Pair) -> None:
     asyncio.run(groups_with_lag(pair.bootstrap))
     asyncio.run(consumed(pair.bootstrap, pair))

@@ -1,5 +1,7 @@
-"""`consumer-groups` prints the same as Apache's kafka-consumer-groups.sh, on the same cluster with
-the same groups: some with members of confluent-kafka, some that have only committed."""
+"""Tests that `consumer-groups` prints the same as Apache's kafka-consumer-groups.sh on the same
+cluster with the same groups: some have members of confluent-kafka, some have only committed
+offsets.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ LOADING: Final = {
     confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
     confluent_kafka.KafkaError.NOT_COORDINATOR,
 }
-"""Errors that librdkafka retries only for a moment before it reports them."""
+"""The errors that librdkafka retries only for a moment before it reports them."""
 QUICK: Final = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
 LONG: Final = "a-topic-with-a-name-that-is-longer-than-most"
 
@@ -35,7 +37,8 @@ LONG: Final = "a-topic-with-a-name-that-is-longer-than-most"
 @dataclass(slots=True)
 class Cluster:
     """A broker with topics `orders` (3 partitions, 4 records in the first), `LONG` (1 record) and
-    `later`, and both sides' tools. Owns consumers."""
+    `later`, Apache's and our tools, and the consumers of the groups.
+    """
 
     bootstrap: str
     tools: Tools
@@ -57,7 +60,7 @@ class Cluster:
         return made
 
     def commit(self, group: str, *offsets: tuple[str, int, int]) -> None:
-        """Commit as a consumer that is not a member of the group."""
+        """Commit offsets by a consumer that is not a member of the group."""
         rows = [confluent_kafka.TopicPartition(*row) for row in offsets]
         committing = self.consumer(group)
 
@@ -88,7 +91,9 @@ class Cluster:
         return self.tools.same("consumer-groups", *words.split(), *more, **how)  # type: ignore[arg-type]
 
     def both(self, words: str) -> tuple[Ran, Ran]:
-        """The results of Apache's tool and then of ours: they change the same groups."""
+        """Return the results of Apache's tool and then of our tool, which change the same
+        groups.
+        """
         chosen = words.split()
         return (
             self.tools.apache("consumer-groups", *chosen),
@@ -117,7 +122,7 @@ def broker(
 
 
 def write(bootstrap: str, topic: str, count: int) -> None:
-    """Records for the first partition."""
+    """Write records to the first partition."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for number in range(count):
         producer.produce(topic, str(number).encode(), partition=0)
@@ -181,7 +186,7 @@ def test_a_description_is_in_order(cluster: Cluster) -> None:
     ]
 
 
-def test_notes_beside_a_description(cluster: Cluster) -> None:
+def test_messages_beside_a_description(cluster: Cluster) -> None:
     cluster.same(
         "--describe --group done",
         says="Consumer group 'done' has no active members.",
@@ -250,7 +255,7 @@ def test_a_plan_for_a_group_without_commits(cluster: Cluster) -> None:
 
 
 def test_resets_are_carried_out_as_planned(cluster: Cluster, tmp_path: Path) -> None:
-    """Each side carries out a reset, and the other side then describes the committed offsets."""
+    """Each tool carries out a reset, and the other tool then describes the committed offsets."""
     for number, scenario in enumerate(RESETS):
         words = f"--reset-offsets {scenario} --execute"
         theirs_group, our_group = f"reset-{number}-a", f"reset-{number}-b"
@@ -419,8 +424,8 @@ def test_commands_that_fail(cluster: Cluster, words: str, says: str) -> None:
     assert ours.out == "" and len(ours.err.splitlines()) == 1
 
 
-def test_console_consumers_go_on_where_the_group_has_ended(cluster: Cluster, topic: str) -> None:
-    """Apache's and ours in turn, one after the other in the same group."""
+def test_console_consumers_continue_at_the_committed_offsets(cluster: Cluster, topic: str) -> None:
+    """Apache's console consumer and ours read in turn in the same group."""
     made = cluster.tools.ours("topics", "--create", "--topic", topic, "--partitions", "1")
     assert made.code == 0
     write(cluster.bootstrap, topic, 8)
@@ -471,5 +476,7 @@ def test_console_consumers_read_all_topics_that_match(cluster: Cluster, topic: s
         ),
     ],
 )
-def test_complaints_of_console_consumers(cluster: Cluster, words: str, says: str) -> None:
+def test_console_consumers_report_invalid_arguments(
+    cluster: Cluster, words: str, says: str
+) -> None:
     cluster.tools.same("console-consumer", *words.split(), says=says)

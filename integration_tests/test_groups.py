@@ -1,5 +1,6 @@
-"""Members of a group, of three third-party clients, as processes: they share partitions, leave,
-die and restart, and their coordinator is killed."""
+"""Tests of group members of three third-party clients as processes: they share partitions, leave,
+die and restart, and their coordinator is killed.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ CLIENTS: Final = ("confluent-kafka", "kafka-python", "aiokafka")
 PARTITIONS: Final = 4
 ALL: Final = frozenset(range(PARTITIONS))
 LONG_MS: Final = 60_000
-"""A session timeout that is longer than the restart of a broker or of a static member."""
+"""A session timeout in ms longer than the restart of a broker or of a static member."""
 OPTIONS: Final = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
@@ -43,7 +44,7 @@ BROKER_OVERRIDES: Final = OPTIONS
 
 
 class Member:
-    """A member as a process; see `group_member`."""
+    """A member as a separate process; see `group_member`."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Member:
 
     @property
     def owns(self) -> frozenset[int]:
-        """Its current assignment; empty while it has none."""
+        """Return the current assignment; empty while the member has none."""
         owned: frozenset[int] = frozenset()
         for event in self.rebalances:
             owned = frozenset(event.get("assigned", ()))
@@ -89,12 +90,12 @@ class Member:
 
     @property
     def read(self) -> set[tuple[int, int]]:
-        """(partition, offset) of records that it has committed."""
+        """Return (partition, offset) of the records that the member has read and committed."""
         return {(event["read"][0], event["read"][1]) for event in self.events() if "read" in event}
 
 
 class Group:
-    """One group on one topic; owns its members."""
+    """One group on one topic, and its members."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -119,7 +120,7 @@ class Group:
         return member
 
     def produce(self) -> set[tuple[int, int]]:
-        """Write a record to every partition; return their positions."""
+        """Write a record to every partition. Return the positions of the records."""
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": self.bootstrap, "acks": "all", "message.timeout.ms": 60_000}
         )
@@ -132,7 +133,7 @@ class Group:
         return found
 
     def records(self) -> list[RecordedGroup | None]:
-        """All records of the group in `__consumer_offsets`, in order."""
+        """Return all records of the group in `__consumer_offsets`, in order."""
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": "nobody", "enable.auto.commit": False}
         )
@@ -179,8 +180,9 @@ def wait_for(what: str, condition: Callable[[], object], *members: Member) -> No
 
 
 def wait_until_shared(*members: Member) -> None:
-    """Wait until every partition has exactly one owner, and every member about as many as the
-    others."""
+    """Wait until every partition has exactly one owner, and the members own about the same number
+    of partitions.
+    """
 
     def shared() -> bool:
         owned = [partition for member in members for partition in member.owns]
@@ -199,7 +201,7 @@ def wait_until_read(records: set[tuple[int, int]], *members: Member) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_static_member_comes_back_without_a_rebalance(
+def test_a_static_member_rejoins_without_a_rebalance(
     client: str, broker: Broker, groups: Groups
 ) -> None:
     group = groups(broker.bootstrap)
@@ -212,7 +214,7 @@ def test_a_static_member_comes_back_without_a_rebalance(
 
     second.process.kill9()
     again = group.join(client, "two")
-    wait_for("it has its partitions", lambda: again.owns == owned, again)
+    wait_for("the member has its partitions again", lambda: again.owns == owned, again)
     wait_until_read(group.produce(), first, again)
     assert first.rebalances == before
     now = group.records()[-1]
@@ -225,7 +227,7 @@ def test_a_static_member_comes_back_without_a_rebalance(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_coordinator_is_killed_and_nobody_rebalances(client: str, groups: Groups) -> None:
+def test_a_killed_coordinator_causes_no_rebalance(client: str, groups: Groups) -> None:
     options = {**OPTIONS, "offsets.topic.replication.factor": "3"}
     with Cluster(3, config=options) as cluster:
         group = groups(cluster.bootstrap)
@@ -251,9 +253,7 @@ def test_the_coordinator_is_killed_and_nobody_rebalances(client: str, groups: Gr
         assert (first.rebalances, second.rebalances) == before
 
 
-def test_a_broker_that_is_killed_and_started_again_knows_its_groups(
-    new_broker: BrokerMaker, groups: Groups
-) -> None:
+def test_a_restarted_broker_loads_its_groups(new_broker: BrokerMaker, groups: Groups) -> None:
     broker = new_broker(overrides=OPTIONS)
     broker.start()
     group = groups(broker.bootstrap)

@@ -1,5 +1,6 @@
-"""The same requests of members, valid and invalid ones, to Apache Kafka and to our broker: the
-answers are equal, and the groups are equal after each."""
+"""Tests that send the same valid and invalid member requests to Apache Kafka and to our broker: the
+answers are equal, and the groups are equal after each request.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ SEEDS: Final = 4
 STEPS: Final = 120
 LOOKS: Final = 3
 SESSION_MS: Final = 1_800_000
-"""The longest allowed session timeout: the clocks of two brokers are not in step."""
+"""The maximum session timeout, because sessions would expire at different times at the two
+brokers.
+"""
 TOPIC: Final = "load"
 OVERRIDES: Final = {
     "offsets.topic.num.partitions": "1",
@@ -63,13 +66,13 @@ OVERRIDES: Final = {
     "group.initial.rebalance.delay.ms": "0",
 }
 INSTANCES: Final = {"a": None, "b": None, "c": "s", "d": "s"}
-"""Client -> its instance id: c and d are one static member, started twice."""
+"""Client -> its instance id. c and d are the same static member, started twice."""
 PROTOCOLS: Final = (("range", "sticky"), ("range", "sticky"), ("range", "sticky"), ("sticky",))
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Broker]]:
-    """Apache's broker, and ours."""
+    """Yield Apache's broker and ours."""
     folder = tmp_path_factory.mktemp("both")
     (folder / "apache").mkdir()
     with contextlib.ExitStack() as stack:
@@ -86,7 +89,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Bro
 
 
 def _coordinates(connection: Connection) -> bool:
-    """Whether the coordinator is known and has loaded its groups."""
+    """Return whether the coordinator is known and has loaded its groups."""
     if connection.ask(2, FindCoordinatorRequest(key="g"), FindCoordinatorResponse).error_code:
         return False
     described = connection.ask(5, DescribeGroupsRequest(groups=["g"]), DescribeGroupsResponse)
@@ -94,14 +97,14 @@ def _coordinates(connection: Connection) -> bool:
 
 
 class Id(str):
-    """A member's id in an answer."""
+    """A member id in an answer."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class Client:
-    """A client's state, from the answers of one of the brokers."""
+    """The state of a client, derived from the answers of one of the two brokers."""
 
     connection: Connection
     member_id: str = ""
@@ -113,7 +116,7 @@ class Client:
 
 
 class Side:
-    """One broker and its group. Ids read `a#1`: the first id that a got."""
+    """One broker and its group. Member ids are shown as `a#1`: the first id that client a got."""
 
     def __init__(self, broker: Broker, group: str) -> None:
         self._stack = contextlib.ExitStack()
@@ -153,7 +156,7 @@ class Side:
         return self.control.ask(version, request, response)
 
     def collect(self) -> None:
-        """Receive the answers that have arrived."""
+        """Receive all answers that have arrived."""
         for name, client in self.clients.items():
             if client.parked is None or client.connection.says_nothing_for(0.001):
                 continue
@@ -190,11 +193,11 @@ class Side:
         )
 
     def view(self) -> tuple[object, ...]:
-        """The answers, and the state of the group."""
+        """Return the answers, and the state of the group."""
         return sorted((self._named(each) for each in self.said), key=repr), self._describe()
 
     def _named(self, said: object) -> object:
-        """Replace ids by labels; an id may occur before its label is known."""
+        """Replace member ids by labels. An id may occur before its label is known."""
         if isinstance(said, Id):
             return self._labels.get(said, "untold")
         if isinstance(said, tuple):
@@ -222,7 +225,9 @@ Move = Callable[[Side], None]
 
 
 class Play:
-    """Draws random moves from the state of the first side; the other side's is the same."""
+    """A generator of random requests, drawn from the state of the first broker's group, which
+    equals the other's.
+    """
 
     def __init__(self, rng: random.Random, group: str, side: Side) -> None:
         self._rng = rng
@@ -230,7 +235,9 @@ class Play:
         self._side = side
 
     def draw(self) -> tuple[str, Move] | None:
-        """The name of a move, and the move; None if that client has a pending request."""
+        """Return the name of a request and a function that sends it; None if that client has a
+        pending request.
+        """
         name = self._rng.choice(list(INSTANCES))
         client = self._side.clients[name]
         kinds = ("join", "sync", "heartbeat", "leave", "commit", "simple", "delete", "list")
@@ -309,10 +316,11 @@ class Play:
         return move
 
     def _leave(self, name: str, client: Client) -> Move:
-        """Only a client without a pending request leaves: Apache never answers the pending request
-        of a removed member. A leader stays while there are several others, because Apache chooses
-        its successor at random. A member id without a join is kept: our broker drops a group that
-        never had a member together with its last id."""
+        """Let a client leave. Only a client without a pending request leaves, because Apache never
+        answers the pending request of a removed member. A leader stays while there are several
+        other members, because Apache chooses the next leader at random. A member id without a join
+        is kept, because our broker drops a group that never had a member together with its last id.
+        """
         stays = client.parked is not None or len(client.members) > 2 or client.generation < 0
         label = "bogus" if stays else self._some_label(client)
         instance = INSTANCES[name]
@@ -385,7 +393,7 @@ class Play:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_members_are_answered_as_by_apache(seed: int, both: tuple[Broker, Broker]) -> None:
+def test_members_get_the_answers_of_apache(seed: int, both: tuple[Broker, Broker]) -> None:
     rng = random.Random(seed)
     group = f"g{seed}"
     sides = [Side(broker, group) for broker in both]
@@ -406,8 +414,9 @@ def test_members_are_answered_as_by_apache(seed: int, both: tuple[Broker, Broker
 
 
 def settle(sides: list[Side], moves: list[str]) -> None:
-    """Wait until both sides have had equal answers and groups for a while: there is no sign that a
-    pending request has arrived."""
+    """Wait until both brokers have had equal answers and groups for a while, because nothing shows
+    that a pending request has arrived.
+    """
     views: list[object] = []
     times = 0
 
@@ -429,7 +438,7 @@ def settle(sides: list[Side], moves: list[str]) -> None:
         side.said.clear()
 
 
-def test_operations_on_a_group_are_those_of_apache(both: tuple[Broker, Broker]) -> None:
+def test_group_operations_get_the_answers_of_apache(both: tuple[Broker, Broker]) -> None:
     request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
     found = []
     for broker in both:

@@ -1,8 +1,8 @@
-"""Twenty thousand random and mutated frames: the broker survives, its memory stays bounded, its
-logs stay valid, and it serves a well-behaved client all along.
+"""Tests with twenty thousand random and mutated frames: the broker survives, its memory stays
+bounded, its logs stay valid, and it serves a well-behaved client meanwhile.
 
-The frames are a function of the seed. Their possible side effects are bounded: a broker may create
-a topic whose mutated name is legal.
+The frames are a function of the seed. The only allowed side effect is a topic with a mutated but
+valid name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROBE_COMPUTED_S_MAX: Final = 5.0
 BROKER_OVERRIDES: Final = OVERRIDES
 
 
-def test_a_connection_that_says_nothing_more_holds_nobody_up(broker: Broker) -> None:
+def test_a_silent_connection_does_not_delay_other_clients(broker: Broker) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(50):
             idle = stack.enter_context(Connection(broker.bootstrap))
@@ -45,7 +45,7 @@ def test_a_connection_that_says_nothing_more_holds_nobody_up(broker: Broker) -> 
         assert broker.process.running
 
 
-def test_answers_that_nobody_reads_do_not_fill_the_memory(broker: Broker) -> None:
+def test_unread_answers_do_not_fill_the_memory(broker: Broker) -> None:
     with Connection(broker.bootstrap) as connection:
         create_topic(connection, "large", configs={"max.message.bytes": "2000000"})
         create_topic(connection, "small")
@@ -63,12 +63,14 @@ def test_answers_that_nobody_reads_do_not_fill_the_memory(broker: Broker) -> Non
 
 
 def is_apache(broker: Broker) -> bool:
-    """Whether the broker is Apache's, whose memory is not judged: Java uses all of its heap."""
+    """Return whether the broker is Apache's, whose memory is not checked, because Java uses all of
+    its heap.
+    """
     return "java" in broker.process.command[0]
 
 
 @pytest.mark.timeout(400)
-def test_hostile_frames_hurt_nobody(broker: Broker) -> None:
+def test_hostile_frames_do_not_harm_the_broker(broker: Broker) -> None:
     """`make fuzz` sends ten times as many frames."""
     outcome = attack(
         broker,

@@ -1,6 +1,7 @@
-"""Clients that send invalid group requests to a real broker: each gets the right error code,
-ZooKeeper has the right nodes, the memory stays bounded, and a well-behaved group goes on beside
-them."""
+"""Tests of clients that send invalid group requests to a real broker: each client gets the right
+error code, ZooKeeper has the right nodes, the memory stays bounded, and a well-behaved group is not
+affected.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ RSS_BYTES_MAX: Final = 600 << 20
 ROOM_BYTES: Final = 256 << 20
 STRANGE: Final = ("a/b", "..", ".", "%2E%2E", " ", "\0", "\n\x1b[2J", "äöü", "𝄞", "x" * 249)
 TOO_LONG: Final = ("x" * 300, "ü" * 100, "\0" * 84, "")
-"""Group ids whose node name would be empty or longer than 249 characters."""
+"""Group ids whose node name in ZooKeeper would be empty or longer than 249 characters."""
 CONFIG: Final = {
     "offsets.topic.num.partitions": 3,
     "group.initial.rebalance.delay.ms": 0,
@@ -74,14 +75,17 @@ CONFIG: Final = {
     "zookeeper.session.timeout.ms": 30_000,
 }
 GONE: Final = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
-"""Valid answers to the deletion of a group without members and offsets: the broker may have
-removed it already."""
+"""The valid error codes for the deletion of a group without members and offsets, which the broker
+may have removed already.
+"""
 PASSING: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""Answers of a coordinator after it, or its ZooKeeper, has stalled; a client asks again."""
+"""The error codes of a coordinator after it, or its ZooKeeper, has stalled. A client retries after
+them.
+"""
 MEMBER_APIS: Final = (
     ApiKey.FIND_COORDINATOR,
     ApiKey.JOIN_GROUP,
@@ -114,8 +118,9 @@ def connection(cluster: Cluster) -> Iterator[Connection]:
 
 @pytest.fixture(autouse=True)
 def well_behaved(cluster: Cluster) -> Iterator[None]:
-    """A member of another group that heartbeats and commits meanwhile: the hostile clients do not
-    affect it, and the broker logs no unexpected error."""
+    """Run a member of another group that heartbeats and commits meanwhile. Check that the hostile
+    clients do not affect it, and that the broker logs no unexpected error.
+    """
     with Bystander(cluster) as bystander:
         yield
     assert bystander.error is None
@@ -124,7 +129,7 @@ def well_behaved(cluster: Cluster) -> Iterator[None]:
 
 
 class Bystander:
-    """A member that must stay in the same generation all the time."""
+    """A well-behaved member that must stay in the same generation."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._bootstrap = cluster.bootstrap
@@ -134,7 +139,9 @@ class Bystander:
         self.error: BaseException | None = None
 
     def __enter__(self) -> Bystander:
-        """Enter once it has committed: its group has a node from then on."""
+        """Start the member, and return after its first commit, from which on its group has a
+        node.
+        """
         self._thread.start()
         wait_until(lambda: self._behaves.is_set() or self.error, what="a well-behaved member")
         return self
@@ -177,7 +184,7 @@ def groups_in_zookeeper(cluster: Cluster) -> set[str]:
 
 
 def test_requests_of_an_unknown_member_are_refused(connection: Connection) -> None:
-    """In an existing group, and in an unknown one."""
+    """The requests name an existing group, or an unknown group."""
     me = stable(connection, "mine")
     for group in ("mine", "never"):
         assert join(connection, group, "ghost").error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -195,7 +202,9 @@ def test_requests_of_an_unknown_member_are_refused(connection: Connection) -> No
 
 
 @pytest.mark.parametrize("generation", [0, 2, -1, -(2**31), 2**31 - 1])
-def test_a_generation_that_is_not_the_present_one(connection: Connection, generation: int) -> None:
+def test_requests_of_another_generation_are_refused(
+    connection: Connection, generation: int
+) -> None:
     me = stable(connection, "stale").member_id
     wrong = ErrorCode.ILLEGAL_GENERATION
     assert sync(connection, "stale", me, generation).error_code == wrong
@@ -227,7 +236,7 @@ def test_a_static_member_that_was_replaced_is_fenced(connection: Connection) -> 
     assert deleted(connection, "static") in GONE
 
 
-def test_members_of_another_kind(connection: Connection) -> None:
+def test_members_of_another_protocol_are_refused(connection: Connection) -> None:
     other = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     me = stable(connection, "kind").member_id
     unknown = [JoinGroupRequestProtocol(name="of-nobody-else", metadata=b"")]
@@ -283,7 +292,7 @@ def test_strange_group_ids_are_groups_with_nodes_of_their_own(
 
 
 @pytest.mark.parametrize("group", TOO_LONG, ids=["300", "encoded-600", "encoded-252", "empty"])
-def test_group_ids_that_no_node_can_have(
+def test_group_ids_without_a_valid_node_name_are_refused(
     cluster: Cluster, connection: Connection, group: str
 ) -> None:
     before = groups_in_zookeeper(cluster)
@@ -316,7 +325,7 @@ def test_group_ids_that_no_node_can_have(
     assert groups_in_zookeeper(cluster) <= before
 
 
-def test_offsets_that_nobody_can_commit(cluster: Cluster, connection: Connection) -> None:
+def test_invalid_offset_commits_are_refused(cluster: Cluster, connection: Connection) -> None:
     group = "picky"
     before = groups_in_zookeeper(cluster)
     assert commit(connection, group, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -336,8 +345,9 @@ def test_offsets_that_nobody_can_commit(cluster: Cluster, connection: Connection
 
 
 def test_a_flood_of_joins_without_member_ids(cluster: Cluster, connection: Connection) -> None:
-    """The members take their assigned id and do not come back: in one group, and in a group
-    each."""
+    """The clients get member ids and do not join again, all in one group, or each in its own
+    group.
+    """
     given = set()
     for number in range(6_000):
         group = "flooded" if number % 2 else f"flooded-{number}".ljust(249, "x")
@@ -349,9 +359,10 @@ def test_a_flood_of_joins_without_member_ids(cluster: Cluster, connection: Conne
     assert not [each for each in groups_in_zookeeper(cluster) if each.startswith("flooded")]
 
 
-def test_a_flood_of_members_that_are_gone_at_once(cluster: Cluster) -> None:
-    """Two thousand clients join one group and disconnect before their answer: they are members
-    until their sessions expire, which DescribeGroups shows."""
+def test_a_flood_of_members_that_disconnect_at_once(cluster: Cluster) -> None:
+    """Two thousand clients join one group and disconnect before their answer. They are members
+    until their sessions expire, which DescribeGroups shows.
+    """
     for _ in range(2_000):
         with Connection(cluster.bootstrap) as one:
             one.send(3, join_request("crowd", session_timeout_ms=6_000))
@@ -362,15 +373,16 @@ def test_a_flood_of_members_that_are_gone_at_once(cluster: Cluster) -> None:
             answer = asker.ask(5, request, DescribeGroupsResponse)
             return len(answer.groups[0].members)
 
-        wait_until(lambda: members() > 1_000, what="they are members")
+        wait_until(lambda: members() > 1_000, what="the clients are members")
         wait_until(lambda: members() == 0, what="their sessions are over")
     assert rss_bytes(cluster) < RSS_BYTES_MAX
 
 
-def test_members_that_say_a_lot(cluster: Cluster, connection: Connection) -> None:
-    """A mebibyte of metadata per member, in a group each, with a timeout of half an hour: at some
-    number there is no room for more, and small requests of others get a retriable error instead of
-    failing."""
+def test_members_with_much_metadata(cluster: Cluster, connection: Connection) -> None:
+    """Each member sends a mebibyte of metadata to its own group, with a timeout of half an hour. At
+    some number of members the broker accepts no more, and small requests of other clients get a
+    retriable error.
+    """
     protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(1 << 20))]
     talkers: list[tuple[str, str]] = []
     code = 0
@@ -414,9 +426,10 @@ VERSIONS: Final = {
 
 
 @pytest.mark.parametrize("key", MEMBER_APIS, ids=lambda key: key.name.lower())
-def test_requests_that_end_too_early_or_are_no_text(cluster: Cluster, key: ApiKey) -> None:
-    """Requests cut anywhere in the body, or with a byte that is invalid UTF-8: the connection is
-    closed, and they have no effect."""
+def test_truncated_requests_and_invalid_utf_8_are_refused(cluster: Cluster, key: ApiKey) -> None:
+    """A request is cut anywhere in its body, or has a byte that is invalid UTF-8. The broker closes
+    the connection, and the request has no effect.
+    """
     version = VERSIONS.get(key, newest(key))
     before = groups_in_zookeeper(cluster)
     whole = frame_of(version, sample(key))

@@ -1,4 +1,4 @@
-"""The HTTP pages of a running broker, and its log files."""
+"""Tests of the HTTP pages of a running broker, and of its log files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FREE_BYTES = "pybroker_log_directory_free_bytes"
 
 
 class Observed:
-    """A broker with its site and its log files."""
+    """A broker with its HTTP pages and its log files."""
 
     def __init__(self, folder: Path) -> None:
         self.site = Site(free_port())
@@ -79,14 +79,14 @@ def test_a_broker_that_serves_is_alive_and_ready(observed: Observed) -> None:
     assert observed.site.ask("/no-such")[0] == 404
 
 
-def test_the_room_in_each_log_directory_is_shown(observed: Observed) -> None:
+def test_the_free_space_of_each_log_directory_is_shown(observed: Observed) -> None:
     samples = observed.site.samples()
     told = [size for (name, _), size in samples.items() if name == FREE_BYTES]
     assert len(told) == 1 and told[0] > 0
     assert samples["pybroker_full_log_directories", frozenset()] == 0
 
 
-def test_every_promised_name_is_there_and_prometheus_reads_the_page(
+def test_all_documented_metrics_exist_and_prometheus_parses_the_page(
     observed: Observed, new_topic: str
 ) -> None:
     page = observed.site.ask("/metrics")[1]
@@ -158,7 +158,7 @@ def test_the_options_in_force_are_shown(observed: Observed) -> None:
     }
 
 
-def test_kafkas_three_logs_are_kept(observed: Observed, new_topic: str) -> None:
+def test_the_three_log_files_of_kafka_are_written(observed: Observed, new_topic: str) -> None:
     server, controller, changes = (
         (observed.logs / name).read_text().splitlines()
         for name in ("server.log", "controller.log", "state-change.log")
@@ -173,14 +173,16 @@ def test_kafkas_three_logs_are_kept(observed: Observed, new_topic: str) -> None:
     assert not any("state_change" in line for line in server)
 
 
-def test_without_zookeeper_it_is_alive_but_not_ready(observed: Observed) -> None:
-    """The last test of the module: it takes ZooKeeper away for a while."""
+def test_a_broker_without_zookeeper_is_alive_but_not_ready(observed: Observed) -> None:
+    """This is the last test of the module, because it pauses ZooKeeper for a while."""
     (zookeeper,) = observed.broker.zookeepers()
     expired = "kafka_server_sessionexpirelistener_zookeeperexpires_total"
     epochs = observed.broker.log_text.count("controller_elected")
     zookeeper.send_signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: observed.site.ready()[0] == 503, what="it says that it is not ready")
+        wait_until(
+            lambda: observed.site.ready()[0] == 503, what="the broker reports that it is not ready"
+        )
         conditions = observed.site.ready()[1]
         assert not conditions["zookeeper_session"]["ok"]
         assert conditions["started"]["ok"] and conditions["replicas"]["ok"]
@@ -188,7 +190,7 @@ def test_without_zookeeper_it_is_alive_but_not_ready(observed: Observed) -> None
         assert observed.site.value("pybroker_zookeeper_connected") == 0
     finally:
         zookeeper.send_signal(signal.SIGCONT)
-    wait_until(lambda: observed.site.ready()[0] == 200, what="it is ready again")
+    wait_until(lambda: observed.site.ready()[0] == 200, what="the broker is ready again")
     samples = observed.site.samples()
     assert samples["kafka_server_sessionexpirelistener_zookeeperdisconnects_total", frozenset()] > 0
     if samples[expired, frozenset()]:
@@ -196,7 +198,7 @@ def test_without_zookeeper_it_is_alive_but_not_ready(observed: Observed) -> None
 
 
 def test_health_can_be_asked_before_the_broker_serves(tmp_path: Path) -> None:
-    """There is no ZooKeeper, so the start waits for it."""
+    """ZooKeeper does not run, so the start of the broker waits for it."""
     port, nobody = free_ports(2)
     broker = PybrokerProcess(
         tmp_path / "data",
@@ -224,7 +226,7 @@ def _asked(site: Site) -> bool:
         return False
 
 
-def test_two_brokers_that_meet_at_the_port(observed: Observed, tmp_path: Path) -> None:
+def test_a_second_broker_on_the_http_port_is_refused(observed: Observed, tmp_path: Path) -> None:
     taken = f"127.0.0.1:{observed.site.port}"
     broker = PybrokerProcess(tmp_path / "data", overrides={"pybroker.http.listener": taken})
     process = broker.launch()

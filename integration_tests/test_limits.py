@@ -1,5 +1,6 @@
-"""A client that sends huge requests, connects often, or pretends to be a broker: its effect is
-bounded, and other clients are served."""
+"""Tests of clients that send huge requests, connect often, or act as a broker: their effect is
+bounded, and other clients are served.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ def connect_all_at_once(port: int, count: int) -> list[socket.socket]:
 
 
 def ask_and_close(peers: list[socket.socket]) -> int:
-    """The number of clients that get an answer."""
+    """Send a request on each connection and close it. Return the number of clients that get an
+    answer.
+    """
     answered = 0
     for one in peers:
         one.settimeout(PATIENCE_S)
@@ -76,8 +79,8 @@ def ask_and_close(peers: list[socket.socket]) -> int:
 
 
 @pytest.mark.ours  # Apache's accept queue holds 50 connections, and the rest try again later
-def test_many_clients_that_come_at_once_need_not_try_again(broker: Broker) -> None:
-    """All clients get connected while the broker accepts no connection."""
+def test_many_concurrent_clients_connect_without_retry(broker: Broker) -> None:
+    """All clients are connected by the kernel while the broker accepts no connection."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(MANY_CONNECTIONS, soft // 2)
     broker.process.signal(signal.SIGSTOP)
@@ -114,13 +117,16 @@ def test_without_file_descriptors_clients_wait_and_are_served_later(
 
 
 def ask_and_close_in_turn(peers: list[socket.socket]) -> int:
-    """As `ask_and_close`, if later connections are accepted only after earlier ones have ended."""
+    """Do the same as `ask_and_close`, if later connections are accepted only after earlier
+    connections have ended.
+    """
     return sum(ask_and_close([one]) for one in peers)
 
 
 class Beside:
-    """The longest CPU time of the broker while another client, which sends requests all the time,
-    waited for an answer. CPU time is independent of other load on the machine."""
+    """Another client, which sends requests continuously, and the maximum CPU time of the broker
+    while this client waited for an answer. CPU time does not depend on other load on the machine.
+    """
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._bootstrap = broker.bootstrap
@@ -156,7 +162,7 @@ class Beside:
             raise self._error
 
 
-def test_a_hundred_thousand_partitions_in_a_request_hold_up_nobody_for_long(
+def test_a_request_with_a_hundred_thousand_partitions_delays_no_client_for_long(
     broker: Broker,
 ) -> None:
     with Connection(broker.bootstrap) as connection:

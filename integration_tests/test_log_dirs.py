@@ -1,5 +1,6 @@
-"""Several log directories: the placement of partitions, moves while they are in use, and
-directories that are unusable, fail or are lost."""
+"""Tests of several log directories: the placement of partitions, moves of partitions in use, and
+directories that are unusable, fail or are lost.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ RETRIABLE: Final = (
 
 
 class Disks:
-    """A broker with three log directories; the embedded ZooKeeper is in the first."""
+    """A broker with three log directories. The embedded ZooKeeper is in the first directory."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -77,7 +78,7 @@ class Disks:
         return partition_folder(self.home, topic, partition).parent.name
 
     def move(self, topic: str, to: str, partition: int = 0) -> int:
-        """Move a replica to a directory; the error code."""
+        """Request the move of a replica to a directory. Return the error code."""
         with self.connect() as connection:
             return move(connection, topic, self.path(to), partition)
 
@@ -85,7 +86,7 @@ class Disks:
         wait_until(lambda: self.is_only_in(topic, to), what=f"{topic} is in {to}")
 
     def is_only_in(self, topic: str, name: str) -> bool:
-        """Whether the replica is only in that directory, without a copy in progress."""
+        """Return whether the replica is only in that directory, without a copy in progress."""
         found = [path for path in self.home.glob(f"*/{topic}-0*") if "-delete" not in path.name]
         return [(path.parent.name, path.name) for path in found] == [(name, f"{topic}-0")]
 
@@ -114,7 +115,7 @@ def move(connection: Connection, topic: str, path: str, partition: int = 0) -> i
 def describe(
     connection: Connection, topics: list[DescribableLogDirTopic] | None = None, version: int = 2
 ) -> dict[str, tuple[int, dict[str, DescribeLogDirsPartition]]]:
-    """Directory name -> its error code, and the partitions there."""
+    """Return directory name -> (error code, partitions in the directory)."""
     request = DescribeLogDirsRequest(topics=topics)
     answer = connection.ask(version, request, DescribeLogDirsResponse)
     return {
@@ -131,7 +132,7 @@ def describe(
 
 
 def values(connection: Connection, topic: str) -> list[bytes]:
-    """All records of the partition, in order."""
+    """Return the values of all records of the partition, in order."""
     found: list[bytes] = []
     end = log_end(connection, topic)
     while len(found) < end:
@@ -147,8 +148,9 @@ def values(connection: Connection, topic: str) -> list[bytes]:
 
 
 class Writer(threading.Thread):
-    """An idempotent producer that sends one batch after the other and repeats unacknowledged ones,
-    whatever happens to the broker."""
+    """An idempotent producer that sends one batch after the other and retries unacknowledged
+    batches, whatever happens to the broker.
+    """
 
     def __init__(self, disks: Disks, topic: str) -> None:
         super().__init__(daemon=True)
@@ -188,7 +190,7 @@ class Writer(threading.Thread):
                 self._ending.wait(0.05)
 
     def wait_for(self, more: int) -> None:
-        """Wait until it has sent `more` further records."""
+        """Wait until the producer has sent `more` further records."""
         goal = len(self.sent) + more
         wait_until(
             lambda: len(self.sent) >= goal or self.failure is not None, what=f"{goal} records"
@@ -205,7 +207,7 @@ class Writer(threading.Thread):
 # placing and moving
 
 
-def test_partitions_are_spread_and_told(disks: Disks) -> None:
+def test_partitions_are_spread_over_directories_and_described(disks: Disks) -> None:
     disks.broker.start()
     with disks.connect() as connection:
         create_topic(connection, "spread", partitions=6)
@@ -232,7 +234,7 @@ def test_partitions_are_spread_and_told(disks: Disks) -> None:
     assert disks.home_of("later") == "c"
 
 
-def test_a_replica_moves_while_it_is_written_to(disks: Disks) -> None:
+def test_a_replica_moves_under_writes(disks: Disks) -> None:
     disks.broker.start()
     with disks.connect() as connection:
         create_topic(connection, "moved", configs={"segment.bytes": "300000"})
@@ -299,7 +301,9 @@ def test_a_move_ends_with_its_topic(disks: Disks) -> None:
             produce(connection, "short", batch_of(b"x" * 500_000))
         assert move(connection, "short", disks.path("b")) == ErrorCode.NONE
     tool("topics", "--bootstrap-server", disks.broker.bootstrap, "--delete", "--topic", "short")
-    wait_until(lambda: not list(disks.home.glob("*/short-0*")), what="nothing is left")
+    wait_until(
+        lambda: not list(disks.home.glob("*/short-0*")), what="no directory of the topic exists"
+    )
 
 
 # directories that cannot be used
@@ -338,7 +342,7 @@ def test_a_directory_that_cannot_be_used_at_the_start_is_offline(disks: Disks) -
         assert log_end_of(connection, "t", gone) == 2
 
 
-def test_a_lost_directory_is_missed_until_its_loss_is_accepted(disks: Disks) -> None:
+def test_a_lost_directory_blocks_its_partitions_until_the_loss_is_accepted(disks: Disks) -> None:
     disks.broker.start()
     with disks.connect() as connection:
         create_topic(connection, "t", partitions=3)
@@ -379,8 +383,10 @@ def leader_of(connection: Connection, topic: str, partition: int) -> int:
     return leader
 
 
-def test_a_directory_that_fails_takes_its_partitions_along_and_no_others(disks: Disks) -> None:
-    """The directory is replaced by a file while the broker runs: no file can be made there."""
+def test_a_failed_directory_affects_its_own_partitions_only(disks: Disks) -> None:
+    """The directory is replaced by a file while the broker runs, so that no file can be created in
+    it.
+    """
     disks.broker.start()
     with disks.connect() as connection:
         create_topic(connection, "t", partitions=3, configs={"segment.bytes": "1000"})
@@ -389,7 +395,9 @@ def test_a_directory_that_fails_takes_its_partitions_along_and_no_others(disks: 
         broken = next(number for number in range(3) if disks.home_of("t", number) == "c")
         (disks.home / "c").rename(disks.home / "kept")
         (disks.home / "c").write_text("no directory")
-        wait_until(lambda: leader_of(connection, "t", broken) == -1, what="it has no leader")
+        wait_until(
+            lambda: leader_of(connection, "t", broken) == -1, what="the partition has no leader"
+        )
         assert describe(connection)["c"] == (ErrorCode.KAFKA_STORAGE_ERROR, {})
         for partition in range(3):
             answer = produce(connection, "t", batch_of(b"y" * 900), partition=partition)
@@ -400,7 +408,9 @@ def test_a_directory_that_fails_takes_its_partitions_along_and_no_others(disks: 
     (disks.home / "kept").rename(disks.home / "c")
     disks.broker.start()
     with disks.connect() as connection:
-        wait_until(lambda: leader_of(connection, "t", broken) == 0, what="it is led again")
+        wait_until(
+            lambda: leader_of(connection, "t", broken) == 0, what="the partition has a leader again"
+        )
         assert log_end_of(connection, "t", broken) == 1
 
 
@@ -426,7 +436,9 @@ def apache_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def as_compared(printed: str) -> list[object]:
-    """The printed lines, with the JSON document sorted: Apache prints it in hash table order."""
+    """Return the printed lines with a sorted JSON document, because Apache prints it in the order
+    of a hash table.
+    """
     lines: list[object] = []
     for line in printed.splitlines():
         if line.startswith("{"):

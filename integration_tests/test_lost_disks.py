@@ -1,5 +1,6 @@
-"""A broker that lost its log directory is not elected, even if the state node lists it: the others
-would truncate their logs to its empty one."""
+"""Tests that a broker that lost its log directory is not elected, even if the partition's state
+lists it: other replicas would truncate their logs to its empty log.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ def has_no_leader(cluster: Cluster) -> bool:
 
 
 def stop_all_but(cluster: Cluster, last: int, *, eligible: int) -> None:
-    """Stop the brokers in an order that leaves only `last` in sync, while `eligible` has every
-    record, too."""
+    """Stop the brokers in an order that leaves only `last` in sync, while the broker `eligible` has
+    every record, too.
+    """
     (first,) = set(cluster.ids) - {last, eligible}
     cluster.terminate(first)
     cluster.terminate(eligible)
@@ -52,7 +54,7 @@ def test_an_eligible_replica_with_an_empty_directory_does_not_lead(cluster: Clus
     assert asyncio.run(read(cluster.bootstrap)) == values
 
 
-def test_a_loss_that_was_accepted_costs_nothing_that_others_have(cluster: Cluster) -> None:
+def test_an_accepted_loss_does_not_lose_records_of_other_replicas(cluster: Cluster) -> None:
     values = asyncio.run(pay(cluster.bootstrap))
     stop_all_but(cluster, 2, eligible=1)
     cluster.kill(2)

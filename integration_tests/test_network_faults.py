@@ -1,5 +1,6 @@
-"""The helpers of the fault tests work: an ensemble that loses members and quorum, and namespaces
-whose packets are dropped."""
+"""Tests of the helpers of the fault tests: an ensemble that loses members and quorum, and
+namespaces whose packets are dropped.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def ensemble(tmp_path: Path) -> Iterator[Ensemble]:
         yield running
 
 
-def test_an_ensemble_outlives_its_leader_and_takes_it_back(ensemble: Ensemble) -> None:
+def test_an_ensemble_survives_its_leader_which_rejoins(ensemble: Ensemble) -> None:
     assert sorted(ensemble.running) == [1, 2, 3]
     with session_at(ensemble.connect) as session:
         session.create("/kept", b"kept")
@@ -50,20 +51,20 @@ def test_an_ensemble_outlives_its_leader_and_takes_it_back(ensemble: Ensemble) -
     new = ensemble.leader()
     assert new != old
     ensemble.restart(old)
-    wait_until(lambda: ensemble.members[old].mode() == "follower", what="it follows")
+    wait_until(lambda: ensemble.members[old].mode() == "follower", what="the old leader follows")
     with session_at(ensemble.members[old].address) as session:
         session.sync("/")
         assert session.get("/kept")[0] == b"kept"
 
 
-def test_without_a_quorum_nobody_serves(ensemble: Ensemble) -> None:
+def test_without_a_quorum_no_member_serves(ensemble: Ensemble) -> None:
     lost = ensemble.lose_quorum()
     (last,) = ensemble.running
     assert ensemble.members[last].mode() == ""
     ensemble.restart(lost[0])
     wait_until(
         lambda: {ensemble.members[n].mode() for n in (last, lost[0])} == {"leader", "follower"},
-        what="two make a quorum",
+        what="two members form a quorum",
     )
 
 
@@ -73,13 +74,13 @@ def test_a_paused_leader_is_replaced(ensemble: Ensemble) -> None:
     others = [number for number in ensemble.running if number != old]
     new = ensemble.leader(others)
     ensemble.resume(old)
-    wait_until(lambda: ensemble.members[old].mode() == "follower", what="it follows")
+    wait_until(lambda: ensemble.members[old].mode() == "follower", what="the old leader follows")
     assert ensemble.leader() == new
 
 
 @pytest.fixture
 def listeners(network: Network) -> Iterator[dict[Place, ChildProcess]]:
-    """Two machines that print the datagrams that they receive."""
+    """Start two machines that print the datagrams that they receive."""
     places = [network.add(), network.add()]
     processes = {
         place: ChildProcess([*place.prefix, sys.executable, "-c", _LISTEN, place.host])
@@ -112,7 +113,7 @@ def test_dropped_packets_of_one_direction(
     assert "lost" not in other_heard.output
 
 
-def test_a_machine_that_is_cut_is_still_reached_by_the_test(
+def test_the_test_reaches_an_isolated_machine(
     network: Network, listeners: dict[Place, ChildProcess]
 ) -> None:
     (one, one_heard), (other, other_heard) = listeners.items()
@@ -127,7 +128,7 @@ def test_a_machine_that_is_cut_is_still_reached_by_the_test(
     assert "lost" not in one_heard.output + other_heard.output
 
 
-def test_an_ensemble_on_machines_of_its_own(network: Network, tmp_path: Path) -> None:
+def test_an_ensemble_in_network_namespaces(network: Network, tmp_path: Path) -> None:
     places = {number: network.add() for number in (1, 2, 3)}
     with Ensemble(tmp_path, places=places) as ensemble:
         old = ensemble.leader()
@@ -135,5 +136,7 @@ def test_an_ensemble_on_machines_of_its_own(network: Network, tmp_path: Path) ->
         others = [number for number in places if number != old]
         new = ensemble.leader(others)
         network.heal()
-        wait_until(lambda: ensemble.members[old].mode() == "follower", what="it follows")
+        wait_until(
+            lambda: ensemble.members[old].mode() == "follower", what="the old leader follows"
+        )
         assert ensemble.leader() == new

@@ -1,6 +1,7 @@
-"""Committed offsets on real brokers, in both stores: third-party clients commit and fetch, tools
-show and edit them, and no offset is lost or goes back when the store changes, after an Apache
-broker, or when the coordinator dies or is paused and goes on."""
+"""Tests of committed offsets on real brokers, in both offset stores: third-party clients commit and
+fetch them, tools show and edit them, and no offset is lost or decreases when the store changes,
+after an Apache broker, or when the coordinator dies or is paused.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +37,15 @@ pytestmark = pytest.mark.ours
 STORAGES = ("zookeeper", "kafka")
 CONFIG = {"offsets.topic.num.partitions": 2}
 ALONE = {"zookeeper.session.timeout.ms": 18_000}
-"""A session timeout so long that a slow machine does not reach it; no test waits for it."""
+"""A session timeout in ms so long that it does not expire on a slow machine. No test waits for
+it.
+"""
 Starter = Callable[..., Cluster]
 
 
 @pytest.fixture
 def start() -> Iterator[Starter]:
-    """Start a cluster that is ended with the test."""
+    """Return a function that starts a cluster, which is closed after the test."""
     started: list[Cluster] = []
 
     def start(brokers: int, **config: object) -> Cluster:
@@ -65,14 +68,14 @@ def committer(cluster: Cluster, group: str = "g") -> Any:
 
 
 def shell(cluster: Cluster, *words: str) -> str:
-    """The last line that zookeeper-shell prints."""
+    """Run zookeeper-shell, and return the last line that it prints."""
     command = [sys.executable, "-m", "pybroker", "zookeeper-shell", cluster.zookeeper, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     return done.stdout.strip().splitlines()[-1]
 
 
 def tree(connect: str, path: str) -> dict[str, bytes]:
-    """The nodes at and below `path`, with their content."""
+    """Return the nodes at and below `path` with their content."""
     with session_at(connect) as client:
 
         def below(path: str) -> dict[str, bytes]:
@@ -207,7 +210,7 @@ def test_a_coordinator_killed_in_mid_commit(start: Starter, storage: str) -> Non
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_coordinator_that_wakes_up_commits_nothing(start: Starter, storage: str) -> None:
+def test_a_resumed_old_coordinator_commits_nothing(start: Starter, storage: str) -> None:
     cluster = start(3, **{"offsets.storage": storage})
     with committer(cluster) as client:
         client.commit({0: 100})
@@ -230,7 +233,7 @@ def test_a_coordinator_that_wakes_up_commits_nothing(start: Starter, storage: st
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_the_offsets_of_a_topic_go_with_it(start: Starter, storage: str) -> None:
+def test_the_offsets_of_a_deleted_topic_are_removed(start: Starter, storage: str) -> None:
     cluster = start(1, **{"offsets.storage": storage})
     with committer(cluster) as client, Connection(cluster.address(1)) as connection:
         create_topic(connection, "other")
@@ -249,7 +252,7 @@ def test_the_offsets_of_a_topic_go_with_it(start: Starter, storage: str) -> None
         assert client.fetch(0) == {0: -1}
 
 
-def test_zookeeper_goes_away_in_mid_commit(start: Starter) -> None:
+def test_zookeeper_stops_during_a_commit(start: Starter) -> None:
     cluster = start(1)
     with committer(cluster) as client:
         client.commit({0: 1})

@@ -1,5 +1,6 @@
-"""Kafka's own tools of three releases of the ZooKeeper era, on a cluster of three brokers: they
-show the same as our tools, and their requests are carried out."""
+"""Tests of Kafka's own tools of three releases of the ZooKeeper era on a cluster of three brokers:
+they show the same as our tools, and the brokers carry out their requests.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ pytestmark = pytest.mark.ours
 ELECTIONS = ["deprecation of the old election tool", "order of elected partitions"]
 OLDER = ["descriptions of older releases"]
 OPTION = ["--config", "min.insync.replicas=2"]
-"""An option that the brokers have, too: tools that ask the brokers and tools that read ZooKeeper
-then show the same."""
+"""A topic option with the brokers' value, so that tools that query brokers and tools that read
+ZooKeeper show the same.
+"""
 TOOL = "preferred-replica-election"
 ELECTION = "/admin/preferred_replica_election"
 """The node by which the tool requests an election."""
@@ -52,7 +54,7 @@ def ok(ran: Ran) -> list[str]:
     return ran.lines
 
 
-def test_a_topic_lives_by_the_old_tool(
+def test_the_old_tool_creates_changes_and_deletes_a_topic(
     cluster: Cluster, old: OldTools, ours: OurTools, topic: str
 ) -> None:
     size = ["--partitions", "3", "--replication-factor", "3"]
@@ -72,7 +74,7 @@ def test_a_topic_lives_by_the_old_tool(
     assert topic not in ok(old("topics", "--list"))
 
 
-def test_it_sees_what_our_tool_made(
+def test_the_old_tool_shows_topics_of_our_tool(
     cluster: Cluster, old: OldTools, ours: OurTools, topic: str
 ) -> None:
     words = ["--create", "--topic", topic, "--replica-assignment", "1:2,3:1"]
@@ -85,8 +87,9 @@ def test_it_sees_what_our_tool_made(
 
 
 def displaced(cluster: Cluster, ours: OurTools, topic: str) -> None:
-    """Make broker 1 the preferred leader of all three partitions of the topic, in sync, but not
-    their leader."""
+    """Make broker 1 the preferred replica of all three partitions of the topic, in sync, but not
+    their leader.
+    """
     assignment = "1:2:3,1:3:2,1:2:3"
     ok(ours("topics", "--create", "--topic", topic, "--replica-assignment", assignment))
     cluster.wait_until_in_sync(topic)
@@ -102,8 +105,9 @@ def leaders(cluster: Cluster, topic: str) -> list[int]:
 
 
 def elect(cluster: Cluster, tools: OldTools, *words: str) -> Ran:
-    """Run Kafka's tool and wait for the controller, which finishes later: until then the next
-    election would be refused."""
+    """Run Kafka's tool and wait for the controller, which finishes later. Until then the next
+    election would be refused.
+    """
     ran = tools(TOOL, *words)
     with session_at(cluster.zookeeper) as client:
         wait_until(lambda: not client.exists(ELECTION), what="the controller's answer")
@@ -117,7 +121,7 @@ def asking(folder: Path, *partitions: tuple[str, int]) -> str:
     return str(path)
 
 
-def test_preferred_replicas_lead_again(
+def test_the_old_tool_elects_preferred_replicas(
     cluster: Cluster, old: OldTools, ours: OurTools, topic: str, tmp_path: Path
 ) -> None:
     displaced(cluster, ours, topic)
@@ -131,11 +135,11 @@ def test_preferred_replicas_lead_again(
 
 @pytest.fixture(scope="module")
 def newest(cluster: Cluster) -> OldTools:
-    """The newest release whose tools have --zookeeper."""
+    """Return the tools of the newest release with --zookeeper."""
     return or_skip(lambda: OldTools("2.8.2", cluster.zookeeper))
 
 
-def test_our_tool_says_the_same(
+def test_our_election_tool_prints_the_same(
     cluster: Cluster, newest: OldTools, ours: OurTools, topic: str, tmp_path: Path
 ) -> None:
     ok(ours("topics", "--create", "--topic", topic, "--partitions", "7"))
@@ -153,7 +157,7 @@ def test_our_tool_says_the_same(
     )
 
 
-def test_our_tool_complains_of_the_same(
+def test_our_election_tool_reports_the_same_errors(
     cluster: Cluster, newest: OldTools, ours: OurTools, tmp_path: Path
 ) -> None:
     path = tmp_path / "partitions.json"

@@ -1,4 +1,4 @@
-"""The project's own client against a running broker, also if that broker is killed."""
+"""Tests of the project's own client against a running broker, which is also killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def make_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
 
 
 async def read(bootstrap: str, topic: str, count: int, **options: Any) -> list[bytes | None]:
-    """The values of the topic's first `count` records, partition by partition."""
+    """Return the values of the topic's first `count` records, partition by partition."""
     found: dict[TopicPartition, list[bytes | None]] = {}
     async with Consumer(bootstrap, auto_offset_reset="earliest", **options) as consumer:
         consumer.assign(await consumer.partitions_for(topic))
@@ -47,7 +47,7 @@ async def read(bootstrap: str, topic: str, count: int, **options: Any) -> list[b
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
-async def test_records_come_back_as_they_were_sent(
+async def test_records_are_read_as_they_were_sent(
     broker: Broker, topic: str, codec: str, acks: str
 ) -> None:
     await make_topic(broker.bootstrap, topic)
@@ -118,13 +118,13 @@ async def test_offsets_are_found_by_time_and_at_the_ends(broker: Broker, topic: 
             assert (answer.offset, answer.error) == (offset, None)
 
 
-async def test_a_topic_is_made_by_the_first_record(broker: Broker, topic: str) -> None:
+async def test_the_first_record_creates_the_topic(broker: Broker, topic: str) -> None:
     async with Producer(broker.bootstrap) as producer:
         assert (await (await producer.send(topic, b"x"))).offset == 0
     assert await read(broker.bootstrap, topic, 1) == [b"x"]
 
 
-async def test_a_consumer_that_waits_gets_what_comes_later(broker: Broker, topic: str) -> None:
+async def test_a_waiting_consumer_gets_later_records(broker: Broker, topic: str) -> None:
     await make_topic(broker.bootstrap, topic)
     partition = TopicPartition(topic, 0)
     async with Consumer(broker.bootstrap) as consumer, Producer(broker.bootstrap) as producer:
@@ -136,7 +136,7 @@ async def test_a_consumer_that_waits_gets_what_comes_later(broker: Broker, topic
             assert (await waiting).value == b"late"
 
 
-async def test_nothing_is_lost_doubled_or_reordered_across_kill_9(
+async def test_no_record_is_lost_duplicated_or_reordered_across_kill_9(
     new_broker: BrokerMaker, topic: str
 ) -> None:
     broker = new_broker()

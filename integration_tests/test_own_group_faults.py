@@ -29,7 +29,7 @@ OVERRIDES = {
 
 @pytest.fixture(params=["ours", "apache"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
-    """A running broker of the test alone, ours and then Apache's."""
+    """Yield a running broker for this test only: ours, and then Apache's."""
     broker: Broker
     if request.param == "ours":
         broker = PybrokerProcess(tmp_path / "ours", overrides=OVERRIDES)
@@ -43,7 +43,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_others_take_over_from_a_member_that_dies(
+async def test_other_members_take_over_from_a_killed_member(
     server: Broker, topic: str, strategy: str
 ) -> None:
     group = Members(server, topic)
@@ -67,8 +67,10 @@ async def test_others_take_over_from_a_member_that_dies(
     assert await group.committed() == dict.fromkeys(range(PARTITIONS), 40)
 
 
-async def test_a_coordinator_that_is_killed_disturbs_nobody(server: Broker, topic: str) -> None:
-    """The coordinator loads its members: no member has to join again, and commits go on."""
+async def test_a_restarted_coordinator_causes_no_rebalance(server: Broker, topic: str) -> None:
+    """The restarted coordinator loads its members: no member has to rejoin, and commits
+    continue.
+    """
     group = Members(server, topic)
     await group.make_topic()
     options = {"session_timeout_ms": 60_000, "auto_commit_interval_ms": 200}
@@ -113,7 +115,7 @@ async def test_another_broker_takes_over_as_coordinator_without_a_rebalance(
         assert await group.committed() == dict.fromkeys(range(PARTITIONS), 40)
 
 
-async def test_a_static_member_that_restarts_disturbs_nobody(server: Broker, topic: str) -> None:
+async def test_a_restarted_static_member_causes_no_rebalance(server: Broker, topic: str) -> None:
     group = Members(server, topic)
     await group.make_topic()
     async with group.member("a", group_instance_id="1"):
@@ -146,7 +148,9 @@ async def test_two_processes_with_one_instance_id_exclude_each_other(
 
 
 async def test_a_slow_member_is_removed_and_cannot_commit(server: Broker, topic: str) -> None:
-    """Its partitions move to the other member, and its late commit is refused."""
+    """The partitions of the slow member move to the other member, and its late commit is
+    rejected.
+    """
     group = Members(server, topic)
     await group.make_topic()
     await group.write(1)

@@ -1,4 +1,4 @@
-"""Our consumers in groups: with each other, and with members of other clients."""
+"""Tests of our consumers in groups with each other, and with members of other clients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OVERRIDES = {
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
-    """A running broker, ours and then Apache's."""
+    """Yield a running broker: ours, and then Apache's."""
     folder = tmp_path_factory.mktemp("groups")
     broker: Broker
     if request.param == "ours":
@@ -56,7 +56,9 @@ def server(
 async def test_members_come_and_go_and_every_record_is_read_once(
     server: Broker, topic: str, strategy: str
 ) -> None:
-    """No member fails and all release their partitions in order, so no record is read twice."""
+    """No member fails, and all members release their partitions cleanly, so no record is read
+    twice.
+    """
     group = Members(server, topic)
     await group.make_topic()
     options = {"partition_assignment_strategy": strategy}
@@ -77,7 +79,7 @@ async def test_members_come_and_go_and_every_record_is_read_once(
     assert await group.committed() == dict.fromkeys(range(PARTITIONS), 80)
 
 
-async def test_offsets_are_committed_with_their_text_and_read_from_there(
+async def test_offsets_are_committed_with_metadata_and_reads_continue_there(
     server: Broker, topic: str
 ) -> None:
     group = Members(server, topic)
@@ -99,8 +101,10 @@ async def test_offsets_are_committed_with_their_text_and_read_from_there(
         assert (record.offset, consumer.lag(first)) == (4, 5)
 
 
-async def test_a_pattern_takes_up_topics_that_are_made_later(server: Broker, topic: str) -> None:
-    """Two members read all matching topics, and no others; each record once."""
+async def test_a_pattern_subscribes_to_topics_that_are_created_later(
+    server: Broker, topic: str
+) -> None:
+    """Two members read all matching topics and no other topics, each record once."""
     first, later, other = (f"{topic}-{name}" for name in ("first", "later", "other"))
     bootstrap, options = server.bootstrap, {"metadata_max_age_ms": 500}
     read: Counter[tuple[str, int, int]] = Counter()
@@ -173,8 +177,10 @@ async def test_a_member_of_another_client_is_in_the_same_group(
     strategy: str,
     ours_leads: bool,
 ) -> None:
-    """The first member becomes the leader and assigns the partitions. The members share them, each
-    record is read by its owner, and ours take over when the other one leaves."""
+    """The first member becomes the group leader and assigns the partitions. The members share the
+    partitions, each record is read by the owner of its partition, and our members take over when
+    the other client leaves.
+    """
     group = Members(server, topic)
     await group.make_topic()
     options = {"partition_assignment_strategy": strategy}

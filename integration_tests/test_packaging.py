@@ -1,4 +1,6 @@
-"""Wheel and sdist, each installed into a clean environment, work far away from the source tree."""
+"""Tests that wheel and sdist, each installed into a clean environment, work outside of the source
+tree.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ spark.stop()
 
 
 def run(*command: str, cwd: Path, variables: Mapping[str, str] | None = None) -> str:
-    """Run the command and return its output; a failure shows the output."""
+    """Run the command and return its output. A failure shows the output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     environment |= variables or {}
     done = subprocess.run(
@@ -68,7 +70,9 @@ def run(*command: str, cwd: Path, variables: Mapping[str, str] | None = None) ->
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project as in a fresh clone: no environment, no caches, nothing compiled."""
+    """Return a copy of the project as in a fresh clone: no environment, no caches, nothing
+    compiled.
+    """
     target = tmp_path_factory.mktemp("sources") / "project"
     unwanted = shutil.ignore_patterns(
         ".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "data",
@@ -80,7 +84,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dist(sources: Path) -> Path:
-    """The folder with one sdist and one wheel, made as `pip` and `build` make them."""
+    """Return the folder with one sdist and one wheel, built like by `pip` and `build`."""
     folder = sources / "dist"
     run(
         sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), ".", cwd=sources
@@ -101,7 +105,9 @@ def wheel(dist: Path) -> Path:
 
 
 def clean_environment(folder: Path) -> Path:
-    """A new environment that has the libraries of this one, but not the project."""
+    """Return a new virtual environment with the libraries of the current environment, but without
+    the project.
+    """
     venv.create(folder, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -117,7 +123,7 @@ def install(archive: Path, binaries: Path) -> None:
 
 
 def packed_names(archive: Path) -> set[str]:
-    """The files in an archive, relative to its top."""
+    """Return the files in an archive, relative to its top folder."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as opened:
             return set(opened.namelist())
@@ -131,7 +137,7 @@ def python_files(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["sdist", "wheel"])
-def test_archives_hold_every_module_also_behind_the_links(
+def test_archives_have_every_module_also_behind_symlinks(
     kind: str, sources: Path, request: pytest.FixtureRequest
 ) -> None:
     names = packed_names(request.getfixturevalue(kind))
@@ -166,7 +172,7 @@ def test_an_archive_installs_and_works_away_from_the_sources(
     assert "start" in run(str(binaries / "pybroker"), "--help", cwd=elsewhere)
 
 
-def test_the_wheel_brings_fixtures_for_others_tests(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_has_fixtures_for_users_tests(wheel: Path, tmp_path: Path) -> None:
     binaries = clean_environment(tmp_path / "environment")
     install(wheel, binaries)
     elsewhere = tmp_path / "elsewhere"
@@ -179,7 +185,7 @@ def test_the_wheel_brings_fixtures_for_others_tests(wheel: Path, tmp_path: Path)
 def test_spark_finds_the_source_of_an_installed_wheel(
     wheel: Path, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """`format("pybroker")` needs no import, no jar and no option of Spark."""
+    """Spark finds `format("pybroker")` without an import, a jar or an option."""
     reason = spark_cluster.reason_to_skip()
     if reason is not None:
         pytest.skip(reason)

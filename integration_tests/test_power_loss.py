@@ -1,5 +1,6 @@
-"""All machines of a cluster lose power at once: with flush.messages=1 no acknowledged record is
-missing, and no replica leads before all are back and have reported their log ends."""
+"""Test of a cluster whose machines all lose power at once: with flush.messages=1 no acknowledged
+record is lost, and no replica leads before all replicas have reported their log ends.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ RECORDS: Final = 50
 
 
 async def pay(bootstrap: str) -> list[bytes]:
-    """Write records that all in-sync replicas acknowledge, each after its sync."""
+    """Write records with acks=all, which each replica acknowledges after a sync."""
     values = [b"%d" % number for number in range(RECORDS)]
     async with Admin(bootstrap) as admin:
         configs = {"flush.messages": "1", "min.insync.replicas": "2"}

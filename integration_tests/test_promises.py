@@ -1,7 +1,7 @@
-"""The promises of the project, one test each, under load while the broker is killed.
+"""Tests of the guarantees of the project, one test for each, under load while the broker is killed.
 
-One history serves all of them: producers with acks=all and a consumer go on while the broker is
-killed by SIGKILL and started again, several times; then everything is read from the start.
+All tests use one history: producers with acks=all and a consumer run while the broker is killed by
+SIGKILL and started again several times. Then all records are read from the start.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ PRODUCERS = ("idempotent-a", "idempotent-b", "plain")
 
 @dataclass
 class History:
-    """The observations of the clients. Values are `producer:number`; the application sends each
-    once."""
+    """The observations of the clients. Values are `producer:number`. The application sends each
+    value once.
+    """
 
     acknowledged: dict[bytes, int] = field(default_factory=dict)
     """value -> offset"""
     delivered: list[int] = field(default_factory=list)
-    """Offsets in the order in which the consumer that ran all the time got them."""
+    """The offsets that the consumer received during the kills, in order."""
     final: list[tuple[int, bytes]] = field(default_factory=list)
-    """(offset, value) of every record, read from the start at the end."""
+    """(offset, value) of every record in the final read."""
 
 
 class Load:
-    """A producer that sends numbered values until it is told to stop."""
+    """A producer that sends numbered values until it is stopped."""
 
     def __init__(self, name: str, bootstrap: str, history: History) -> None:
         self._name = name
@@ -63,7 +64,7 @@ class Load:
         self._thread.start()
 
     def wait_for_more(self, count: int) -> None:
-        """Return when `count` more records are acknowledged."""
+        """Wait until `count` more records are acknowledged."""
         wanted = self.acknowledged + count
         wait_until(lambda: self.acknowledged >= wanted, what=f"{self._name} goes on")
 
@@ -199,7 +200,7 @@ def test_records_of_a_partition_are_read_in_the_order_in_which_they_were_appende
         assert numbers == sorted(numbers)
 
 
-def test_an_idempotent_producers_retries_never_show_twice(history: History) -> None:
+def test_retries_of_an_idempotent_producer_are_stored_once(history: History) -> None:
     values = [value for _, value in history.final if value.startswith(b"idempotent")]
     assert len(values) == len(set(values))
 

@@ -1,4 +1,4 @@
-"""The fixtures of pybroker's pytest plugin, in a run of a user's tests."""
+"""Tests of the fixtures of pybroker's pytest plugin, in runs of users' tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ours
 
 
 def run(folder: Path, tests: str, **environment: str) -> tuple[int, str]:
-    """Exit code and output of a run of pytest over one module of tests."""
+    """Run pytest on one module of tests. Return exit code and output."""
     (folder / "test_users.py").write_text(tests)
     done = subprocess.run(
         [
@@ -87,7 +87,7 @@ def test_fails(pybroker_cluster_factory):
     assert "pybroker-cluster-1/broker-2.log" in output
 
 
-def test_a_machine_without_java_is_no_skip(tmp_path: Path) -> None:
+def test_a_machine_without_java_fails_the_test(tmp_path: Path) -> None:
     code, output = run(
         tmp_path,
         """

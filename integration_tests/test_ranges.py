@@ -1,5 +1,6 @@
-"""Snapshots and exact ranges on real brokers: records that expire, topics that are recreated,
-truncated or damaged, and brokers that pause between the snapshot and the read."""
+"""Tests of snapshots and exact ranges on real brokers: records expire, topics are recreated,
+truncated or damaged, and brokers pause between the snapshot and the read.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ from pybroker.testing import Cluster
 from unit_tests.patience import PATIENCE_S, wait_until
 
 SMALL = {"max.partition.fetch.bytes": "1000"}
-"""A fetch size so small that a range takes many answers."""
+"""A fetch size in bytes so small that a range takes many answers."""
 BROKER_OVERRIDES = {"log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "0"}
 
 
@@ -49,7 +50,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def cut(bootstrap: str, topic: str) -> tuple[Snapshot, PartitionRange]:
-    """A snapshot of a topic with one partition, and its range."""
+    """Return a snapshot of a topic with one partition, and its range."""
     taken = snapshot.take(bootstrap, topics=[topic])
     (item,) = taken.ranges()
     return taken, item
@@ -88,7 +89,7 @@ def test_a_snapshot_is_read_again_and_again_while_the_topic_grows(
     assert (change.change, change.offsets) == (Change.GROWN, 500)
 
 
-def test_pieces_begin_where_batches_do(broker: Broker, topic: str) -> None:
+def test_pieces_of_a_range_begin_at_batches(broker: Broker, topic: str) -> None:
     make_topic(broker.bootstrap, topic)
     fill(broker.bootstrap, topic, 0, 3_000)
     _, item = cut(broker.bootstrap, topic)
@@ -103,26 +104,30 @@ def test_pieces_begin_where_batches_do(broker: Broker, topic: str) -> None:
         assert found == numbers(0, 3_000)
 
 
-def test_retention_between_snapshot_and_reading_is_said(broker: Broker, topic: str) -> None:
+def test_retention_between_snapshot_and_read_is_reported(broker: Broker, topic: str) -> None:
     configs = {"segment.bytes": "4096", "retention.bytes": "8192"}
     make_topic(broker.bootstrap, topic, configs=configs)
     fill(broker.bootstrap, topic, 0, 100)
     taken, item = cut(broker.bootstrap, topic)
     fill(broker.bootstrap, topic, 100, 1_000)
-    wait_until(lambda: log_start(broker.bootstrap, topic) >= 100, what="all of it ages out")
+    wait_until(
+        lambda: log_start(broker.bootstrap, topic) >= 100, what="retention deletes all old records"
+    )
     found = failed(broker.bootstrap, item)
     assert (found.reason, found.offset) == (RangeFault.AGED_OUT, 0)
     before = log_start(broker.bootstrap, topic)
     (problem,) = taken.is_readable().problems
     told = re.match(rf"{re.escape(topic)}-0@0: the partition begins at (\d+) now", problem)
     assert told is not None, problem
-    assert before <= int(told[1]) <= log_start(broker.bootstrap, topic), "it may go on meanwhile"
+    assert before <= int(told[1]) <= log_start(broker.bootstrap, topic), (
+        "the log start offset may increase meanwhile"
+    )
     lost: list[tuple[int, int]] = []
     kept = read(broker.bootstrap, item, fail_on_data_loss=False, lost=lost)
     assert (kept, lost) == ([], [(0, 100)])
 
 
-def test_deleted_records_are_said_and_never_shown(broker: Broker, topic: str) -> None:
+def test_deleted_records_are_reported_and_never_returned(broker: Broker, topic: str) -> None:
     make_topic(broker.bootstrap, topic)
     fill(broker.bootstrap, topic, 0, 100, batch_size=100_000)
     _, item = cut(broker.bootstrap, topic)
@@ -133,7 +138,7 @@ def test_deleted_records_are_said_and_never_shown(broker: Broker, topic: str) ->
     assert (kept, lost) == (numbers(37, 100), [(0, 37)])
 
 
-def test_a_topic_made_anew_is_another_topic(broker: Broker, topic: str) -> None:
+def test_a_recreated_topic_is_a_different_topic(broker: Broker, topic: str) -> None:
     make_topic(broker.bootstrap, topic, partitions=2)
     fill(broker.bootstrap, topic, 0, 50)
     taken = snapshot.take(broker.bootstrap, topics=[topic])
@@ -153,9 +158,7 @@ def test_a_topic_made_anew_is_another_topic(broker: Broker, topic: str) -> None:
 
 
 @pytest.mark.ours
-def test_a_broker_that_is_killed_and_started_again_is_waited_for(
-    cluster: Cluster, topic: str
-) -> None:
+def test_a_read_waits_for_a_restarted_broker(cluster: Cluster, topic: str) -> None:
     make_topic(cluster.bootstrap, topic)
     fill(cluster.bootstrap, topic, 0, 2_000)
     _, item = cut(cluster.bootstrap, topic)
@@ -171,7 +174,7 @@ def test_a_broker_that_is_killed_and_started_again_is_waited_for(
 
 
 @pytest.mark.ours
-def test_a_broker_that_stands_still_ends_the_reading_in_time(
+def test_a_read_from_a_paused_broker_fails_in_time(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No prefetch: otherwise all records might arrive before the broker is paused.
@@ -202,7 +205,7 @@ def test_a_broker_that_stands_still_ends_the_reading_in_time(
 
 
 @pytest.mark.ours
-def test_a_leader_that_is_killed_is_replaced_in_the_middle(cluster: Cluster, topic: str) -> None:
+def test_a_read_continues_at_the_next_leader_after_a_kill(cluster: Cluster, topic: str) -> None:
     make_topic(cluster.bootstrap, topic, replicas=2)
     fill(cluster.bootstrap, topic, 0, 3_000)
     _, item = cut(cluster.bootstrap, topic)
@@ -220,8 +223,10 @@ def test_a_leader_that_is_killed_is_replaced_in_the_middle(cluster: Cluster, top
 
 
 @pytest.mark.ours
-def test_a_history_that_an_unclean_election_cut_off_is_said(cluster: Cluster, topic: str) -> None:
-    """Also if the log has grown past the snapshot's end again, with other records."""
+def test_truncation_by_an_unclean_election_is_reported(cluster: Cluster, topic: str) -> None:
+    """The truncation is reported even if the log has grown past the snapshot's end again, with
+    other records.
+    """
     configs = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     make_topic(cluster.bootstrap, topic, replicas=2, configs=configs)
     fill(cluster.bootstrap, topic, 0, 300)
@@ -251,7 +256,7 @@ def test_a_history_that_an_unclean_election_cut_off_is_said(cluster: Cluster, to
 
 
 @pytest.mark.ours
-def test_a_batch_that_rots_at_the_leader_is_read_from_another_replica(
+def test_a_batch_damaged_at_the_leader_is_read_from_another_replica(
     cluster: Cluster, topic: str
 ) -> None:
     make_topic(cluster.bootstrap, topic, replicas=2)
@@ -265,7 +270,7 @@ def test_a_batch_that_rots_at_the_leader_is_read_from_another_replica(
 
 
 @pytest.mark.ours
-def test_a_batch_that_rots_in_the_only_replica_is_said(cluster: Cluster, topic: str) -> None:
+def test_a_batch_damaged_in_the_only_replica_is_reported(cluster: Cluster, topic: str) -> None:
     make_topic(cluster.bootstrap, topic)
     fill(cluster.bootstrap, topic, 0, 500)
     _, item = cut(cluster.bootstrap, topic)
@@ -278,7 +283,9 @@ def test_a_batch_that_rots_in_the_only_replica_is_said(cluster: Cluster, topic: 
     assert read(cluster.bootstrap, before) == numbers(0, header.base_offset)
 
 
-def test_the_tool_takes_shows_and_compares(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_the_tool_takes_shows_and_compares_snapshots(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
     def tool(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pybroker", "snapshot", *words]
         return subprocess.run(

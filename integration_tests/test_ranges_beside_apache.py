@@ -1,5 +1,6 @@
-"""Exact ranges on Apache Kafka: its own transactions and compaction, with librdkafka's consumer
-for comparison."""
+"""Tests of exact ranges on Apache Kafka with its transactions and compaction, compared with
+librdkafka's consumer.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +55,9 @@ def transactional(apache: ApacheKafka, name: str) -> confluent_kafka.Producer:
 
 
 def transaction(producer: confluent_kafka.Producer, topic: str, values: str, end: str) -> None:
-    """One record for each letter; `end` is commit, abort, or empty for a transaction that stays
-    open."""
+    """Write one record for each letter in a transaction. `end` is commit, abort, or empty for a
+    transaction that stays open.
+    """
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value.encode(), partition=0)
@@ -65,7 +67,7 @@ def transaction(producer: confluent_kafka.Producer, topic: str, values: str, end
 
 
 def outside(apache: ApacheKafka, topic: str, level: str, end: int) -> Rows:
-    """The records that librdkafka reads from the partition up to an offset."""
+    """Return the records that librdkafka reads from the partition up to an offset."""
     options: dict[str, Any] = {
         "bootstrap.servers": apache.bootstrap,
         "group.id": "outside",
@@ -97,7 +99,9 @@ def taken(apache: ApacheKafka, topic: str, level: str, **options: Any) -> Snapsh
 
 
 def wait_for_end(apache: ApacheKafka, topic: str, end: int) -> None:
-    """Wait for the log end `end`: a producer's commit returns before the markers are written."""
+    """Wait for the log end `end`, because a producer's commit returns before the markers are
+    written.
+    """
     wait_until(
         lambda: cut(apache, topic, "read_committed").end == end, what=f"all is decided up to {end}"
     )
@@ -128,7 +132,7 @@ def test_transactions_are_read_as_other_clients_read_them(apache: ApacheKafka, t
             assert rows == expected
 
 
-def test_a_snapshot_ends_before_what_is_not_decided(apache: ApacheKafka, topic: str) -> None:
+def test_a_snapshot_ends_at_the_last_stable_offset(apache: ApacheKafka, topic: str) -> None:
     make_topic(apache.bootstrap, topic)
     producer = transactional(apache, topic)
     transaction(producer, topic, "ab", "commit")
@@ -151,8 +155,9 @@ def test_a_snapshot_ends_before_what_is_not_decided(apache: ApacheKafka, topic: 
 
 
 def test_compacted_records_are_not_reported_as_lost(apache: ApacheKafka, topic: str) -> None:
-    """Every key of the first half is written again in the second, so that compaction removes the
-    first half: the range of a snapshot in between has gaps up to its end."""
+    """Every key of the first half is written again in the second half, so that compaction removes
+    the first half. The range of a snapshot in between then has gaps up to its end.
+    """
     configs = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0.01",
@@ -199,8 +204,9 @@ COMPACTED: Final = {
 
 
 def overwrite(apache: ApacheKafka, topic: str) -> None:
-    """Write 50 of the first 300 keys again, then others until none of these records is in the
-    active segment, which the cleaner skips."""
+    """Write 50 of the first 300 keys again, then other keys until none of these records is in the
+    active segment, which the cleaner skips.
+    """
     fill(apache.bootstrap, topic, 1_000, 50, key=lambda number: b"%d" % (number - 900))
     fill(apache.bootstrap, topic, 2_000, 300)
 
@@ -223,10 +229,10 @@ def wait_for_cleaner(apache: ApacheKafka, item: PartitionRange, level: str, rows
     )
 
 
-def test_compaction_since_the_snapshot_is_told(
+def test_compaction_since_the_snapshot_is_reported(
     apache: ApacheKafka, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Readers of ranges get a warning, and Spark does in both modes."""
+    """Readers of ranges get a warning, also Spark in both modes."""
     make_topic(apache.bootstrap, topic, configs=COMPACTED)
     fill(apache.bootstrap, topic, 0, 300)
     made = taken(apache, topic, "read_committed")
@@ -253,7 +259,9 @@ def test_compaction_since_the_snapshot_is_told(
     assert before.is_readable().warnings[0].startswith(f"{topic} is compacted:")
 
     def what_is_left_is_read() -> bool:
-        """A snapshot of a log with gaps is as good, unless the cleaner runs in between."""
+        """Check that a snapshot of a log with gaps is read completely, unless the cleaner has run
+        in between.
+        """
         after = taken(apache, topic, "read_committed")
         (now,) = after.ranges()
         try:
@@ -267,11 +275,12 @@ def test_compaction_since_the_snapshot_is_told(
     wait_until(what_is_left_is_read, what="the cleaner rests")
 
 
-def test_a_job_is_not_made_again_after_compaction(
+def test_a_job_run_is_not_repeated_after_compaction(
     apache: ApacheKafka, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Its result has rows that the topic does not have any more, whatever the job says about data
-    loss."""
+    """The run's result has rows that the topic does not have any more, so it is kept, whatever the
+    job's option for data loss is.
+    """
     make_topic(apache.bootstrap, topic, configs=COMPACTED)
     fill(apache.bootstrap, topic, 0, 300)
     numbers_of = Numbers(apache, topic, spark, tmp_path, lines=[KEYS])
@@ -280,7 +289,7 @@ def test_a_job_is_not_made_again_after_compaction(
     (item,) = taken(apache, topic, "read_committed").ranges()
     overwrite(apache, topic)
     wait_for_cleaner(apache, item, "read_committed", 250)
-    text = "300 records were read then, 250 exist now, compaction removed the others"
+    text = "it read 300 records, of which compaction (cleanup.policy) left 250"
     with pytest.raises(OutputError, match=text):
         job.replay(spark, 0)
     assert read_output(spark, numbers_of.output).count() == 300
@@ -288,7 +297,7 @@ def test_a_job_is_not_made_again_after_compaction(
     assert without_values.replay(spark, 0).rows_read == 250, "another wish is no loss"
 
 
-def test_compaction_of_aborted_records_is_told_to_who_saw_them(
+def test_compaction_of_aborted_records_is_reported_to_their_readers(
     apache: ApacheKafka, topic: str
 ) -> None:
     lag = {"min.compaction.lag.ms": "3600000"}

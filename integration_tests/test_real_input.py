@@ -1,4 +1,6 @@
-"""Real data, record by record, through three producers; read back identical after kill -9."""
+"""Test with real data: three producers write it record by record, and it is read back unchanged
+after kill -9.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def lines_of(path: Path) -> list[bytes]:
 
 
 def objects_of(path: Path) -> list[bytes]:
-    """The elements of a JSON array of flat objects, each as its original text."""
+    """Return the elements of a JSON array of flat objects, each as its original text."""
     return re.findall(rb"\{[^{}]*\}", path.read_bytes())
 
 

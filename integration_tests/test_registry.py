@@ -1,4 +1,4 @@
-"""A broker's registration with a real ZooKeeper."""
+"""Tests of a broker's registration with a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def registered(
     )
 
 
-async def test_epoch_and_incarnation_are_those_of_the_nodes(service: RealService) -> None:
+async def test_epoch_and_incarnation_are_zxids_of_the_registration(service: RealService) -> None:
     coord = await service.client()
     await registry.create_parents(coord)
     broker = await registered(coord)
@@ -71,7 +71,7 @@ async def test_next_registration_has_larger_epoch_and_incarnation(service: RealS
     assert second.incarnation == first.incarnation + 1
 
 
-async def test_stranger_with_the_same_id_is_named(service: RealService) -> None:
+async def test_another_broker_with_the_same_id_is_named(service: RealService) -> None:
     first, second = await service.client(), await service.client()
     await registry.create_parents(first)
     await registered(first)
@@ -79,7 +79,9 @@ async def test_stranger_with_the_same_id_is_named(service: RealService) -> None:
         await registered(second, wait_ms=200)
 
 
-async def test_stranger_that_leaves_in_time_is_waited_for(service: RealService) -> None:
+async def test_registration_waits_for_the_end_of_another_brokers_session(
+    service: RealService,
+) -> None:
     first, second = await service.client(), await service.client()
     await registry.create_parents(first)
     await registered(first)
@@ -89,7 +91,9 @@ async def test_stranger_that_leaves_in_time_is_waited_for(service: RealService) 
     assert (await waiting).incarnation == 2
 
 
-async def test_registration_of_an_earlier_session_of_ours_is_replaced(service: RealService) -> None:
+async def test_registration_of_the_brokers_earlier_session_is_replaced(
+    service: RealService,
+) -> None:
     earlier, coord = await service.client(), await service.client()
     await registry.create_parents(coord)
     before = await registered(earlier)

@@ -1,4 +1,4 @@
-"""The files of `config/` work together unchanged, except for ports and directories."""
+"""Tests that the files of `config/` work together unchanged, except for ports and directories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG: Final = Path(__file__).resolve().parent.parent / "config"
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server with zookeeper.properties."""
+    """Yield the address of a ZooKeeper server with zookeeper.properties."""
     folder = tmp_path_factory.mktemp("zookeeper")
     port = free_port()
     text = (CONFIG / "zookeeper.properties").read_text()
@@ -54,14 +54,14 @@ def broker(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         started.close()
 
 
-def test_the_broker_starts_with_its_sample(broker: PybrokerProcess) -> None:
+def test_the_broker_starts_with_its_sample_file(broker: PybrokerProcess) -> None:
     assert "WARN" not in broker.log_text
     assert broker.zookeepers() == []
     with Connection(broker.bootstrap) as connection:
         assert [node.node_id for node in metadata(connection).brokers] == [0]
 
 
-def test_the_tools_take_the_samples_of_clients(broker: PybrokerProcess, topic: str) -> None:
+def test_the_tools_accept_the_sample_files_of_clients(broker: PybrokerProcess, topic: str) -> None:
     with Connection(broker.bootstrap) as connection:
         create_topic(connection, topic)
     where = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
@@ -76,7 +76,9 @@ def test_the_tools_take_the_samples_of_clients(broker: PybrokerProcess, topic: s
 
 
 def run(tool: str, *words: str, text: str = "") -> str:
-    """The tool's standard output; warnings would be on standard error."""
+    """Run the tool. Return its standard output, and check that it prints no warnings on standard
+    error.
+    """
     done = subprocess.run(
         pybroker_command(tool, *words),
         input=text,

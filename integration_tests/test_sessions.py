@@ -1,5 +1,6 @@
-"""A ZooKeeper session that really expires: the broker registers and is elected again, and the
-producers see only a pause."""
+"""Tests of an expired ZooKeeper session: the broker registers and is elected again, and producers
+observe only a pause.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SESSION_FILE: Final = "zookeeper.session"
 
 
 def sessions_of(data: Path) -> list[dict[str, Any]]:
-    """The keys of the broker's sessions, oldest first."""
+    """Return the keys of the broker's sessions, oldest first."""
     (path,) = data.rglob(SESSION_FILE)
     assert path.stat().st_mode & 0o777 == 0o600, "the keys are nobody else's business"
     sessions: list[dict[str, Any]] = json.loads(path.read_text())["sessions"]
@@ -38,7 +39,7 @@ def expire_session(broker: Broker, zookeeper: ApacheZooKeeper) -> None:
 
 
 class Registration:
-    """The nodes of the only broker and of the controller in ZooKeeper."""
+    """The nodes of the only broker, and of the controller, in ZooKeeper."""
 
     def __init__(self, zookeeper: ApacheZooKeeper) -> None:
         with zookeeper.client() as client:
@@ -50,7 +51,7 @@ class Registration:
 
 
 def new_registration(zookeeper: ApacheZooKeeper, before: Registration) -> Registration:
-    """Wait until the broker has registered and is the controller in another session."""
+    """Wait until the broker has registered, and is the controller, in another session."""
     found: list[Registration] = []
 
     def is_there() -> bool:
@@ -67,7 +68,9 @@ def new_registration(zookeeper: ApacheZooKeeper, before: Registration) -> Regist
 
 
 class SteadyProducer:
-    """Produces one record after the other, idempotently with acks=all, until it is stopped."""
+    """An idempotent producer that sends one record after the other with acks=all, until it is
+    stopped.
+    """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._producer = confluent_kafka.Producer(
@@ -95,7 +98,7 @@ class SteadyProducer:
             self.errors.append(error)
 
     def wait_for_progress(self) -> None:
-        """Returns when some more records are acknowledged."""
+        """Wait until some more records are acknowledged."""
         enough = self.acknowledged + 20
         wait_until(lambda: self.acknowledged > enough, what="records are acknowledged")
 

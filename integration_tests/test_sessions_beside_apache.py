@@ -1,5 +1,6 @@
-"""The same requests of fetch sessions, valid and invalid ones, to Apache Kafka and to our broker:
-the answers are equal, partition by partition and in the same order."""
+"""Tests that send the same valid and invalid requests of fetch sessions to Apache Kafka and to our
+broker: the answers are equal, partition by partition and in the same order.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ Step = list[tuple[object, ...]]
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Broker]]:
-    """Apache's broker, and ours."""
+    """Yield Apache's broker and ours."""
     folder = tmp_path_factory.mktemp("both")
     (folder / "apache").mkdir()
     with contextlib.ExitStack() as stack:
@@ -62,13 +63,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Bro
 
 
 class Asked:
-    """One broker, and its fetch sessions."""
+    """One broker and the fetch sessions of the test at it."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._connection = Connection(broker.bootstrap)
         self.topic = topic
         self.ids = [0]
-        """All sessions so far; the last one is the current one."""
+        """All sessions so far; the last session is the current session."""
 
     def close(self) -> None:
         self._connection.close()
@@ -88,8 +89,9 @@ class Asked:
         self._connection.ask(2, request, DeleteRecordsResponse)
 
     def fetch(self, which: int, version: int, request: FetchRequest) -> Step:
-        """Send a Fetch and return the answer; `which` selects the session, counted back from the
-        last."""
+        """Send a Fetch and return the answer. `which` selects the session, counted back from the
+        last session.
+        """
         request.session_id = self.ids[-1 - which] if which < len(self.ids) else 0
         answer = self._connection.ask(version, request, FetchResponse)
         if request.session_epoch in (0, -1) and not answer.error_code:
@@ -112,7 +114,9 @@ class Asked:
 def request_of(
     rng: random.Random, version: int, topic: str, epoch: int, ends: list[int]
 ) -> FetchRequest:
-    """Some partitions (one that does not exist among them) from some offsets, some forgotten."""
+    """Return a random request: some partitions, including a missing one, from some offsets, and
+    some forgotten partitions.
+    """
 
     def some() -> list[int]:
         return rng.sample(range(PARTITIONS + 1), rng.choice((0, 0, 1, 2, PARTITIONS + 1)))
@@ -138,7 +142,9 @@ def request_of(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_answers_are_apaches(both: tuple[Broker, Broker], topic: str, seed: int) -> None:
+def test_fetch_sessions_get_the_answers_of_apache(
+    both: tuple[Broker, Broker], topic: str, seed: int
+) -> None:
     rng = random.Random(seed)
     version = rng.choice((7, 9, 11, 12, 12))
     with contextlib.ExitStack() as stack:

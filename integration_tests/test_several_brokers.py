@@ -1,5 +1,6 @@
-"""`pybroker start --brokers 3`: one command, three brokers, one ZooKeeper; no process is left
-behind."""
+"""Tests of `pybroker start --brokers 3`: one command starts three brokers and one ZooKeeper, and
+leaves no process behind.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ ALL_STARTED: Final = "all 3 brokers started"
 
 
 class Starter(Protocol):
-    """Starts the command, which is ended with the test."""
+    """A function that starts the command, which is killed after the test."""
 
     def __call__(self, *words: str, environment: dict[str, str] | None = None) -> ChildProcess: ...
 
@@ -42,7 +43,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    """The first of three that are free."""
+    """Return the first of three consecutive free ports."""
     return sockets.free_row(3)
 
 
@@ -61,17 +62,17 @@ def start(data: Path, port: int) -> Iterator[Starter]:
     yield run
     for process in started:
         process.close()
-    wait_until(lambda: not processes_using(data), what="nothing of it runs any more")
+    wait_until(lambda: not processes_using(data), what="all processes of the command have ended")
 
 
 def known_brokers(port: int) -> set[int]:
-    """The brokers in a broker's metadata."""
+    """Return the ids of the brokers in a broker's metadata."""
     with Connection(f"127.0.0.1:{port}") as connection:
         return {broker.node_id for broker in metadata(connection).brokers}
 
 
 def pid_of(process: ChildProcess, broker: int, *, launch: int = 1) -> int:
-    """The pid of a broker's `launch`-th process."""
+    """Return the pid of a broker's process number `launch`."""
     pattern = rf"launched broker={broker} pid=(\d+)"
     wait_until(
         lambda: len(re.findall(pattern, process.output)) >= launch, what=f"broker {broker} runs"
@@ -94,7 +95,7 @@ def test_three_brokers_know_each_other_and_end_in_order(
     process.wait_for_line(ALL_STARTED)
     wait_until(
         lambda: all(known_brokers(port + each) == {0, 1, 2} for each in range(3)),
-        what="each knows all",
+        what="each broker has all brokers in its metadata",
     )
     assert sorted(path.name for path in data.iterdir()) == [
         "broker-0",
@@ -116,7 +117,7 @@ def test_three_brokers_know_each_other_and_end_in_order(
     assert processes_using(data) == []
 
 
-def test_it_begins_again_with_the_same_data(start: Starter, port: int) -> None:
+def test_the_brokers_start_again_with_the_same_data(start: Starter, port: int) -> None:
     first = start()
     first.wait_for_line(ALL_STARTED)
     with Connection(f"127.0.0.1:{port}") as connection:
@@ -135,14 +136,15 @@ def test_a_killed_broker_is_started_again(start: Starter, port: int) -> None:
     process.wait_for_line("restarting broker=1 pause_s=1")
     pid_of(process, 1, launch=2)
     wait_until(
-        lambda: process.output.count("[KafkaServer id=1] started") == 2, what="it serves again"
+        lambda: process.output.count("[KafkaServer id=1] started") == 2,
+        what="the killed broker serves again",
     )
     assert process.output.count("launched broker=0") == 1
     assert process.stop() == 0
 
 
-async def test_records_outlive_the_broker_that_took_them(start: Starter, port: int) -> None:
-    """Topics have three replicas by default, and acks=all needs two of them."""
+async def test_records_survive_the_broker_that_accepted_them(start: Starter, port: int) -> None:
+    """Topics have three replicas by default, and acks=all needs two in-sync replicas."""
     process = start("--override", "zookeeper.session.timeout.ms=3000")
     await asyncio.to_thread(process.wait_for_line, ALL_STARTED)
     servers = ",".join(f"127.0.0.1:{port + broker}" for broker in range(3))
@@ -174,9 +176,7 @@ async def test_records_outlive_the_broker_that_took_them(start: Starter, port: i
     assert await asyncio.to_thread(process.stop) == 0
 
 
-def test_a_second_signal_stops_all_that_are_left_at_once_and_well(
-    start: Starter, data: Path
-) -> None:
+def test_a_second_signal_stops_the_remaining_brokers_at_once(start: Starter, data: Path) -> None:
     process = start()
     process.wait_for_line(ALL_STARTED)
     process.signal(signal.SIGTERM)
@@ -194,7 +194,7 @@ def test_a_signal_during_the_start_ends_it_in_order(start: Starter, data: Path) 
     assert processes_using(data) == []
 
 
-def test_nothing_outlives_a_killed_supervisor(start: Starter, data: Path) -> None:
+def test_no_process_survives_a_killed_supervisor(start: Starter, data: Path) -> None:
     process = start()
     process.wait_for_line(ALL_STARTED)
     assert len(processes_using(data)) == 5
@@ -203,7 +203,7 @@ def test_nothing_outlives_a_killed_supervisor(start: Starter, data: Path) -> Non
     start().wait_for_line(ALL_STARTED)
 
 
-def test_a_taken_port_of_one_broker_stops_the_start_before_anything_is_made(
+def test_a_used_port_of_one_broker_fails_the_start_before_any_change(
     start: Starter, port: int, data: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", port + 1)):
@@ -215,7 +215,7 @@ def test_a_taken_port_of_one_broker_stops_the_start_before_anything_is_made(
     assert not data.exists()
 
 
-def test_one_that_cannot_start_ends_all_with_its_message(start: Starter, data: Path) -> None:
+def test_a_broker_that_cannot_start_stops_all_with_its_message(start: Starter, data: Path) -> None:
     data.mkdir()
     (data / "broker-1").write_text("not a directory")
     process = start()
@@ -236,30 +236,33 @@ def test_the_data_of_a_single_broker_are_refused_and_those_of_several_too(
     single = PybrokerProcess(data)
     refused = single.launch()
     assert refused.wait() == 1
-    assert "holds the data of several brokers" in refused.output
+    assert "contains the data of several brokers" in refused.output
     (data / "meta.properties").write_text("version=0\nbroker.id=1001\ncluster.id=x\n")
     refused = start()
     assert refused.wait() == 1
-    assert "holds the data of a single broker" in refused.output
+    assert "contains the data of a single broker" in refused.output
 
 
-def test_an_ensemble_of_others_is_used_and_ids_are_generated(
+def test_an_external_ensemble_is_used_and_ids_are_generated(
     start: Starter, port: int, data: Path, zookeeper: ApacheZooKeeper
 ) -> None:
     process = start("--zookeeper", f"{zookeeper.connect}/ours")
     process.wait_for_line(ALL_STARTED)
-    wait_until(lambda: known_brokers(port) == {1001, 1002, 1003}, what="they know each other")
+    wait_until(
+        lambda: known_brokers(port) == {1001, 1002, 1003},
+        what="the brokers are in each other's metadata",
+    )
     assert not (data / "zookeeper").exists()
     assert process.stop() == 0
 
 
-def test_readiness_of_all_is_told_to_who_started_them(start: Starter) -> None:
+def test_the_readiness_of_all_brokers_is_reported(start: Starter) -> None:
     listener = ReadySocket()
     try:
         process = start(environment={READY_VARIABLE: listener.address})
         process.wait_for_line(ALL_STARTED)
-        wait_until(listener.heard, what="readiness is told")
-        assert not listener.heard()
+        wait_until(listener.received_ready, what="readiness is told")
+        assert not listener.received_ready()
     finally:
         listener.close()
 

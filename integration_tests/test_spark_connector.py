@@ -1,5 +1,6 @@
-"""Apache's own Spark connector reads from our broker, in batch and as a stream, and writes to it;
-our source gives the same rows as the connector."""
+"""Tests that Apache's own Spark connector reads from our broker, in batch and as a stream, and
+writes to it, and that our source gives the same rows as the connector.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +44,7 @@ def numbers_of(frame: DataFrame) -> list[int]:
 
 
 def test_batch_gives_every_record_as_it_was_written(load: Load, broker: Broker, topic: str) -> None:
-    """All codecs, one partition each, with keys, headers and timestamps, and with absent
-    values."""
+    """Each codec has its own partition, with keys, headers, timestamps and null values."""
     spark_topics.create(broker.bootstrap, topic, len(CODECS))
     for partition, codec in enumerate(CODECS):
         samples = [(partition, sample) for sample in SAMPLES]
@@ -55,7 +55,7 @@ def test_batch_gives_every_record_as_it_was_written(load: Load, broker: Broker, 
     ]
 
 
-def test_batch_reads_the_range_that_it_was_told(load: Load, broker: Broker, topic: str) -> None:
+def test_batch_reads_the_requested_range(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     both = [(partition, sample) for sample in SAMPLES for partition in (0, 1)]
     spark_topics.produce(broker.bootstrap, topic, both)
@@ -91,7 +91,7 @@ def test_batch_finds_topics_by_pattern_and_partitions_by_name(
     assert numbers_of(assigned) == [1, 3, 5, 7, 9]
 
 
-def test_batch_says_what_was_deleted(load: Load, broker: Broker, topic: str) -> None:
+def test_batch_reports_deleted_records(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 1)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=1))
     spark_topics.delete_records(broker.bootstrap, topic, {0: 40})
@@ -132,7 +132,7 @@ READS: Final[dict[str, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("what", READS)
-def test_ours_gives_the_same_rows(
+def test_our_source_gives_the_rows_of_the_connector(
     connector: SparkSession, broker: Broker, same_for_both: str, what: str
 ) -> None:
     options = {
@@ -145,7 +145,7 @@ def test_ours_gives_the_same_rows(
         frame = reader.option("kafka.bootstrap.servers", broker.bootstrap).options(**options).load()
         found[name] = frame.dtypes, kafka_rows(frame)
     assert found["pybroker"] == found["kafka"]
-    assert bool(found["kafka"][1]) == (what not in ("nothing", EMPTY)), "it compares something"
+    assert bool(found["kafka"][1]) == (what not in ("nothing", EMPTY)), "the comparison has no rows"
 
 
 EMPTY: Final = "from the end by a time that never came"
@@ -153,7 +153,7 @@ EMPTY: Final = "from the end by a time that never came"
 
 @pytest.fixture(scope="module")
 def same_for_both(shared_broker: Broker) -> str:
-    """A topic of three partitions in all codecs, whose beginning was deleted in one."""
+    """Return a topic of three partitions in all codecs; the begin of one partition is deleted."""
     spark_topics.create(shared_broker.bootstrap, topic := "same-for-both", 3)
     for codec in CODECS:
         samples = [(partition, sample) for sample in SAMPLES for partition in range(3)]
@@ -163,8 +163,9 @@ def same_for_both(shared_broker: Broker) -> str:
 
 
 class Stream:
-    """A query of the connector from one topic into a folder of Parquet, started repeatedly on one
-    checkpoint."""
+    """A streaming query of the connector from one topic into a folder of Parquet, started
+    repeatedly on one checkpoint.
+    """
 
     def __init__(self, spark: SparkSession, broker: Broker, topic: str, folder: Path) -> None:
         self._spark = spark
@@ -194,7 +195,7 @@ class Stream:
         return writer.trigger(processingTime="100 milliseconds").start()
 
     def run(self) -> StreamingQuery:
-        """Read all available records, and end."""
+        """Run the query on all available records to its end."""
         query = self.start(until_all_is_read=True)
         try:
             assert query.awaitTermination(int(PATIENCE_S)), query.lastProgress
@@ -207,13 +208,14 @@ class Stream:
         return numbers_of(reader.parquet(str(self._folder / "rows")))
 
     def has(self, count: int) -> bool:
-        """Whether the committed output has `count` rows; before the first commit Spark would read
-        uncommitted files."""
+        """Return whether the committed output has `count` rows. Before the first commit Spark would
+        read uncommitted files.
+        """
         committed = self._folder / "rows" / "_spark_metadata" / "0"
         return committed.exists() and len(self.numbers()) >= count
 
 
-def test_stream_goes_on_from_its_checkpoint(
+def test_stream_continues_from_its_checkpoint(
     connector: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     """Each record is written once, over two restarts of the query and new partitions."""
@@ -231,11 +233,12 @@ def test_stream_goes_on_from_its_checkpoint(
     assert stream.numbers() == [*range(1500)]
 
 
-def test_stream_outlives_the_broker(
+def test_stream_survives_a_restart_of_the_broker(
     connector: SparkSession, new_broker: Callable[[], Broker], topic: str, tmp_path: Path
 ) -> None:
     """The broker is killed and started again while the query runs, and records are written before
-    and after; then the query is stopped and begun again."""
+    and after. Then the query is stopped and started again.
+    """
     broker = new_broker()
     broker.start()
     spark_topics.create(broker.bootstrap, topic, 2)
@@ -247,7 +250,7 @@ def test_stream_outlives_the_broker(
         broker.kill9()
         broker.start()
         spark_topics.produce(broker.bootstrap, topic, numbered(range(500, 900), partitions=2))
-        wait_until(lambda: stream.has(900), what="it reads on")
+        wait_until(lambda: stream.has(900), what="the stream continues")
         assert query.exception() is None
     finally:
         query.stop()
@@ -280,7 +283,7 @@ def test_batch_is_written_and_read_back(
 def test_stream_is_written(
     load: Load, connector: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """From topic to topic."""
+    """The query writes from topic to topic."""
     spark_topics.create(broker.bootstrap, topic, 2)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(500), partitions=2))
     servers = {"kafka.bootstrap.servers": broker.bootstrap}

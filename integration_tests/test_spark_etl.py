@@ -1,4 +1,4 @@
-"""Jobs of the Spark pipeline, from a topic to the table for readers."""
+"""Tests of ETL jobs of Spark, from a topic to the output table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.ours
 BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
 
 
-def test_each_run_adds_what_came_since_the_last_one(numbers: Numbers) -> None:
+def test_each_run_adds_the_records_since_the_last_run(numbers: Numbers) -> None:
     job = numbers.job()
     numbers.send(25)
     [first] = run_all(job, numbers.spark)
@@ -57,13 +57,13 @@ def test_each_run_adds_what_came_since_the_last_one(numbers: Numbers) -> None:
     assert sorted(output_files(numbers.output)) == numbers.files()
 
 
-def test_a_run_that_died_is_repeated_with_the_same_offsets(numbers: Numbers) -> None:
+def test_a_failed_run_is_repeated_with_the_same_offsets(numbers: Numbers) -> None:
     job = replace(numbers.job(), read=dying())
     numbers.send(20)
     with pytest.raises(RunFailed, match="the task dies") as caught:
         job.run_once(numbers.spark)
     assert "\n" not in str(caught.value)
-    with pytest.raises(OutputError, match="nothing is committed from run 0 on"):
+    with pytest.raises(OutputError, match="no run from 0 on is committed"):
         numbers.numbers()
     numbers.send(10)
     again = job.run_once(numbers.spark)
@@ -73,7 +73,7 @@ def test_a_run_that_died_is_repeated_with_the_same_offsets(numbers: Numbers) -> 
     assert numbers.numbers() == list(range(30))
 
 
-def test_run_goes_on_behind_what_an_earlier_one_had_planned(numbers: Numbers) -> None:
+def test_a_new_plan_starts_after_the_offsets_of_an_earlier_plan(numbers: Numbers) -> None:
     job = replace(numbers.job(), read=dying())
     numbers.send(20)
     with pytest.raises(RunFailed):
@@ -135,7 +135,7 @@ def test_dead_letters_come_with_the_rows_in_one_commit(numbers: Numbers) -> None
     assert sum(result.dlq_reasons.values()) == 4
 
 
-def test_too_many_dead_letters_end_the_run_and_leave_nothing(numbers: Numbers) -> None:
+def test_too_many_dead_letters_fail_the_run_without_output(numbers: Numbers) -> None:
     job = numbers.job(LETTERS, TABLE)
     numbers.send(2)
     numbers.send_values([b"a", b"b", b"c"])
@@ -190,7 +190,7 @@ def test_a_long_backlog_is_read_in_several_runs(numbers: Numbers) -> None:
     assert numbers.numbers() == list(range(600))
 
 
-def test_offsets_that_aged_out_end_the_run_or_are_noted(numbers: Numbers) -> None:
+def test_expired_offsets_fail_the_run_or_are_recorded(numbers: Numbers) -> None:
     numbers.send(10)
     numbers.job().run_once(numbers.spark)
     numbers.send(10)
@@ -202,14 +202,15 @@ def test_offsets_that_aged_out_end_the_run_or_are_noted(numbers: Numbers) -> Non
     assert numbers.numbers() == sorted({*range(20)} - {10, 12, 14})
 
 
-def test_a_run_that_cannot_be_made_again_keeps_its_rows(numbers: Numbers) -> None:
-    """Its result has rows that the topic does not have any more, whatever the job says about data
-    loss."""
+def test_a_run_that_cannot_be_repeated_keeps_its_rows(numbers: Numbers) -> None:
+    """The run's result has rows that the topic does not have any more, so it is kept, whatever the
+    job's option for data loss is.
+    """
     numbers.send(10)
     job = numbers.job(fail_on_data_loss="false")
     job.run_once(numbers.spark)
     spark_topics.delete_records(numbers.broker.bootstrap, numbers.topic, {0: 3})
-    with pytest.raises(OutputError, match=rf"no longer hold {numbers.topic}-0@0-3"):
+    with pytest.raises(OutputError, match=rf"no longer contain {numbers.topic}-0@0-3"):
         job.replay(numbers.spark, 0)
     assert numbers.numbers() == list(range(10))
     numbers.send(10)
@@ -219,7 +220,7 @@ def test_a_run_that_cannot_be_made_again_keeps_its_rows(numbers: Numbers) -> Non
     assert len(numbers.numbers()) == 17
 
 
-def test_a_topic_that_was_made_anew_is_refused(numbers: Numbers) -> None:
+def test_a_recreated_topic_is_refused(numbers: Numbers) -> None:
     numbers.send(4)
     numbers.job().run_once(numbers.spark)
     spark_topics.delete(numbers.broker.bootstrap, numbers.topic)
@@ -231,7 +232,7 @@ def test_a_topic_that_was_made_anew_is_refused(numbers: Numbers) -> None:
     assert numbers.numbers() == list(range(4))
 
 
-def test_latest_is_a_whole_new_table_each_time(numbers: Numbers) -> None:
+def test_latest_writes_a_complete_table_in_each_run(numbers: Numbers) -> None:
     lines = (
         "decode: {key: {format: string}}",
         "transform: {sql: 'SELECT key, value FROM records'}",
@@ -331,7 +332,7 @@ def raises(records):
         ([NUMBERS, "transform: mistaken:raises"], "^ValueError: of a task; nothing was committed"),
     ],
 )
-def test_mistakes_of_a_job_are_one_line_and_leave_nothing(
+def test_mistakes_of_a_job_are_reported_in_one_line_without_output(
     numbers: Numbers, lines: list[str], expected: str
 ) -> None:
     (numbers.folder / "mistaken.py").write_text(MISTAKEN)
@@ -342,8 +343,8 @@ def test_mistakes_of_a_job_are_one_line_and_leave_nothing(
     assert numbers.files() == []
 
 
-def test_a_plan_that_does_not_go_on_from_the_last_commit_is_refused(numbers: Numbers) -> None:
-    """Commits of the output were removed from outside."""
+def test_a_plan_that_does_not_continue_the_last_commit_is_refused(numbers: Numbers) -> None:
+    """Another program has removed commits of the output."""
     job = numbers.job()
     for _ in range(2):
         numbers.send(2)
@@ -355,7 +356,9 @@ def test_a_plan_that_does_not_go_on_from_the_last_commit_is_refused(numbers: Num
     (store / "commits" / "000000000001-0000.json").unlink()
     (store / "plans" / "000000000001.json").unlink()
     (store / "plans" / "000000000002.json").rename(store / "plans" / "000000000001.json")
-    with pytest.raises(OutputError, match="does not continue run 0; discard it with --new-plan"):
+    with pytest.raises(
+        OutputError, match="does not begin where run 0 ended; discard the plan with --new-plan"
+    ):
         job.run_once(numbers.spark)
     assert command("run", str(numbers.file), "--new-plan") == 0
     assert numbers.numbers() == list(range(24))
@@ -411,7 +414,7 @@ def test_bytes_cannot_be_names_of_folders(numbers: Numbers) -> None:
     assert numbers.files() == []
 
 
-def test_a_moment_may_end_a_run(numbers: Numbers) -> None:
+def test_a_timestamp_may_end_a_run(numbers: Numbers) -> None:
     samples = [(0, Sample(None, b'{"n": %d}' % n, timestamp=1_000_000 + n)) for n in range(10)]
     spark_topics.produce(numbers.broker.bootstrap, numbers.topic, samples)
     job = numbers.job()
@@ -439,5 +442,5 @@ def test_the_output_can_be_read_without_spark(numbers: Numbers) -> None:
     assert sorted(named) == sorted(output_files(numbers.output))
 
 
-def test_a_job_file_that_is_equal_gives_an_equal_job(numbers: Numbers) -> None:
+def test_equal_job_files_give_equal_jobs(numbers: Numbers) -> None:
     assert numbers.job().file == job_file.load(numbers.file)

@@ -1,4 +1,4 @@
-"""The output, the report and the remaining files of `pybroker etl`."""
+"""Tests of the output, the report and the remaining files of `pybroker etl`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ours
 BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
 
 
-def test_the_command_runs_reports_and_tidies_up(
+def test_the_command_runs_a_job_reports_it_and_cleans_up(
     numbers: Numbers, capsys: pytest.CaptureFixture[str]
 ) -> None:
     numbers.job()
@@ -46,13 +46,13 @@ def test_the_command_runs_reports_and_tidies_up(
     status = json.loads(capsys.readouterr().out)
     assert (status["runs"], status["new_offsets"], status["last"][0]["rows"]) == (1, 1, 12)
     assert command("gc", file, "--superseded", "--older-than", "0s", "--dry-run") == 0
-    assert "a later commit took its place: would be removed" in capsys.readouterr().out
+    assert "was replaced by a later commit: would be removed" in capsys.readouterr().out
     assert command("gc", file, "--superseded", "--older-than", "0s") == 0
     assert sorted(output_files(numbers.output)) == numbers.files()
     assert numbers.numbers() == list(range(12))
 
 
-def test_a_failing_command_says_why_in_its_report_too(
+def test_a_failed_command_has_its_reason_in_the_report(
     numbers: Numbers, capsys: pytest.CaptureFixture[str]
 ) -> None:
     numbers.job()
@@ -80,7 +80,7 @@ def test_a_failing_command_says_why_in_its_report_too(
     ]
 
 
-def test_a_command_that_is_told_to_end_takes_its_attempt_with_it(numbers: Numbers) -> None:
+def test_a_signal_ends_the_command_and_removes_its_attempt(numbers: Numbers) -> None:
     (numbers.folder / "ending.py").write_text(
         "import os, signal\n"
         "def transform(records):\n"
@@ -93,13 +93,13 @@ def test_a_command_that_is_told_to_end_takes_its_attempt_with_it(numbers: Number
     with pytest.raises(SystemExit) as caught:
         command("run", str(numbers.file), "--report", str(report))
     assert caught.value.code == 128 + signal.SIGTERM
-    told = "ended by SIGTERM: the next run reads again what was not committed"
+    told = "ended by SIGTERM: the next run reads the uncommitted records again"
     assert json.loads(report.read_text()) == {"runs": [], "error": told}
     assert numbers.files() == []
     assert numbers.job().store.attempts() == []
 
 
-def test_the_output_of_another_job_is_neither_shown_nor_tidied_up(
+def test_the_output_of_another_job_is_neither_shown_nor_cleaned_up(
     numbers: Numbers, capsys: pytest.CaptureFixture[str]
 ) -> None:
     numbers.job()

@@ -1,4 +1,4 @@
-"""The example jobs over real data, and the ways to start a job."""
+"""Tests of the example jobs on real data, and of the ways to start a job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def loaded(shared_broker: Broker, datasets: Path) -> Mapping[str, int]:
-    """The topics of the examples, filled."""
+    """Fill the topics of the examples."""
     return asyncio.run(load(shared_broker.bootstrap, datasets))
 
 

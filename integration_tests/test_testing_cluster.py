@@ -1,5 +1,4 @@
-"""`pybroker.testing.Cluster`: real brokers for users' tests; each method does what its name
-says."""
+"""Tests of `pybroker.testing.Cluster`, real brokers for users' tests."""
 
 from __future__ import annotations
 
@@ -28,19 +27,19 @@ pytestmark = pytest.mark.ours
 
 NO_ANSWER_S: Final = 0.5
 LONG_SESSION: Final = {"zookeeper.session.timeout.ms": 30_000}
-"""A session timeout longer than a machine stalls."""
+"""A session timeout in ms longer than a machine stalls."""
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster for the tests that leave it unchanged."""
+    """Return one cluster for the tests that leave it unchanged."""
     data = tmp_path_factory.mktemp("cluster")
     with Cluster(data=data, proxied=True, config={"replica.lag.time.max.ms": 1000}) as cluster:
         yield cluster
 
 
 def known_brokers(address: str) -> set[int]:
-    """The brokers in a broker's metadata."""
+    """Return the ids of the brokers in a broker's metadata."""
     with Connection(address) as connection:
         return {broker.node_id for broker in metadata(connection).brokers}
 
@@ -58,13 +57,13 @@ def registered(cluster: Cluster) -> set[int]:
         return {int(name) for name in session.get_children("/brokers/ids")}
 
 
-def test_ready_means_that_every_broker_knows_all(tmp_path: Path) -> None:
+def test_a_ready_cluster_has_all_brokers_in_the_metadata_of_each(tmp_path: Path) -> None:
     with Cluster(data=tmp_path, config=LONG_SESSION) as cluster:
         for broker in cluster.ids:
             assert known_brokers(cluster.address(broker)) == {1, 2, 3}
 
 
-def test_a_killed_broker_is_gone_and_comes_back_with_its_data(running: Cluster) -> None:
+def test_a_killed_broker_restarts_with_its_data(running: Cluster) -> None:
     victim = running.controller()
     pid = running.pid(victim)
     (running.log_dir(victim) / "a-mark").write_text("kept")
@@ -78,7 +77,7 @@ def test_a_killed_broker_is_gone_and_comes_back_with_its_data(running: Cluster) 
     assert running.log_text(victim).count("] started") == 2
 
 
-def test_an_operators_stop_ends_well(running: Cluster) -> None:
+def test_terminate_stops_a_broker_cleanly(running: Cluster) -> None:
     assert running.terminate(2) == 0
     assert running.running == [1, 3]
     with pytest.raises(ClusterError, match="broker 2 does not run"):
@@ -86,16 +85,14 @@ def test_an_operators_stop_ends_well(running: Cluster) -> None:
     running.restart(2)
 
 
-def test_a_paused_broker_says_nothing_until_it_is_resumed(running: Cluster) -> None:
+def test_a_paused_broker_does_not_answer_until_it_is_resumed(running: Cluster) -> None:
     running.pause(3)
     assert_silent(running.address(3))
     running.resume(3)
     running.wait_until_ready()
 
 
-def test_a_paused_broker_may_be_gone_as_soon_as_it_is_killed(
-    running: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_paused_broker_can_be_killed(running: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     signal_it = BrokerProcess.signal
 
     def signal_and_see(process: BrokerProcess, number: signal.Signals) -> None:
@@ -111,14 +108,16 @@ def test_a_paused_broker_may_be_gone_as_soon_as_it_is_killed(
     running.restart(2)
 
 
-def test_a_broker_cut_from_zookeeper_loses_its_session_and_comes_back(running: Cluster) -> None:
+def test_a_broker_cut_from_zookeeper_loses_its_session_and_registers_again(
+    running: Cluster,
+) -> None:
     controller = running.controller()
     running.cut(controller, "zookeeper")
     assert running.controller(other_than=controller) != controller
     assert controller not in registered(running)
     running.heal()
     running.wait_until_ready()
-    wait_until(lambda: registered(running) == {1, 2, 3}, what="all are registered")
+    wait_until(lambda: registered(running) == {1, 2, 3}, what="all brokers are registered")
 
 
 def test_clients_may_be_cut_off(running: Cluster) -> None:
@@ -130,7 +129,7 @@ def test_clients_may_be_cut_off(running: Cluster) -> None:
 
 
 @pytest.mark.parametrize("direction", ["both", "in", "out"])
-def test_a_broker_cut_from_the_controller_is_not_told_of_topics(
+def test_a_broker_cut_from_the_controller_receives_no_topics(
     running: Cluster, topic: str, direction: str
 ) -> None:
     controller = running.controller()
@@ -138,7 +137,10 @@ def test_a_broker_cut_from_the_controller_is_not_told_of_topics(
     running.cut(lonely, controller, direction=direction)
     with Connection(running.address(controller)) as connection:
         create_topic(connection, topic)
-        wait_until(lambda: not metadata(connection, topic).topics[0].error_code, what="it is told")
+        wait_until(
+            lambda: not metadata(connection, topic).topics[0].error_code,
+            what="the broker has received the topic",
+        )
     if direction != "out":
         with Connection(running.address(lonely)) as connection:
             assert metadata(connection, topic).topics[0].error_code != 0
@@ -147,7 +149,7 @@ def test_a_broker_cut_from_the_controller_is_not_told_of_topics(
     assert running.leader(topic, 0) in running.ids
 
 
-async def test_a_follower_cut_from_its_leader_leaves_the_replicas_in_sync_and_returns(
+async def test_a_follower_cut_from_its_leader_leaves_the_isr_and_rejoins_it(
     running: Cluster, topic: str
 ) -> None:
     async with Admin(running.bootstrap) as admin:
@@ -171,7 +173,7 @@ async def test_a_follower_cut_from_its_leader_leaves_the_replicas_in_sync_and_re
         assert follower not in stored.isr
         return len(stored.isr) == 2  # the third replica may lag for a moment, too
 
-    await asyncio.to_thread(wait_until, only_the_follower_has_left, what="two are in sync")
+    await asyncio.to_thread(wait_until, only_the_follower_has_left, what="two replicas are in sync")
     await asyncio.to_thread(running.heal)
     await asyncio.to_thread(running.wait_until_in_sync, topic)
 
@@ -195,7 +197,7 @@ def test_impossible_calls_are_refused(running: Cluster, tmp_path: Path) -> None:
             use()
 
 
-def test_a_start_that_cannot_be_shows_why_and_leaves_nothing_running(tmp_path: Path) -> None:
+def test_a_failed_start_shows_the_reason_and_leaves_no_process(tmp_path: Path) -> None:
     cluster = Cluster(1, data=tmp_path, config={"num.partitions": "none"})
     with pytest.raises(ClusterError, match=r"num\.partitions=none") as caught:
         cluster.start()
@@ -203,7 +205,7 @@ def test_a_start_that_cannot_be_shows_why_and_leaves_nothing_running(tmp_path: P
     assert processes_using(tmp_path) == []
 
 
-def test_a_proxied_cluster_starts_after_a_start_that_failed(tmp_path: Path) -> None:
+def test_a_proxied_cluster_starts_after_a_failed_start(tmp_path: Path) -> None:
     with Cluster(1, data=tmp_path, proxied=True) as cluster:
         port = int(cluster.address(1).rpartition(":")[2])
         cluster.stop()
@@ -214,10 +216,10 @@ def test_a_proxied_cluster_starts_after_a_start_that_failed(tmp_path: Path) -> N
         assert known_brokers(cluster.address(1)) == {1}
 
 
-def test_a_broker_that_has_ended_before_it_is_waited_for_is_told_of(
+def test_the_early_end_of_a_started_broker_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither `start` nor `restart` may overlook the end of such a broker."""
+    """Neither `start` nor `restart` may miss that a broker's process has ended."""
     refused, launch = {"num.partitions": "none"}, BrokerProcess.launch
 
     def launch_and_see_it_end(
@@ -240,14 +242,14 @@ def test_a_broker_that_has_ended_before_it_is_waited_for_is_told_of(
         assert cluster.controller() == 1
 
 
-def test_it_outlives_its_zookeeper(tmp_path: Path) -> None:
+def test_the_cluster_survives_a_kill_of_its_zookeeper(tmp_path: Path) -> None:
     with Cluster(2, data=tmp_path, config=LONG_SESSION) as cluster:
         before = cluster.controller()
         cluster.kill_zookeeper()
         assert cluster.controller() == before
 
 
-def test_it_uses_a_zookeeper_that_is_there_and_continues_after_a_stop(
+def test_the_cluster_uses_a_given_zookeeper_and_continues_after_a_stop(
     tmp_path: Path, zookeeper: ApacheZooKeeper
 ) -> None:
     connect = f"{zookeeper.connect}/a/chroot"
@@ -263,7 +265,7 @@ def test_it_uses_a_zookeeper_that_is_there_and_continues_after_a_stop(
     assert not (tmp_path / "cluster" / "zookeeper").exists()
 
 
-def test_a_temporary_directory_stays_only_after_a_failure() -> None:
+def test_a_temporary_directory_is_kept_only_after_a_failure() -> None:
     with Cluster(1) as cluster:
         folder = cluster.data
         assert folder.exists()
@@ -279,7 +281,7 @@ def test_a_temporary_directory_stays_only_after_a_failure() -> None:
     folder.rmdir()
 
 
-def test_modules_of_the_users_are_not_taken_for_pythons(tmp_path: Path) -> None:
+def test_modules_of_the_user_do_not_replace_those_of_python(tmp_path: Path) -> None:
     (tmp_path / "re.py").write_text("raise SystemExit('the wrong module')\n")
     script = tmp_path / "a_script.py"
     script.write_text(
@@ -297,7 +299,7 @@ def test_modules_of_the_users_are_not_taken_for_pythons(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ctrl_c_heeded")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_everything_ends_with_the_test_run(tmp_path: Path, number: signal.Signals) -> None:
+def test_all_processes_end_with_the_test_run(tmp_path: Path, number: signal.Signals) -> None:
     program = (
         "import sys, threading\n"
         "from pybroker.testing import Cluster\n"
@@ -313,8 +315,8 @@ def test_everything_ends_with_the_test_run(tmp_path: Path, number: signal.Signal
     wait_until(lambda: not processes_using(tmp_path), what="brokers and ZooKeeper are gone")
 
 
-async def test_it_may_be_used_from_the_threads_of_an_event_loop(tmp_path: Path) -> None:
-    """The brokers outlive the thread that started them."""
+async def test_the_cluster_can_be_used_from_threads_of_an_event_loop(tmp_path: Path) -> None:
+    """The brokers survive the thread that started them."""
     cluster = Cluster(1, data=tmp_path)
 
     def in_a_thread_of_its_own() -> None:
@@ -327,7 +329,7 @@ async def test_it_may_be_used_from_the_threads_of_an_event_loop(tmp_path: Path) 
         await asyncio.to_thread(cluster.close)
 
 
-def test_brokers_on_machines_of_their_own(network: Network, tmp_path: Path) -> None:
+def test_brokers_run_in_network_namespaces(network: Network, tmp_path: Path) -> None:
     places = {broker: network.add() for broker in (1, 2)}
     server = network.add()
     zookeeper = ChildProcess(

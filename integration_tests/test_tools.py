@@ -1,4 +1,4 @@
-"""The tools as an operator runs them, against a running broker."""
+"""Tests of the tools, run as by an operator, against a running broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Result:
 
 
 class Shell:
-    """Runs tools with the broker's address."""
+    """A shell that runs tools with the broker's address."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -55,7 +55,7 @@ def shell(broker: Broker) -> Shell:
     return Shell(broker.bootstrap)
 
 
-def test_the_life_of_a_topic(shell: Shell, topic: str) -> None:
+def test_a_topic_is_created_changed_and_deleted(shell: Shell, topic: str) -> None:
     options = ["--partitions", "2", "--config", "retention.ms=5000"]
     made = shell("topics", "--create", "--topic", topic, *options)
     assert (made.code, made.lines[-1]) == (0, f"Created topic {topic}.")
@@ -87,7 +87,7 @@ def test_the_life_of_a_topic(shell: Shell, topic: str) -> None:
     )
 
 
-def test_lines_go_in_and_come_out(shell: Shell, topic: str) -> None:
+def test_console_tools_produce_and_consume_lines(shell: Shell, topic: str) -> None:
     shell("topics", "--create", "--topic", topic, "--partitions", "1")
     words = ["--property", "parse.key=true", "--property", "parse.headers=true"]
     sent = shell("console-producer", "--topic", topic, *words, stdin=b"h:1\tk\tv\nh:2\tl\tw \xff\n")
@@ -125,8 +125,9 @@ def test_a_producer_with_options(shell: Shell, topic: str, words: list[str]) -> 
 def test_lines_sent_with_acks_0_are_stored_unless_the_broker_logs_a_refusal(
     shell: Shell, broker: Broker, topic: str
 ) -> None:
-    """A broker whose session has expired meanwhile does not know whether it still leads. It
-    refuses the records and closes the connection, and a producer with acks=0 does not retry."""
+    """A broker whose session has expired does not know whether it still leads. It rejects the
+    records and closes the connection, and a producer with acks=0 does not retry.
+    """
     shell("topics", "--create", "--topic", topic, "--partitions", "1")
     refusals_before = -1
     while shell("get-offsets", "--topic", topic).lines == [f"{topic}:0:0"]:
@@ -191,7 +192,7 @@ def test_ctrl_c_ends_at_once_without_a_trace(
         process.kill()
 
 
-def test_a_reader_that_goes_away_is_no_error(shell: Shell, topic: str) -> None:
+def test_a_closed_output_pipe_is_not_an_error(shell: Shell, topic: str) -> None:
     shell("topics", "--create", "--topic", topic)
     shell("console-producer", "--topic", topic, stdin=b"x" * 100 + b"\n" + b"y\n" * 100_000)
     process = subprocess.Popen(

@@ -1,5 +1,6 @@
-"""Topics of the version before this one, which counted removals and had no nodes of topic ids: they
-are used, changed, deleted and made anew without a step by the operator."""
+"""Tests of topics of the previous version of pybroker, which counted removals and had no nodes of
+topic ids: they are used, changed, deleted and recreated without action by the operator.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def create(cluster: Cluster, *replicas: int) -> None:
 
 
 def produce(cluster: Cluster) -> int:
-    """The record's offset."""
+    """Produce a record. Return its offset."""
 
     async def work() -> int:
         async with Producer(cluster.bootstrap, acks="all") as producer:
@@ -84,7 +85,7 @@ def stored_id(zookeeper: kazoo.client.KazooClient) -> str:
 def test_a_topic_without_a_node_of_its_id_changes_its_isr_until_a_controller_makes_one(
     cluster: Cluster, zookeeper: kazoo.client.KazooClient
 ) -> None:
-    """As while brokers are replaced one after the other, the controller last."""
+    """This happens during a rolling upgrade in which the controller is upgraded last."""
     controller = cluster.controller()
     leader, follower = sorted({1, 2, 3} - {controller})
     create(cluster, leader, follower)
@@ -108,7 +109,7 @@ def isr(cluster: Cluster) -> set[int]:
     return set() if state is None else {*state.isr}
 
 
-def test_topics_of_an_earlier_version_are_changed_deleted_and_made_anew(
+def test_topics_of_an_earlier_version_are_changed_deleted_and_recreated(
     cluster: Cluster, zookeeper: kazoo.client.KazooClient
 ) -> None:
     create(cluster, 1, 2, 3)
@@ -133,4 +134,4 @@ def test_topics_of_an_earlier_version_are_changed_deleted_and_made_anew(
     create(cluster, 1, 2, 3)
     assert zookeeper.get_children(TOPIC_IDS) == [stored_id(zookeeper)] != [earlier]
     assert produce(cluster) == 0
-    assert zookeeper.exists(OLD_COUNTER).version == 3, "nothing uses the counter any more"
+    assert zookeeper.exists(OLD_COUNTER).version == 3, "the old counter has changed"

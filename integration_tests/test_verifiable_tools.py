@@ -1,5 +1,6 @@
-"""`verifiable-producer` and `verifiable-consumer` print the same events as Apache's: with the same
-arguments on the same broker, the lines are equal except for their times."""
+"""Tests that `verifiable-producer` and `verifiable-consumer` print the same events as Apache's
+tools: with the same arguments on the same broker, the lines are equal except for their times.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def broker(
 
 
 def program(side: str, tool: str, *words: str) -> ChildProcess:
-    """Start Apache's tool, or ours: both end at signals, and so need a process of their own."""
+    """Start Apache's tool, or ours, in a separate process, because tests end it by signals."""
     if side == "ours":
         return ChildProcess([sys.executable, "-m", "pybroker", tool, *words])
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
@@ -62,7 +63,7 @@ def running(side: str, tool: str, *words: str) -> Iterator[ChildProcess]:
 
 
 def events(child: ChildProcess) -> list[Event]:
-    """The printed events, each with its time and without it."""
+    """Return the printed events, each with its time and without it."""
     found = []
     for line in child.output.splitlines():
         if line.startswith("{"):
@@ -127,7 +128,7 @@ def test_a_producer_ends_at_a_signal(broker: Broker, topic: str) -> None:
 
 
 def test_consumers_print_the_same_events(broker: Broker, topic: str) -> None:
-    """The records are in one batch, so that one answer has all of them."""
+    """The records are in one batch, so that one answer has all records."""
     made, _ = run(
         *("ours", "verifiable-producer", "--bootstrap-server", broker.bootstrap),
         *("--topic", topic, "--max-messages", "7", "--repeating-keys", "3"),
@@ -157,7 +158,9 @@ JAVA_COOPERATIVE: Final = "org.apache.kafka.clients.consumer.CooperativeStickyAs
 
 
 def in_one(found: Sequence[Event]) -> list[Event]:
-    """The events, with those of several fetches merged: the number of fetches is random."""
+    """Return the events, with the events of several fetches merged, because the number of fetches
+    is random.
+    """
     together: list[Event] = []
     for event in found:
         before = next((row for row in together if row["name"] == event["name"]), None)
@@ -173,8 +176,9 @@ def in_one(found: Sequence[Event]) -> list[Event]:
 
 
 def test_consumers_share_a_topic_and_leave_at_a_signal(broker: Broker, topic: str) -> None:
-    """One consumer of each side in one group: the second takes over partitions, and releases them
-    again."""
+    """Apache's consumer and ours are in one group: the second takes over partitions, and releases
+    them again.
+    """
     made, _ = run(
         *("ours", "verifiable-producer", "--bootstrap-server", broker.bootstrap),
         *("--topic", topic, "--max-messages", "1"),

@@ -1,5 +1,6 @@
-"""The expected content of a topic, derived from the acknowledgements of its only producer: a model
-to compare reads with."""
+"""A model of a topic: its expected content, derived from the acknowledgements of its only producer,
+to compare reads with.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ _HEADERS: Final[tuple[Headers, ...]] = (
 )
 
 Cut = Mapping[int, tuple[int, int]]
-"""Start and end by partition."""
+"""Partition -> (start offset, end offset)."""
 
 
 class TopicModel:
     """A topic and its acknowledged records, by partition and offset. There are few keys, so that
-    tables overwrite rows; `dice` decides everything else. Not thread-safe, except `writing`.
+    tables overwrite rows; `dice` draws everything else. Not thread-safe, except `writing`.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class TopicModel:
         )
 
     def write(self, count: int) -> None:
-        """Write random records in a random codec; returns when all are acknowledged."""
+        """Write random records in a random codec. Return when all are acknowledged."""
         producer = self._producer()
         for _ in range(count):
             self._send(producer, self._dice)
@@ -65,7 +66,9 @@ class TopicModel:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Write bursts of records while the block runs. All are acknowledged when it has ended."""
+        """Write bursts of records while the block runs. Wait at the end until all are
+        acknowledged.
+        """
         ended = threading.Event()
         thread = threading.Thread(target=self._write_until, args=(ended,), daemon=True)
         thread.start()
@@ -105,7 +108,9 @@ class TopicModel:
         return {p: max(rows, default=self._starts[p] - 1) + 1 for p, rows in self._rows.items()}
 
     def rows(self, cut: Cut) -> list[KafkaRow]:
-        """The expected rows of the ranges, by partition and offset. All offsets must be known."""
+        """Return the expected rows of the ranges, by partition and offset. All offsets must be
+        known.
+        """
         return [
             self._rows[partition][offset]
             for partition, (start, end) in sorted(cut.items())

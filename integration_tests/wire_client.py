@@ -1,6 +1,6 @@
-"""Requests on a raw connection, through the project's codec, for requests that no client library
-sends. The vocabulary of the tests about the protocol: `connection.ask(...)`, `batch_of(...)`,
-`produce(...)`, `fetch(...)`. Everything blocks, with a time limit.
+"""A raw connection with the project's codec, for requests that no client library sends. The
+protocol tests use `connection.ask(...)`, `batch_of(...)`, `produce(...)`, `fetch(...)`. All calls
+block, with a time limit.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ from unit_tests.patience import PATIENCE_MS, PATIENCE_S, wait_until
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 FOREVER_MS: Final = 10 * PATIENCE_MS
-"""A `max_wait_ms` longer than the time limit of `Connection`: an answer proves that the broker did
-not wait."""
+"""A `max_wait_ms` longer than the time limit of `Connection`, so that an answer proves that the
+broker did not wait.
+"""
 
 
 class ConnectionClosed(Exception):
@@ -88,7 +89,7 @@ class Connection:
         self._socket.settimeout(seconds)
 
     def end_sending(self) -> None:
-        """Close our direction; answers may still arrive."""
+        """Close the sending direction; answers may still arrive."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def send_bytes(self, data: bytes) -> None:
@@ -96,17 +97,17 @@ class Connection:
         self._socket.sendall(data)
 
     def send_frame(self, frame: bytes) -> None:
-        """Send a frame after its size."""
+        """Send a frame with its size in front."""
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
 
     def send(self, version: int, request: Message) -> int:
-        """Send a request without waiting for the answer. Returns the correlation id."""
+        """Send a request without waiting for the answer. Return the correlation id."""
         self._correlation_id += 1
         self.send_frame(frame_of(version, request, self._correlation_id, self._client_id))
         return self._correlation_id
 
     def receive_frame(self) -> memoryview:
-        """The next answer, without its size. Raises ConnectionClosed."""
+        """Return the next answer, without its size. Raises ConnectionClosed."""
         (size,) = struct.unpack(">i", self._receive(4))
         return memoryview(self._receive(size))
 
@@ -118,26 +119,28 @@ class Connection:
             except ConnectionResetError as error:
                 raise ConnectionClosed("reset") from error
             if not part:
-                raise ConnectionClosed(f"after {len(data)} of {size} bytes")
+                raise ConnectionClosed(f"closed after {len(data)} of {size} bytes")
             data += part
         return bytes(data)
 
     def receive(self, version: int, response: type[ResponseT], correlation_id: int) -> ResponseT:
-        """The next answer, which must belong to that request."""
+        """Return the next answer, which must belong to that request."""
         frame = self.receive_frame()
         api = next(api for api in APIS.values() if api.response is response)
         found, position = parse_response_header(frame, api.response_header_version(version))
-        assert found == correlation_id, f"answer {found} where {correlation_id} was due"
+        assert found == correlation_id, (
+            f"received correlation id {found}, expected {correlation_id}"
+        )
         message = decode_response(api, version, frame[position:])
         assert isinstance(message, response)
         return message
 
     def ask(self, version: int, request: Message, response: type[ResponseT]) -> ResponseT:
-        """Send a request and wait for its answer."""
+        """Send a request, and return its answer."""
         return self.receive(version, response, self.send(version, request))
 
     def is_closed_by_broker(self) -> bool:
-        """Whether the broker closes the connection, without a further byte."""
+        """Return whether the broker closes the connection without sending a further byte."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionResetError:
@@ -146,7 +149,7 @@ class Connection:
             return False
 
     def says_nothing_for(self, seconds: float) -> bool:
-        """Whether the connection stays open without a byte from the broker for this time."""
+        """Return whether the connection stays open without a byte from the broker for this time."""
         self._socket.settimeout(seconds)
         try:
             self._socket.recv(1, socket.MSG_PEEK)
@@ -160,7 +163,7 @@ class Connection:
 def frame_of(
     version: int, request: Message, correlation_id: int = 1, client_id: str | None = "wire-test"
 ) -> bytes:
-    """Header and body of a request, without the size."""
+    """Return header and body of a request, without the size."""
     api = next(api for api in APIS.values() if api.request is type(request))
     header = RequestHeader(api.key, version, correlation_id, client_id)
     return encode_request_header(header, api.request_header_version(version)) + encode_request(
@@ -169,7 +172,7 @@ def frame_of(
 
 
 def newest(key: ApiKey) -> int:
-    """The highest version that pybroker supports."""
+    """Return the highest version of the API that pybroker supports."""
     return APIS[key].max_version
 
 
@@ -181,8 +184,10 @@ def batch_of(
     sequence: int = -1,
     key: bytes | None = b"key",
 ) -> bytes:
-    """A record batch with these values; `producer` is id and epoch. The timestamps must be recent:
-    the state of an idempotent producer with old batches is dropped at the next start."""
+    """Return a record batch with these values. `producer` is (producer id, epoch). The timestamps
+    are recent, because a broker drops the state of an idempotent producer with old batches at its
+    next start.
+    """
     builder = BatchBuilder(codec)
     for index, value in enumerate(values):
         timestamp = timestamps[index] if timestamps else int(time.time() * 1000)
@@ -210,7 +215,7 @@ def produce(
 def produce_request(
     topic: str, records: bytes | None, *, partition: int = 0, acks: int = -1
 ) -> ProduceRequest:
-    """A Produce for one partition."""
+    """Return a Produce request for one partition."""
     data = PartitionProduceData(index=partition, records=records)
     return ProduceRequest(
         acks=acks,
@@ -231,7 +236,9 @@ def fetch_request(
     isolation_level: int = 0,
     session: tuple[int, int] = (0, -1),
 ) -> FetchRequest:
-    """A Fetch of some partitions of a topic from these offsets; `session` is id and epoch."""
+    """Return a Fetch request for some partitions of a topic from these offsets. `session` is
+    (session id, epoch).
+    """
     partitions = [
         FetchPartition(
             partition=partition,
@@ -255,7 +262,7 @@ def fetch_request(
 def fetch(
     connection: Connection, request: FetchRequest, *, version: int = 12
 ) -> dict[int, PartitionData]:
-    """Fetch from one topic; the results by partition."""
+    """Fetch from one topic. Return the results by partition."""
     answer = connection.ask(version, request, FetchResponse)
     assert answer.error_code == 0
     assert [t.topic for t in answer.responses] == [t.topic for t in request.topics]
@@ -271,14 +278,14 @@ def fetch_one(
 
 
 def log_end(connection: Connection, topic: str) -> int:
-    """The high watermark of partition 0, from a Fetch response."""
+    """Return the high watermark of partition 0, from a Fetch response."""
     return fetch_one(connection, topic, 0).high_watermark
 
 
 def list_offsets_request(
     topic: str, timestamp: int, *, partition: int = 0, isolation_level: int = 0
 ) -> ListOffsetsRequest:
-    """A ListOffsets for one partition."""
+    """Return a ListOffsets request for one partition."""
     wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
     return ListOffsetsRequest(
         replica_id=-1,
@@ -294,7 +301,7 @@ def create_topic(
     partitions: int = 1,
     configs: Mapping[str, str] | None = None,
 ) -> CreatableTopicResult:
-    """Create a topic, successfully."""
+    """Create a topic, and check that the result has no error."""
     wanted = CreatableTopic(
         name=topic,
         num_partitions=partitions,
@@ -309,7 +316,7 @@ def create_topic(
 def create(
     connection: Connection, wanted: CreatableTopic, *, validate_only: bool = False, version: int = 7
 ) -> CreatableTopicResult:
-    """The result of creating one topic."""
+    """Create one topic. Return its result."""
     request = CreateTopicsRequest(topics=[wanted], timeout_ms=15_000, validate_only=validate_only)
     answer = connection.ask(version, request, CreateTopicsResponse)
     assert [t.name for t in answer.topics] == [wanted.name]
@@ -327,7 +334,7 @@ def internal_topic(connection: Connection) -> str:
 def metadata(
     connection: Connection, *topics: str, version: int = 12, auto_create: bool = False
 ) -> MetadataResponse:
-    """Metadata of these topics."""
+    """Return the Metadata response for these topics."""
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name) for name in topics],
         allow_auto_topic_creation=auto_create or version < 4,  # older versions imply it
@@ -336,7 +343,7 @@ def metadata(
 
 
 def wait_for_leader(connection: Connection, topic: str) -> None:
-    """Returns when all partitions of the topic have a leader, e.g. after a restart."""
+    """Wait until all partitions of the topic have a leader, e.g. after a restart."""
 
     def is_led() -> bool:
         (found,) = metadata(connection, topic).topics
@@ -348,8 +355,9 @@ def wait_for_leader(connection: Connection, topic: str) -> None:
 def new_producer(
     connection: Connection, *, version: int = 4, timeout_ms: int = 0
 ) -> tuple[int, int]:
-    """An id and epoch for an idempotent producer. Right after its start a broker may answer
-    COORDINATOR_LOAD_IN_PROGRESS (14), until it has a block of ids."""
+    """Return an id and epoch for an idempotent producer. Right after its start a broker may answer
+    COORDINATOR_LOAD_IN_PROGRESS (14), until it has a block of ids.
+    """
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=timeout_ms)
     answers = []
 

@@ -1,5 +1,6 @@
-"""A real ZooKeeper behind relays that can be closed, for the contract of the coordination service
-and for other tests."""
+"""A real ZooKeeper behind relays that can be shut, for the contract tests of the coordination
+service and for other tests.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ _SESSION_MS: Final = 6000
 
 
 class Gate:
-    """A TCP relay in front of the server. While it is shut, it refuses and breaks connections."""
+    """A TCP relay in front of the server. While it is shut, it refuses new connections and has
+    reset existing ones.
+    """
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -55,7 +58,9 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class RealService:
-    """A real server for the contract's tests: every service has a chroot, every client a gate."""
+    """A real server for the contract tests: every service has its own chroot, every client its own
+    gate.
+    """
 
     def __init__(self, server: EmbeddedZooKeeper) -> None:
         self._server = server
@@ -94,6 +99,8 @@ class RealService:
 
 
 async def expire(server: EmbeddedZooKeeper, key: SessionKey) -> bool:
-    """End a session as the server would: a second client takes it over and closes it."""
+    """End a session as the server does at a timeout: a second client takes the session over and
+    closes it.
+    """
     hosts = parse_connect_string(server.connect).hosts
     return await close_session(hosts, key, timeout_s=PATIENCE_S)

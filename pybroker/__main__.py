@@ -1,7 +1,7 @@
-"""`pybroker TOOL ...`: find the tool by its name and run it, loading no other tool.
+"""`pybroker TOOL ...`: finds the tool by its name and runs it, without loading other tools.
 
-The list of tools is plain data (`tool_list.py`), and a tool's module is imported only when that
-tool is called, because imports delay the start of a broker.
+The list of tools is plain data (`tool_list.py`). A tool's module is imported only when that tool is
+called, because imports delay the start of a broker.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def usage() -> str:
     return (
         "Usage: pybroker TOOL [OPTIONS]\n\n"
         f"Tools:\n{rows}\n\n"
-        "pybroker TOOL --help tells what a tool can do; pybroker --version says which this is."
+        "pybroker TOOL --help shows the options of a tool; pybroker --version shows the version."
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool that `arguments` name; return the exit code."""
+    """Run the tool that `arguments` name. Return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and tool_name(words[0]) in BROKERS:
-        return _run(words)  # a broker goes on when nothing reads its standard output
+        return _run(words)  # a broker continues when nothing reads its standard output
     code = 0
     try:
         with ended_by_its_reader():

@@ -1,8 +1,8 @@
 """Background tasks: each has an owner that starts and ends it.
 
-`BackgroundTask` runs from a component's start to its stop. `RetryLoop` runs work on request and
-tries it again. `TaskOwner` holds tasks that come and go. A task that ends with an exception is a
-defect of this project: the owner logs it once, when it happens.
+A `BackgroundTask` runs from a component's start to its stop. A `RetryLoop` runs work on request and
+retries it. A `TaskOwner` owns a changing number of tasks. A task that ends with an exception is a
+defect of this project: the owner logs the exception once, when it happens.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ Ts = TypeVarTuple("Ts")
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel the tasks and wait for their end, however they end. The caller's own task is left out.
-    A caller that is cancelled while it waits is cancelled itself; the tasks end without it."""
+    """Cancel the tasks and wait for their end, however they end. The caller's own task is excluded.
+    If the caller is cancelled while it waits, the cancellation is raised, and the tasks end
+    later."""
     others = _others(tasks)
     for task in others:
         task.cancel()
@@ -32,36 +33,37 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
 
 
 class BackgroundTask:
-    """Owns at most one task, between `start` and `stop`."""
+    """At most one task, between `start` and `stop`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
-        """Whether the owner cancelled the task. A second cancellation would interrupt its
+        """Whether the owner has cancelled the task. A second cancellation would interrupt its
         clean-up."""
 
     @property
     def runs(self) -> bool:
-        """Whether there is a task that has not ended. A task that is being cancelled still
-        counts."""
+        """Whether there is a task that has not ended, including one that is being cancelled."""
         return self._task is not None and not self._task.done()
 
     def start(self, work: Callable[[], Work]) -> None:
-        """Begin the work, unless the task runs already."""
+        """Start the task, unless it runs already."""
         if not self.runs:
             self._task = asyncio.get_running_loop().create_task(work(), name=self._name)
             self._task.add_done_callback(_log_failure)
             self._is_cancelled = False
 
     async def stop(self) -> None:
-        """Cancel the task and wait for its end. Idempotent, also without `start`. A caller that is
-        cancelled while it waits is cancelled itself, and may call again to wait on."""
+        """Cancel the task and wait for its end. If the caller is cancelled while it waits, the
+        cancellation is raised, and the caller may call `stop` again to wait on. Idempotent, also
+        without `start`."""
         self.cancel()
         await self.finish()
 
     def cancel(self) -> None:
-        """Cancel the task without waiting for its end. No effect if the task itself calls this."""
+        """Cancel the task without waiting for its end. Do nothing if the task itself is the
+        caller."""
         if self._task is None or self._is_cancelled or self._task is asyncio.current_task():
             return
         self._is_cancelled = True
@@ -74,8 +76,8 @@ class BackgroundTask:
 
 
 class RetryLoop:
-    """Calls `work` when it is woken, and again every `pause_s` while `work` returns True (some work
-    is left). It runs between `start` and `stop`."""
+    """Calls `work` after each `wake`, and again every `pause_s` while `work` returns True, which
+    means that work is left. It runs between `start` and `stop`."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[bool]], pause_s: float) -> None:
         self._work = work
@@ -92,7 +94,7 @@ class RetryLoop:
         self._task.start(self._run)
 
     def wake(self) -> None:
-        """Call `work` soon; before `start`, this takes effect at `start`."""
+        """Call `work` soon; before `start`, the call is delayed until `start`."""
         self._woken.set()
 
     async def _run(self) -> None:
@@ -106,8 +108,8 @@ class RetryLoop:
 
 
 def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]], None]:
-    """Return a function for any thread: it schedules `call` on the event loop that is running now,
-    and does nothing once that loop is closed."""
+    """Return a function that any thread may call: it schedules `call` on the event loop that is
+    running now, and does nothing once that loop is closed."""
     loop = asyncio.get_running_loop()
 
     def call_soon(*arguments: *Ts) -> None:
@@ -118,13 +120,13 @@ def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]],
 
 
 class TaskOwner:
-    """Owns tasks from their start to their end. `on_failure` is called with the exception of a
-    task that fails, so that no caller waits for its result for ever."""
+    """Owns tasks from their start to their end. `on_failure` receives the exception of a task that
+    fails, so that no caller waits for its result forever."""
 
     def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._on_failure = on_failure
         self._tasks: dict[asyncio.Task[None], None] = {}
-        """In the order of their start. They are cancelled in the same order."""
+        """The running tasks, in the order of their start. They are cancelled in the same order."""
 
     def start(self, work: Work, name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -137,7 +139,7 @@ class TaskOwner:
         await _finish(_others(self._tasks), timeout_s)
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for its end. Idempotent."""
+        """Cancel the running tasks and wait for their end. Idempotent."""
         await cancel_and_wait(*self._tasks)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -155,7 +157,8 @@ def _log_failure(task: asyncio.Task[None]) -> BaseException | None:
 
 
 def _others(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    """Return the running tasks without the caller's own: it would wait for itself for ever."""
+    """Return the running tasks without the caller's own task, which would wait for itself
+    forever."""
     own = asyncio.current_task()
     return [task for task in tasks if task is not own and not task.done()]
 

@@ -1,4 +1,4 @@
-"""Many concurrent calls, with a limit."""
+"""Concurrent calls, limited in number."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE_MAX: Final = 100
-"""Small enough that other requests of the same session do not wait behind thousands."""
+"""The maximal number of concurrent calls. It is small, so that other requests of the same session
+do not wait behind thousands of calls."""
 
 
 async def bounded_gather(
     function: Callable[[T], Awaitable[R]], items: Sequence[T], at_once: int = AT_ONCE_MAX
 ) -> list[R]:
-    """Return the results in the order of `items`. After the first error the function starts no
-    further call, waits for the calls under way, and raises that error."""
+    """Return the results of the calls in the order of `items`. After the first error, start no
+    further call, wait for the calls in progress, and raise that error."""
     if len(items) == 1:
         return [await function(items[0])]
     results: dict[int, R] = {}

@@ -19,7 +19,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A `Clock` that stands still until a test moves it."""
+    """A `Clock` whose time changes only when a test advances it."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms

@@ -3,11 +3,11 @@
 - `ErrorCode` is the one table of Kafka's wire errors: name, number, whether a client may retry, and
   a sentence.
 - `BrokerError` carries such a code up to the dispatcher, the only place that turns it into bytes.
-- `MalformedInput`: the other side sent bytes that are no message; the connection is closed.
-- `CorruptionError` means that bytes which we stored are not what we wrote.
+- `MalformedInput`: the peer sent bytes that are no message; the connection is closed.
+- `CorruptionError`: stored bytes differ from those that were written.
 - `StartupError` ends the process with one line for the operator.
 
-No class here knows about sockets, files or ZooKeeper.
+This module does not depend on sockets, files or ZooKeeper.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 
 
 class ErrorCode(enum.IntEnum):
-    """Kafka's error numbers (protocol guide, "Error Codes"). `retriable` tells a client that
-    trying again may help."""
+    """Kafka's error codes (protocol guide, "Error Codes"). `retriable` tells a client that a retry
+    may succeed."""
 
     retriable: bool
     text: str
@@ -31,9 +31,9 @@ class ErrorCode(enum.IntEnum):
         return member
 
     # fmt: off
-    UNKNOWN_SERVER_ERROR = (-1, False, "The broker met an unexpected condition; the broker's log has the details.")
+    UNKNOWN_SERVER_ERROR = (-1, False, "An unexpected error in the broker; its log has the details.")
     NONE = (0, False, "")
-    OFFSET_OUT_OF_RANGE = (1, False, "The offset lies outside the range that this partition holds.")
+    OFFSET_OUT_OF_RANGE = (1, False, "The offset is outside the range of offsets in this partition.")
     CORRUPT_MESSAGE = (2, True, "The batch does not match its CRC, or its fields contradict each other.")
     UNKNOWN_TOPIC_OR_PARTITION = (3, True, "This broker does not host that topic or partition.")
     INVALID_FETCH_SIZE = (4, False, "The fetch size is not valid.")
@@ -45,26 +45,26 @@ class ErrorCode(enum.IntEnum):
     MESSAGE_TOO_LARGE = (10, False, "The batch is larger than max.message.bytes allows.")
     STALE_CONTROLLER_EPOCH = (11, False, "The command comes from a controller that has been replaced.")
     OFFSET_METADATA_TOO_LARGE = (12, False, "The metadata of the offset commit is too large.")
-    NETWORK_EXCEPTION = (13, True, "The connection was lost before an answer came.")
+    NETWORK_EXCEPTION = (13, True, "The connection was lost before the response arrived.")
     COORDINATOR_LOAD_IN_PROGRESS = (14, True, "The coordinator is still loading its state.")
     COORDINATOR_NOT_AVAILABLE = (15, True, "The coordinator is not available.")
     NOT_COORDINATOR = (16, True, "This broker is not the coordinator of that group or transaction.")
     INVALID_TOPIC_EXCEPTION = (17, False, "The topic name is not valid, or the operation is not allowed on this topic.")
     RECORD_LIST_TOO_LARGE = (18, False, "The batch is larger than a log segment may be.")
-    NOT_ENOUGH_REPLICAS = (19, True, "Fewer replicas are in sync than min.insync.replicas asks for; nothing was written.")
+    NOT_ENOUGH_REPLICAS = (19, True, "Fewer replicas are in sync than min.insync.replicas requires; nothing was written.")
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = (20, True, "The batch was written, but too few replicas stayed in sync.")
     INVALID_REQUIRED_ACKS = (21, False, "acks must be -1, 0 or 1.")
     ILLEGAL_GENERATION = (22, False, "The generation is not the current one of the group.")
     INCONSISTENT_GROUP_PROTOCOL = (23, False, "The member's protocols do not fit those of the group.")
     INVALID_GROUP_ID = (24, False, "The group id is not valid.")
     UNKNOWN_MEMBER_ID = (25, False, "The group has no such member.")
-    INVALID_SESSION_TIMEOUT = (26, False, "The session timeout lies outside the range that the broker allows.")
+    INVALID_SESSION_TIMEOUT = (26, False, "The session timeout is outside the range that the broker allows.")
     REBALANCE_IN_PROGRESS = (27, False, "The group is rebalancing; the member should join again.")
     INVALID_COMMIT_OFFSET_SIZE = (28, False, "The committed offset is too large to store.")
     TOPIC_AUTHORIZATION_FAILED = (29, False, "Not authorized for this topic.")
     GROUP_AUTHORIZATION_FAILED = (30, False, "Not authorized for this group.")
     CLUSTER_AUTHORIZATION_FAILED = (31, False, "Not authorized for the cluster.")
-    INVALID_TIMESTAMP = (32, False, "A record's timestamp lies outside the range that the topic allows.")
+    INVALID_TIMESTAMP = (32, False, "A record's timestamp is outside the range that the topic allows.")
     UNSUPPORTED_SASL_MECHANISM = (33, False, "The broker does not offer that SASL mechanism.")
     ILLEGAL_SASL_STATE = (34, False, "The request is not allowed in this state of authentication.")
     UNSUPPORTED_VERSION = (35, False, "The broker does not support that version of the API.")
@@ -91,7 +91,7 @@ class ErrorCode(enum.IntEnum):
     KAFKA_STORAGE_ERROR = (56, True, "The disk that holds the partition failed.")
     LOG_DIR_NOT_FOUND = (57, False, "The broker has no such log directory.")
     SASL_AUTHENTICATION_FAILED = (58, False, "Authentication failed.")
-    UNKNOWN_PRODUCER_ID = (59, False, "The broker remembers nothing of this producer id.")
+    UNKNOWN_PRODUCER_ID = (59, False, "The broker has no state of this producer id.")
     REASSIGNMENT_IN_PROGRESS = (60, False, "A reassignment of the partition is in progress.")
     DELEGATION_TOKEN_AUTH_DISABLED = (61, False, "Delegation tokens are not enabled.")
     DELEGATION_TOKEN_NOT_FOUND = (62, False, "No such delegation token.")
@@ -110,7 +110,7 @@ class ErrorCode(enum.IntEnum):
     UNKNOWN_LEADER_EPOCH = (75, True, "The leader epoch in the request is newer than the broker's.")
     UNSUPPORTED_COMPRESSION_TYPE = (76, False, "The compression codec does not fit this version of the API.")
     STALE_BROKER_EPOCH = (77, False, "The command is meant for an earlier incarnation of this broker.")
-    OFFSET_NOT_AVAILABLE = (78, True, "The new leader does not yet know how far the partition is committed.")
+    OFFSET_NOT_AVAILABLE = (78, True, "The new leader does not know the high watermark of the partition yet.")
     MEMBER_ID_REQUIRED = (79, False, "The member must join again with the id that it was given.")
     PREFERRED_LEADER_NOT_AVAILABLE = (80, True, "The preferred leader is not available.")
     GROUP_MAX_SIZE_REACHED = (81, False, "The group has as many members as it may have.")
@@ -131,7 +131,7 @@ class ErrorCode(enum.IntEnum):
     FEATURE_UPDATE_FAILED = (96, False, "The features could not be updated.")
     PRINCIPAL_DESERIALIZATION_FAILURE = (97, False, "The forwarded principal could not be read.")
     SNAPSHOT_NOT_FOUND = (98, False, "The snapshot does not exist.")
-    POSITION_OUT_OF_RANGE = (99, False, "The position lies outside the snapshot.")
+    POSITION_OUT_OF_RANGE = (99, False, "The position is outside the snapshot.")
     UNKNOWN_TOPIC_ID = (100, True, "No topic has this id.")
     DUPLICATE_BROKER_REGISTRATION = (101, False, "The broker id is registered already.")
     BROKER_ID_NOT_REGISTERED = (102, False, "The broker id is not registered.")
@@ -145,16 +145,18 @@ class ErrorCode(enum.IntEnum):
 
 
 class PybrokerError(Exception):
-    """Base of all errors that the project raises on purpose. Never raised itself."""
+    """The base class of all errors that the project raises on purpose. Only subclasses are
+    raised."""
 
 
 DETAIL_LENGTH_MAX: Final = 4000
-"""A detail may repeat text that the client sent. The protocol allows at most 32,767 bytes."""
+"""The maximal length of a detail. It may repeat text of the client, and the protocol allows at most
+32,767 bytes."""
 
 
 class BrokerError(PybrokerError):
-    """A request (or one item of it) fails with one of Kafka's codes. The client receives `code`
-    and, if the response has a field for it, `detail`, cut to the length that the protocol
+    """A request (or one item of it) fails with one of Kafka's error codes. The client receives
+    `code` and, if the response has a field for it, `detail`, cut to the length that the protocol
     allows."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
@@ -166,30 +168,31 @@ class BrokerError(PybrokerError):
 
 
 class MalformedInput(PybrokerError):
-    """The other side sent bytes that are not a message of the protocol. The connection is
-    closed; nothing else changes."""
+    """The peer sent bytes that are not a message of the protocol. The connection is closed; nothing
+    else changes."""
 
 
 class CloseConnection(PybrokerError):
-    """A request gets no answer, and its connection is closed; the message says why."""
+    """A request gets no response, and its connection is closed. The message gives the reason."""
 
 
 class CorruptionError(PybrokerError):
-    """Stored bytes are damaged. The message names file, position and what was expected there."""
+    """Stored bytes are damaged. The message names the file, the position and the expected
+    content."""
 
 
 class StorageError(PybrokerError):
-    """The disk refused an operation (full, read-only, broken). The message names path and
+    """The disk refused an operation (full, read-only, broken). The message names the path and the
     operation."""
 
 
 class DiskFull(StorageError):
-    """The disk is full and nothing was written. The disk itself works, so the write may be tried
-    again once there is free space."""
+    """The disk is full and nothing was written. The disk itself works, so the write may be retried
+    once there is free space."""
 
 
 class ConfigError(PybrokerError):
-    """One or more configuration values are wrong; `faults` holds one sentence for each."""
+    """Configuration values are invalid. `faults` has one sentence for each of them."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__("; ".join(faults))
@@ -197,21 +200,21 @@ class ConfigError(PybrokerError):
 
 
 class StartupError(PybrokerError):
-    """The broker cannot start. The message is one line: what, which one, what to change. Exit
-    code 1, nothing touched."""
+    """The broker cannot start, and has changed nothing. The message is one line: the problem, the
+    affected object, and what to change. The exit code is 1."""
 
 
 class CoordError(PybrokerError):
-    """Base of the errors of the coordination service (ZooKeeper) as our code sees them."""
+    """The base class of the errors of the coordination service (ZooKeeper)."""
 
 
 class MalformedNode(PybrokerError):
-    """A node in ZooKeeper does not hold what its format asks for. The message names the path and
-    what was expected there. Nothing was changed."""
+    """A node in ZooKeeper does not have the expected format. The message names the path and the
+    expected content. Nothing was changed."""
 
 
 class NodeExists(CoordError):
-    """create: the node exists already. The operation was not applied."""
+    """The node to create exists already. The operation was not applied."""
 
 
 class NoNode(CoordError):
@@ -224,30 +227,30 @@ class BadVersion(CoordError):
 
 
 class NotEmpty(CoordError):
-    """delete: the node has children. The operation was not applied."""
+    """The node to delete has children. The operation was not applied."""
 
 
 class NoChildrenForEphemerals(CoordError):
-    """create: the parent is ephemeral. The operation was not applied."""
+    """The parent of the node to create is ephemeral. The operation was not applied."""
 
 
 class RequestTooLarge(CoordError):
-    """The request is over the size limit and was refused before it was sent. The operation was
-    not applied."""
+    """The request exceeds the size limit and was not sent. The operation was not applied."""
 
 
 class SessionExpired(CoordError):
-    """The session is gone, and its ephemeral nodes with it. The operation was not applied."""
+    """The session has expired, and its ephemeral nodes are deleted. The operation was not
+    applied."""
 
 
 class ConnectionLoss(CoordError):
-    """The connection broke while the request was under way: it may or may not have been applied.
-    Read back and compare."""
+    """The connection was lost while the request was in flight, so the operation may or may not have
+    been applied. The caller has to read the node and compare."""
 
 
 class MultiFailed(CoordError):
-    """A multi was refused as a whole. `index` is the operation that failed, `cause` its error;
-    nothing was applied."""
+    """A multi was refused as a whole. `index` is the operation that failed, and `cause` its error.
+    No operation was applied."""
 
     def __init__(self, index: int, cause: CoordError) -> None:
         super().__init__(f"operation {index} of the multi failed: {cause!r}")

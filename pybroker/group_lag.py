@@ -1,10 +1,10 @@
-"""The lag of a consumer group in a partition: the arithmetic, for the client and for the broker's
-metrics.
+"""The computation of the lag of a consumer group in a partition, for the client and for the
+broker's metrics.
 
 The caller reads the committed offsets first and the log end offsets afterwards. A group commits
-only offsets that it has read, so the lag can be too large by the records that arrived in between,
-but never negative. If a committed offset is beyond the log end nevertheless (records were lost, or
-an operator set the offset), the lag is 0.
+only offsets that it has read. So the lag may be too large by the records that arrived in between,
+but it is never negative. If a committed offset is beyond the log end nevertheless (records were
+lost, or an operator set the offset), the lag is 0.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ NO_OFFSET: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """A partition as its leader has it: `start` is the first offset, `stable` the last stable
-    offset and `end` the high watermark. `size_bytes` is that of the log on disk, None if unknown.
+    """The extent of a partition on its leader. `start` is the first offset, `stable` the last
+    stable offset and `end` the high watermark. `size_bytes` is the size of the log on disk, None if
+    unknown.
 
     Invariant: 0 <= start <= stable <= end.
     """
@@ -34,7 +35,7 @@ class LogSpan:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The lag of a group in a partition. None: not known."""
+    """The lag of a group in a partition. An unknown value is None."""
 
     records: int
     bytes: int | None = None
@@ -43,8 +44,8 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """A group, its committed offset of each partition, and its lag. A partition whose lag is
-    unknown has no entry in the lags."""
+    """The progress of a group: the committed offset and the lag of each partition. A partition
+    whose lag is unknown has no entry in the lags."""
 
     group_id: str
     members: int = 0
@@ -54,22 +55,22 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
-    """The groups of a broker as they were `age_s` seconds ago."""
+    """The progress of a broker's groups, measured `age_s` seconds ago."""
 
     groups: tuple[GroupProgress, ...]
     age_s: float
 
 
 def records_behind(committed: int, end: int) -> int:
-    """The offsets from the committed one to `end`. Kafka's tools count the same: gaps that
-    compaction and transactions leave are in it, and so is what retention deleted unread."""
+    """Return the number of offsets from the committed one to `end`. As in Kafka's tools, the number
+    includes gaps from compaction and transactions, and records that retention deleted unread."""
     return max(0, end - committed)
 
 
 def bytes_behind(committed: int, span: LogSpan) -> int | None:
-    """The estimated size in bytes of the log from the committed offset to its end. The estimate
-    takes all offsets to be of the same size, because no API tells an offset's position in the
-    file. None if the size of the log is not known."""
+    """Return the estimated size (bytes) of the log from the committed offset to its end, None if
+    the size of the log is unknown. The estimate assumes that all offsets have the same size,
+    because no API returns the position of an offset in the file."""
     if span.size_bytes is None:
         return None
     first = max(committed, span.start)
@@ -79,8 +80,8 @@ def bytes_behind(committed: int, span: LogSpan) -> int | None:
 
 
 def seconds_behind(timestamp_ms: int, now_ms: int) -> float | None:
-    """The age in seconds of the oldest unconsumed record, by its timestamp. 0 if the timestamp is
-    in the future, None if there is no timestamp."""
+    """Return the age (s) of the oldest unconsumed record, by its timestamp. Return 0 if the
+    timestamp is in the future, None if there is no timestamp."""
     if timestamp_ms == NO_TIMESTAMP:
         return None
     return max(0, now_ms - timestamp_ms) / 1_000

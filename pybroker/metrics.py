@@ -1,11 +1,11 @@
 """Plain counters. Hot paths count events here instead of logging them.
 
-A field is both the counter and a row of the page `/metrics`; it declares the metric's name and
-sentence. A field without them is not shown. Metrics whose values are looked up when the page is
-requested have their rows in `pybroker/admin/families.py`.
+A field is both the counter and a row of the page `/metrics`: it declares the metric's name and
+description. A field without a declaration is not shown. Metrics whose values are computed when the
+page is requested have their rows in `pybroker/admin/families.py`.
 
 Attributes are incremented in place (`counters.bytes_in += size`), from the event loop only, except
-where a class says otherwise. Nothing here reads a clock.
+where a class documents otherwise. This module does not read a clock.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 T = TypeVar("T")
 
 SUB_BUCKETS: Final = 8
-"""Buckets between a duration and its double. A quantile is exact to one eighth."""
+"""The number of buckets between a duration and its double. So a quantile is exact to one eighth."""
 _FINEST: Final = 2 * SUB_BUCKETS
 _NOTHING: Final = -1024
 API_KEYS: Final = 256
-"""One meter for each value of the low byte of an API key, known or not."""
+"""The number of request meters: one for each value of the low byte of an API key, known or not."""
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
@@ -31,7 +31,7 @@ SUMMARY: Final = "summary"
 
 
 class Family(NamedTuple):
-    """A metric's name with its kind, its labels and a sentence."""
+    """A metric: its name, its kind, its labels and a description."""
 
     name: str
     kind: str
@@ -40,22 +40,23 @@ class Family(NamedTuple):
 
 
 def counter(name: str, meaning: str, *labels: str) -> int:
-    """A row for a number that only grows."""
+    """Return a row for a number that only grows."""
     return _row(Family(name, COUNTER, labels, meaning), int)
 
 
 def counters_by(label: str, name: str, meaning: str) -> dict[str, int]:
-    """A row for numbers that only grow, one for each value of `label` (a few fixed words)."""
+    """Return a row for numbers that only grow, one for each value of `label` (a few fixed
+    words)."""
     return _row(Family(name, COUNTER, (label,), meaning), dict)
 
 
 def gauge(name: str, meaning: str) -> int:
-    """A row for a number that goes up and down."""
+    """Return a row for a number that grows and shrinks."""
     return _row(Family(name, GAUGE, (), meaning), int)
 
 
 def summary(name: str, meaning: str, make: Callable[[], T]) -> T:
-    """A row for durations, shown in ms; `make` creates the meter."""
+    """Return a row for durations, shown in ms. `make` creates the meter."""
     return _row(Family(name, SUMMARY, (), meaning), make)
 
 
@@ -65,7 +66,7 @@ def _row(family: Family, make: Callable[[], T]) -> T:
 
 
 def families_of(table: type[Any]) -> dict[str, Family]:
-    """Attribute -> family of each shown field, in the order of declaration."""
+    """Return attribute -> family of each shown field, in the order of declaration."""
     return {
         item.name: item.metadata["family"] for item in fields(table) if "family" in item.metadata
     }
@@ -106,9 +107,9 @@ class FetchSessionCounters:
 
 
 class TimeMeter:
-    """Durations: their count, their sum and their distribution.
+    """A set of durations: their count, their sum and their distribution.
 
-    `buckets` is bucket -> count; `bucket_of` and `bucket_end_s` define the durations of a bucket.
+    `buckets` is bucket -> count. `bucket_of` and `bucket_end_s` define the durations of a bucket.
     """
 
     __slots__ = ("buckets", "count", "total_s")
@@ -119,7 +120,7 @@ class TimeMeter:
         self.buckets: dict[int, int] = {}
 
     def add(self, seconds: float, weight: int = 1) -> None:
-        """Count a duration. `weight` is the number of durations that a sampled one stands for."""
+        """Count a duration. `weight` is the number of durations that a sampled one represents."""
         self.count += weight
         self.total_s += seconds * weight
         bucket = bucket_of(seconds)
@@ -127,7 +128,7 @@ class TimeMeter:
 
 
 class SharedTimeMeter(TimeMeter):
-    """A meter that several threads add to."""
+    """A TimeMeter to which several threads add."""
 
     __slots__ = ("_lock",)
 
@@ -141,7 +142,7 @@ class SharedTimeMeter(TimeMeter):
 
 
 class RequestMeter:
-    """The requests of one API. All are counted; the time is measured for some."""
+    """The number of requests of one API, and the times of some of them."""
 
     __slots__ = ("count", "times")
 
@@ -151,7 +152,7 @@ class RequestMeter:
 
 
 def bucket_of(seconds: float) -> int:
-    """The bucket of a duration. All durations below a nanosecond share one bucket."""
+    """Return the bucket of a duration. All durations below a nanosecond share one bucket."""
     if seconds < 1e-9:
         return _NOTHING
     fraction, exponent = math.frexp(seconds)
@@ -159,7 +160,7 @@ def bucket_of(seconds: float) -> int:
 
 
 def bucket_end_s(bucket: int) -> float:
-    """The upper bound of the bucket's durations, exclusive."""
+    """Return the upper bound (s) of the bucket's durations, exclusive."""
     if bucket == _NOTHING:
         return 0.0
     exponent, part = divmod(bucket, SUB_BUCKETS)
@@ -167,7 +168,7 @@ def bucket_end_s(bucket: int) -> float:
 
 
 def quantile_s(buckets: Mapping[int, int], share: float) -> float:
-    """The quantile `share` (0 to 1) of the counted durations, in seconds; 0 if there are none."""
+    """Return the quantile `share` (0 to 1) of the counted durations (s); 0 if there are none."""
     total = sum(buckets.values())
     seen = 0
     for bucket in sorted(buckets):
@@ -203,16 +204,16 @@ class Metrics:
     """All counters of one broker."""
 
     topics: dict[str, TopicCounters] = field(default_factory=dict)
-    """The topics of which this broker has replicas. `topic` adds one."""
+    """The topics with replicas on this broker. `topic` adds one."""
     gone: TopicCounters = field(default_factory=TopicCounters)
     """The sum of the counters of deleted topics, and of topic names that are unknown to this
     broker."""
     requests: list[RequestMeter] = field(
         default_factory=lambda: [RequestMeter() for _ in range(API_KEYS)]
     )
-    """By API key."""
+    """The meters by API key."""
     fetchers: dict[int, FetcherCounters] = field(default_factory=dict)
-    """By the id of the leader that is fetched from."""
+    """The counters by the id of the leader."""
     fetch_sessions: FetchSessionCounters = field(default_factory=FetchSessionCounters)
     groups: GroupCounters = field(default_factory=GroupCounters)
     # fmt: off
@@ -224,34 +225,35 @@ class Metrics:
     replication_bytes_out: int = counter("kafka_server_brokertopicmetrics_replicationbytesout_total", "Bytes of record batches that were sent to followers. They are not part of the topic metrics.")
     isr_shrinks: int = counter("kafka_server_replicamanager_isrshrinks_total", "Replicas that left an ISR.")
     isr_expands: int = counter("kafka_server_replicamanager_isrexpands_total", "Replicas that joined an ISR again.")
-    isr_update_failures: int = counter("kafka_server_replicamanager_failedisrupdates_total", "Changes of an ISR that the leader proposed and could not store.")
+    isr_update_failures: int = counter("kafka_server_replicamanager_failedisrupdates_total", "Changes of an ISR that the leader could not write to ZooKeeper.")
     # fmt: on
 
     def topic(self, name: str) -> TopicCounters:
-        """The counters of a topic that exists here; made at the first call."""
+        """Return the counters of a topic with a replica on this broker; the first call creates
+        them."""
         found = self.topics.get(name)
         if found is None:
             found = self.topics[name] = TopicCounters()
         return found
 
     def counters(self, name: str) -> TopicCounters:
-        """The counters of a topic that a client named: `gone` if this broker does not have the
-        topic, so that no client can fill the memory with topic names."""
+        """Return the counters of a topic that a client named, or `gone` if this broker does not
+        have the topic, so that clients cannot fill the memory with topic names."""
         return self.topics.get(name, self.gone)
 
     def forget_topic(self, name: str) -> None:
-        """Drop the counters of a deleted topic. Their values stay in the sum over all topics."""
+        """Remove the counters of a deleted topic. Their values stay in the sum over all topics."""
         found = self.topics.pop(name, None)
         if found is not None:
             self.gone.add(found)
 
     def all_topics(self) -> TopicCounters:
-        """The sum over all topics, including deleted ones."""
+        """Return the sum over all topics, including deleted ones."""
         total = TopicCounters()
         for counters in [self.gone, *self.topics.values()]:
             total.add(counters)
         return total
 
     def connection_closed(self, reason: str) -> None:
-        """`reason` must be one of a few fixed words."""
+        """Count a closed connection. `reason` must be one of a few fixed words."""
         self.closed[reason] = self.closed.get(reason, 0) + 1

@@ -1,12 +1,12 @@
-"""The values that all rooms share: partitions, brokers, partition state, and the controller's
-commands.
+"""The values that the whole broker shares: partitions, brokers, partition state, and the
+controller's commands. All are immutable.
 
-All are immutable. Abbreviations of the protocol are defined once, here:
+Abbreviations of the protocol:
 
-- ISR: in-sync replicas. HW: high watermark, the offset below which every record is committed. LEO:
-  log end offset,
-  the offset that the next record gets. LSO: last stable offset, the offset below which every
-  transaction is decided.
+- ISR: in-sync replicas.
+- HW: high watermark, the offset below which every record is committed.
+- LEO: log end offset, the offset that the next record gets.
+- LSO: last stable offset, the offset below which every transaction is decided.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic; prints as `topic-partition`, as in Kafka's logs and directory
+    """A partition of a topic. It is printed as `topic-partition`, as in Kafka's logs and directory
     names."""
 
     topic: str
@@ -44,7 +44,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of a broker's listener: the advertised one, not the bound one."""
+    """The advertised address of a broker's listener, not the bound one."""
 
     listener: str
     host: str
@@ -68,7 +68,7 @@ class Broker:
     incarnation: int = -1
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """The endpoint of that listener name, or None."""
+        """Return the endpoint of that listener name, or None."""
         return next(
             (endpoint for endpoint in self.endpoints if endpoint.listener == listener), None
         )
@@ -91,16 +91,16 @@ class PartitionState:
 
 
 def is_orphaned(state: PartitionState) -> bool:
-    """Whether no replica is known to have every committed record: each replica that was in sync or
-    eligible has stepped aside after a power loss."""
+    """Whether no replica is known to have every committed record. Then each replica that was in
+    sync or eligible has been removed from both after a power loss."""
     return state.leader == NO_LEADER and not state.isr and not state.eligible
 
 
 def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
-    """`state` with another ISR, and the `eligible` that follow. If the new ISR is smaller than
-    `required` (min.insync.replicas, at most the number of replicas), a replica that leaves becomes
-    eligible: it still has every committed record, because the high watermark does not advance
-    until the ISR is large enough again (KIP-966). Leader and epochs stay as they are."""
+    """Return the state with another ISR, and with the resulting `eligible`. If the new ISR is
+    smaller than `required` (min.insync.replicas, at most the number of replicas), a replica that
+    leaves it becomes eligible: it still has every committed record, because the high watermark does
+    not advance until the ISR is large enough again (KIP-966). Leader and epochs are unchanged."""
     eligible: tuple[int, ...] = ()
     if len(isr) < required:
         kept = dict.fromkeys((*state.eligible, *state.isr))
@@ -110,7 +110,7 @@ def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> P
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """The facts of one partition that the controller sends to a broker. `partition_epoch` is the
+    """The state of one partition as the controller sends it to a broker. `partition_epoch` is the
     version of the state node; a leader needs it to change the ISR."""
 
     topic_partition: TopicPartition
@@ -123,12 +123,12 @@ class PartitionFacts:
 
 
 class Extent(enum.IntEnum):
-    """How many of the partitions a command names. The numbers are pybroker's own on the wire."""
+    """Which partitions a command names. The numbers are pybroker's own in the protocol."""
 
     SOME = 0
     """The command names some partitions and leaves all others as they are."""
     ALL = 1
-    """The command names all partitions that there are."""
+    """The command names all partitions."""
     BEGINS = 2
     """The command is the first of several that together name all partitions."""
     GOES_ON = 3
@@ -137,9 +137,9 @@ class Extent(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the controller to a broker. A broker refuses a command whose `controller_epoch`
-    is below the highest that it has seen (STALE_CONTROLLER_EPOCH) or whose `broker_epoch` is below
-    its own (STALE_BROKER_EPOCH)."""
+    """A command of the controller to a broker. A broker rejects a command whose `controller_epoch`
+    is below the highest one that it has received (STALE_CONTROLLER_EPOCH) or whose `broker_epoch`
+    is below its own (STALE_BROKER_EPOCH)."""
 
     controller_id: int
     controller_epoch: int
@@ -148,8 +148,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
-    """Lead or follow these partitions. If its `extent` says so, they are all partitions of which
-    the broker has a replica: any other log on its disk belongs to no partition."""
+    """The command to lead or follow these partitions. If `extent` says that they are all partitions
+    with a replica on the broker, any other log on its disk belongs to no partition."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     extent: Extent = Extent.SOME
@@ -157,9 +157,10 @@ class LeaderAndIsr(Command):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
-    """Answer Metadata requests with this. `brokers` is the whole list of live brokers.
+    """The command to answer Metadata requests with this content. `brokers` are all live brokers.
     `partitions` are those that changed or, depending on `extent`, all partitions: then the broker
-    forgets all others. A partition with leader LEADER_DURING_DELETION is always forgotten."""
+    removes all others from its metadata. A partition with leader LEADER_DURING_DELETION is always
+    removed."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     brokers: tuple[Broker, ...] = ()
@@ -168,8 +169,8 @@ class UpdateMetadata(Command):
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaPartition:
-    """One partition of a StopReplica command; `leader_epoch` is LEADER_DURING_DELETION when the
-    topic is deleted."""
+    """One partition of a StopReplica command. `leader_epoch` is LEADER_DURING_DELETION if the topic
+    is being deleted."""
 
     topic_partition: TopicPartition
     leader_epoch: int
@@ -178,7 +179,7 @@ class StopReplicaPartition:
 
 @dataclass(frozen=True, slots=True)
 class StopReplica(Command):
-    """Stop serving these partitions, and remove their data where `delete` is set."""
+    """The command to stop serving these partitions, and to remove their data if `delete` is set."""
 
     partitions: tuple[StopReplicaPartition, ...] = ()
 
@@ -190,7 +191,7 @@ class Everything:
         self._named: set[TopicPartition] | None = None
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
-        """All partitions of the series, if `command` is its last one; else None. Commands are
+        """Return all partitions of the series if `command` is its last one, else None. Commands are
         passed in the order in which they were carried out. A series whose first command is missing
         gives None."""
         extent = command.extent
@@ -218,8 +219,8 @@ class TopicDescription:
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Why `name` cannot be the name of a topic, or None if it can (Kafka: 1-249 of
-    [a-zA-Z0-9._-], not "." or "..")."""
+    """Return the reason why `name` cannot be a topic name, or None if it can (Kafka's rule: 1 to
+    249 characters of [a-zA-Z0-9._-], not "." or "..")."""
     if not name:
         return "the topic name is empty"
     if name in (".", ".."):
@@ -228,25 +229,25 @@ def topic_name_fault(name: str) -> str | None:
         return f"the topic name has {len(name)} characters, more than {TOPIC_NAME_LENGTH_MAX}"
     if not _TOPIC_NAME.fullmatch(name):
         return (
-            f"the topic name {name!r} holds characters other than letters, digits, '.', '_' and '-'"
+            f"the topic name {name!r} has characters other than letters, digits, '.', '_' and '-'"
         )
     return None
 
 
 def collides(name: str, other: str) -> bool:
-    """Whether two topic names differ only in '.' and '_': both become the same metric name, so
-    Kafka refuses the second."""
+    """Whether two topic names differ only in '.' and '_'. Both would become the same metric name,
+    so Kafka rejects the second one."""
     return name.replace(".", "_") == other.replace(".", "_")
 
 
 def encode_uuid(value: uuid.UUID) -> str:
-    """A UUID as Kafka writes it in text: base64url without padding, 22 characters."""
+    """Return a UUID as Kafka writes it in text: base64url without padding, 22 characters."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
 def decode_uuid(text: str) -> uuid.UUID:
-    """The reverse of `encode_uuid`. Raises ValueError if `text` is not 22 characters of
-    base64url."""
+    """Return the UUID from which `encode_uuid` makes `text`. Raise ValueError if `text` is not 22
+    characters of base64url."""
     if len(text) != 22:
         raise ValueError(f"{text!r} is not a base64url UUID: it has {len(text)} characters, not 22")
     try:

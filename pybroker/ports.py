@@ -1,10 +1,10 @@
-"""The protocols behind which clock, disk, ZooKeeper and other brokers stand. Code that decides
-gets its collaborators as these protocols; the real implementations stand in one place each
-(`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`, `broker/app.py`), the tests
-use simulated ones.
+"""The protocols of clock, disk, ZooKeeper and other brokers. The code that makes decisions receives
+its collaborators as these protocols. Each has one real implementation (`clock.py`,
+`storage/files.py`, `coordinator/zookeeper/session.py`, `broker/app.py`); the tests use simulated
+ones.
 
-Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`): a simulation of time brings an event
-loop of its own. Only *reading* a clock goes through `Clock`.
+Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`), because a simulation of time has an
+event loop of its own. Only *reading* a clock uses `Clock`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ Buffer = bytes | bytearray | memoryview
 
 class Clock(Protocol):
     """Readings of time. Wall time is for records and people only; every decision about durations
-    uses the others."""
+    uses the other two."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as the machine's clock says; may jump."""
+        """Return the milliseconds since 1970 by the machine's clock, which may jump."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed instant; never goes back."""
+        """Return the seconds since some fixed instant. They never decrease."""
 
     def boottime(self) -> float:
-        """As `monotonic`, but also counts time in which the machine was suspended."""
+        """Return the seconds as `monotonic` does, including the time in which the machine was
+        suspended."""
 
 
 class Rng(Protocol):
-    """Randomness for choices (placement, ids); `random.Random` and `random.SystemRandom` fit."""
+    """Randomness for choices (replica placement, ids), such as `random.Random` or
+    `random.SystemRandom`."""
 
     def randrange(self, stop: int, /) -> int: ...
 
@@ -51,11 +53,11 @@ class Rng(Protocol):
 
 
 class Proc(Protocol):
-    """Facts that the operating system knows of this process and machine."""
+    """Facts about this process and machine that the operating system provides."""
 
     def boot_id(self) -> str:
-        """An id that changes with every boot of the kernel. If it is unchanged, the page cache
-        still has everything that was written under that id."""
+        """Return an id that changes with every boot of the kernel. While it is unchanged, the page
+        cache still has everything that was written."""
 
     def pid(self) -> int: ...
 
@@ -64,30 +66,32 @@ class Blocking(Protocol):
     """Runs blocking work (disk, compression) outside the event loop."""
 
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        """Call `function(*args)` elsewhere; the awaitable gives its result or raises its
-        exception."""
+        """Call `function(*args)` outside the event loop. The awaitable returns its result or raises
+        its exception."""
 
 
 class File(Protocol):
-    """An open file of the log. Every method may raise StorageError with path and operation."""
+    """An open file of a log. Every method may raise StorageError with the path and the
+    operation."""
 
     @property
     def path(self) -> str: ...
 
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
 
     def append(self, data: Buffer) -> None:
-        """Write all of `data` at the end. If the disk writes only a part, the file is cut back to
+        """Write all of `data` at the end. If the disk writes only a part, the file is truncated to
         its old length before StorageError is raised."""
 
     def pread(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer only at the end of the file. May wait for
-        the disk."""
+        """Return up to `length` bytes from `position`; fewer only at the end of the file. May wait
+        for the disk."""
 
     def pread_cached(self, position: int, length: int) -> Buffer | None:
-        """As `pread`, but None if any byte would have to come from the disk. Never waits. The
-        memory of a long read is reused once no reference to it is left."""
+        """Return the bytes as `pread` does, or None if any of them would have to come from the
+        disk. Never waits. The memory of a long read is reused after the last reference to the
+        result is gone."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -95,44 +99,44 @@ class File(Protocol):
         """Make content and length durable (fdatasync)."""
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the file. Idempotent."""
 
 
 class Disk(Protocol):
-    """The file system, as far as the log needs it. Paths are absolute. All methods block and may
+    """The file system, as far as the logs need it. Paths are absolute. All methods block and may
     raise StorageError."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and appending. Raises StorageError if the file is missing and
+        """Open a file for reading and appending. Raise StorageError if the file is missing and
         `create` is not set."""
 
     def read(self, path: str) -> bytes:
-        """The whole content. Raises FileNotFoundError if there is no such file."""
+        """Return the whole content. Raise FileNotFoundError if there is no such file."""
 
     def replace(self, path: str, data: bytes) -> None:
-        """Give the file this content, atomically and durably: temporary file, fsync, rename,
-        fsync of the directory."""
+        """Replace the content of the file, atomically and durably: write a temporary file, fsync,
+        rename, fsync the directory."""
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; durable only after `sync_dir`."""
+        """Rename a file, atomically. The new name is durable only after `sync_dir`."""
 
     def unlink(self, path: str) -> None:
-        """No error if the file is missing."""
+        """Remove a file. No error if the file is missing."""
 
     def list_dir(self, path: str) -> list[str]:
-        """The names in the directory, sorted."""
+        """Return the names in the directory, sorted."""
 
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:
-        """Length of the file in bytes, without opening it."""
+        """Return the length of the file in bytes, without opening it."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Give the file this content, neither atomically nor durably. Only for files that have a
-        checksum of their own and can be rebuilt."""
+        """Replace the content of the file, neither atomically nor durably. Only for files that have
+        a checksum of their own and can be rebuilt."""
 
     def writable(self, path: str) -> bool:
-        """Whether files can be created in the directory."""
+        """Return whether files can be created in the directory."""
 
     def lock(self, path: str, owner: str) -> Callable[[], None] | None:
         """Take the exclusive lock of the file (created if missing) and write `owner` into it.
@@ -148,24 +152,25 @@ class Disk(Protocol):
     def remove_tree(self, path: str) -> None: ...
 
     def modified_ms(self, path: str) -> int:
-        """Time of the last change of the content, in ms since 1970."""
+        """Return the time of the last change of the content (ms since 1970)."""
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that can still be written on the file system that holds `path`."""
+        """Return how many bytes can still be written on the file system that contains `path`."""
 
 
 class SessionEvent(enum.Enum):
-    """The events of our session with the coordination service."""
+    """The events of this process's session with the coordination service."""
 
     CONNECTED = "connected"
-    """A new session exists. Ephemeral nodes and watches of an earlier one are gone."""
+    """A new session exists. Ephemeral nodes and watches of the previous session are gone."""
     SUSPENDED = "suspended"
-    """The connection is lost. The session may or may not survive; one of the other events
-    decides."""
+    """The connection is lost. The session may survive or expire, and a later event reports
+    which."""
     RECONNECTED = "reconnected"
-    """The connection is back and the session has survived; watches are still set."""
+    """The connection is restored and the session has survived. Its watches are still set."""
     EXPIRED = "expired"
-    """The session is over. A CONNECTED of a new session follows when the service can be reached."""
+    """The session has expired. A CONNECTED event of a new session follows when the service can be
+    reached."""
 
 
 class WatchKind(enum.Enum):
@@ -177,7 +182,7 @@ class WatchKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """A one-shot watch fired. Watches of a session that ended never fire."""
+    """The event of a one-shot watch. Watches of a session that has ended never fire."""
 
     kind: WatchKind
     path: str
@@ -189,8 +194,8 @@ SessionListener = Callable[[SessionEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """Metadata of a node. `version` counts changes of its data from 0; `czxid` orders creations
-    in the whole service."""
+    """The metadata of a node. `version` counts the changes of its data from 0. `czxid` orders all
+    creations of nodes in the service."""
 
     czxid: int
     mzxid: int
@@ -239,27 +244,25 @@ class Coord(Protocol):
     """The coordination service: a tree of small nodes with versions, ephemeral nodes, one-shot
     watches, and multis.
 
-    Errors are the CoordError classes of `errors.py`. After ConnectionLoss an operation may or may
-    not have been
-    applied; after every other error it was not. Requests over 512 KiB are refused locally with
-    RequestTooLarge.
-    Version -1 means "any". Callbacks run on the event loop, in order, and never for a session that
-    has ended.
+    The errors are the CoordError classes of `errors.py`. After ConnectionLoss an operation may or
+    may not have been applied; after every other error it was not applied. Requests over 512 KiB are
+    rejected locally with RequestTooLarge. Version -1 means any version. Callbacks run on the event
+    loop, in order, and never for a session that has ended.
     """
 
     @property
     def generation(self) -> int:
-        """Counts our sessions from 1; 0 before the first."""
+        """The number of this process's sessions so far; 0 before the first one."""
 
     @property
     def session_id(self) -> int:
-        """The service's number for the current session, as in `NodeStat.ephemeral_owner`; 0 if
-        there is none."""
+        """The service's id of the current session, as in `NodeStat.ephemeral_owner`; 0 if there is
+        none."""
 
     def silence(self) -> float:
-        """Seconds (boottime) since the service is known to have heard this session. A reply that a
-        single server gives by itself does not count, because that server may be cut off from the
-        quorum."""
+        """Return the seconds (boottime) since the service is known to have received a request of
+        this session. An answer of a single server that may be cut off from the quorum does not
+        count."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 
@@ -268,7 +271,7 @@ class Coord(Protocol):
     async def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None: ...
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """The names of the children, sorted."""
+        """Return the names of the children, sorted."""
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
@@ -279,18 +282,16 @@ class Coord(Protocol):
     async def delete(self, path: str, version: int = -1) -> None: ...
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """Apply all operations or none. Raises MultiFailed with the first operation that
-        failed."""
+        """Apply all operations or none. Raise MultiFailed with the first operation that failed."""
 
     async def sync(self, path: str = "/") -> None:
-        """Wait until the server that we talk to has seen everything that was committed before
-        this call."""
+        """Wait until the connected server has everything that was committed before this call."""
 
 
 class BrokerChannel(Protocol):
-    """How a controller reaches one broker. Commands arrive in the order in which they were sent.
-    All raise BrokerError if the broker refuses the whole command, and another PybrokerError,
-    OSError or TimeoutError if it is unknown whether the command arrived."""
+    """A controller's channel to one broker. Commands arrive in the order in which they were sent.
+    All methods raise BrokerError if the broker rejects the whole command, and another
+    PybrokerError, OSError or TimeoutError if it is unknown whether the command arrived."""
 
     async def close(self) -> None:
         """Close the connection, if there is one, at once. Commands in flight may be lost.
@@ -305,17 +306,17 @@ class BrokerChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """A follower's position in one partition: the next Fetch asks its leader for this."""
+    """A follower's position in one partition, which its next fetch sends to the leader."""
 
     fetch_offset: int
-    """The follower's log end offset. It has every record below, durably if its log is configured
-    to sync."""
+    """The follower's log end offset. It has every record below this offset, durably if its log is
+    configured to sync."""
     log_start_offset: int
     leader_epoch: int
-    """The leader epoch that the follower knows. A leader with another epoch refuses the fetch
+    """The current leader epoch on the follower. A leader with another epoch rejects the fetch
     (KIP-320)."""
     last_epoch: int = NO_EPOCH
-    """The leader epoch of the follower's last batch. From it the leader finds where the two logs
+    """The leader epoch of the follower's last batch. With it the leader finds where the two logs
     diverge (KIP-595)."""
 
 
@@ -337,7 +338,8 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """How much a follower asks for at a time, and how long the leader may wait for it."""
+    """The maximal amount of data that a follower requests at a time, and how long the leader may
+    wait for data."""
 
     max_wait_ms: int
     min_bytes: int
@@ -346,8 +348,8 @@ class FetchLimits:
 
 
 class LeaderChannel(Protocol):
-    """How a follower reads from one leader. The channel connects by itself, and again after every
-    failure. All methods may raise BrokerError if the leader refuses the whole request, and another
+    """A follower's channel to one leader. The channel connects by itself, and again after every
+    failure. All methods may raise BrokerError if the leader rejects the whole request, and another
     PybrokerError, OSError or TimeoutError if the leader cannot be reached."""
 
     async def fetch(
@@ -356,30 +358,30 @@ class LeaderChannel(Protocol):
         limits: FetchLimits,
         changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
-        """Ask for all of `positions` (in a session only the changes travel, KIP-227). Each position
-        that differs from the last call is named in `changed`; None: any may differ. Partitions
-        without news may be missing in the answer."""
+        """Return the leader's answers for `positions` (in a session, only changes are sent,
+        KIP-227). `changed` names each partition whose position may differ from the last call;
+        None: any may. Partitions without news may be missing in the answer."""
 
     async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
-        """The leader's log start offset. Raises BrokerError."""
+        """Return the leader's log start offset. Raise BrokerError."""
 
     async def latest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
-        """The leader's log end offset. Raises BrokerError."""
+        """Return the leader's log end offset. Raise BrokerError."""
 
     async def close(self) -> None:
-        """End the connection, if there is one. Idempotent."""
+        """Close the connection, if there is one. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A record to be kept in an internal topic. A value of None is a tombstone."""
+    """A record for an internal topic. A value of None is a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
 class PartitionLog(Protocol):
-    """A partition of an internal topic on its leader: a coordinator keeps its decisions there.
+    """A partition of an internal topic on its leader, in which a coordinator stores its decisions.
     Every method may raise BrokerError NOT_LEADER_OR_FOLLOWER once another broker leads, and
     KAFKA_STORAGE_ERROR."""
 
@@ -388,7 +390,7 @@ class PartitionLog(Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """The current leader epoch. It may rise while the same broker goes on leading."""
+        """The current leader epoch. It may increase while the same broker remains the leader."""
 
     @property
     def start_offset(self) -> int: ...
@@ -402,44 +404,44 @@ class PartitionLog(Protocol):
 
     @property
     def is_surely_led(self) -> bool:
-        """Whether no other broker can lead the partition at this moment, judged by how recently
-        ZooKeeper was heard. Never raises."""
+        """Whether no other broker can lead the partition at this moment, judged by the time since
+        ZooKeeper last answered. Never raises."""
 
     async def is_led_now(self) -> bool:
-        """As `is_surely_led`, but also False if the controller has elected another leader and
-        could not tell this broker: ZooKeeper is asked if the followers have not been heard
-        recently. Never raises."""
+        """Whether `is_surely_led`, and no other leader is elected whose election the controller
+        could not report to this broker. If the followers have not fetched recently, ZooKeeper is
+        asked. Never raises."""
 
     @property
     def is_certainly_led(self) -> bool:
-        """As `is_led_now`, but without asking ZooKeeper: False if that would be necessary. Never
+        """Return the result of `is_led_now`, or False if ZooKeeper would have to be asked. Never
         raises."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched from this leader in its epoch. From then on
         none of them acts as the leader. A replica that does not fetch delays the return until it
-        leaves the ISR. Raises BrokerError NOT_LEADER_OR_FOLLOWER."""
+        leaves the ISR. Raise BrokerError NOT_LEADER_OR_FOLLOWER."""
 
     @property
     def has_other_copies(self) -> bool:
-        """Whether there are other replicas. Even one that is out of sync may have records that
-        this replica lacks: it may join the ISR and lead instead. Never raises."""
+        """Whether the partition has other replicas. Even an out-of-sync replica may have records
+        that this replica lacks: it may join the ISR and lead instead. Never raises."""
 
     def suspect(self, offset: int) -> None:
         """Report that the bytes read at `offset` differ from those that were written, so that the
         log is checked."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
-        """Whole batches from the one that holds `offset` on up to the log end, committed or not,
-        about `bytes_max` of them and at least one; empty only at the end. Each buffer holds one or
-        more. Also raises OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if the first batch is
-        damaged."""
+        """Return whole batches from the one that contains `offset` up to the log end, committed or
+        not: about `bytes_max` bytes and at least one batch; none only at the log end. Each buffer
+        has one or more batches. Also raise OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if the first
+        batch is damaged."""
 
     def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
-        """Append the records (at least one) as one batch, without yielding to the event loop;
-        return the offset after the last. All get the timestamp `timestamp_ms` (since 1970). The
-        append is one with acks=all: it also raises NOT_ENOUGH_REPLICAS, and MESSAGE_TOO_LARGE for
-        more than a batch may hold."""
+        """Append the records (at least one) as one batch, without yielding to the event loop, and
+        return the offset after the last one. All records get the timestamp `timestamp_ms` (since
+        1970). As an append with acks=all, it also raises NOT_ENOUGH_REPLICAS, and MESSAGE_TOO_LARGE
+        if the batch is too large."""
 
     async def committed(self, offset: int) -> None:
         """Wait until all records below `offset` are committed, without a time limit."""

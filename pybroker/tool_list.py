@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class Tool(NamedTuple):
-    """A row of the list: the module of the command, and a summary of one line."""
+    """A row of the list: the module of a command, and its summary in one line."""
 
     module: str
     summary: str
@@ -53,13 +53,14 @@ TOOLS: Final[Mapping[str, Tool]] = {
         "pybroker.tools.verifiable_consumer", "read as a member of a group, and print all events"
     ),
     "snapshot": Tool(
-        "pybroker.tools.snapshot", "cut topics into exact ranges, look at them and compare them"
+        "pybroker.tools.snapshot",
+        "take, show and compare exact offset ranges of topics",
     ),
     "log-dirs": Tool("pybroker.tools.log_dirs", "print the partitions of log directories"),
     "dump-log": Tool("pybroker.tools.dump_log", "print the content of segments and indexes"),
     "etl": Tool("pybroker.tools.etl", "run jobs that read topics into tables with Spark"),
     "broker-api-versions": Tool(
-        "pybroker.tools.broker_api_versions", "print which APIs brokers understand"
+        "pybroker.tools.broker_api_versions", "print the APIs and versions of brokers"
     ),
     "zookeeper-shell": Tool("pybroker.tools.zookeeper_shell", "show and change ZooKeeper's nodes"),
 }
@@ -69,6 +70,6 @@ BROKERS: Final = ("start", "container")
 
 
 def tool_name(word: str) -> str:
-    """The tool's name in the list. Kafka's own spellings `kafka-topics` and `kafka-topics.sh` are
-    accepted, too."""
+    """Return the tool's name in the list. Kafka's own spellings `kafka-topics` and
+    `kafka-topics.sh` are accepted, too."""
     return word.removesuffix(".sh").removeprefix("kafka-")

@@ -13,7 +13,8 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 ITEMS_PER_YIELD: Final = 250
-"""A decision and its text take some ten microseconds."""
+"""The number of items between two yields. A decision and its encoding take about ten
+microseconds."""
 
 
 async def yield_every(items: Iterable[T]) -> AsyncIterator[T]:

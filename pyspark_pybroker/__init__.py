@@ -1,6 +1,5 @@
-"""Spark finds packages whose names begin with `pyspark_` and registers their `DefaultSource`. With
-pybroker installed, `spark.read.format("pybroker")` therefore works without a registration.
-"""
+"""Makes `spark.read.format("pybroker")` work without registration: Spark finds packages whose names
+begin with `pyspark_` and registers their `DefaultSource`."""
 
 from pybroker.spark.source import PybrokerDataSource as DefaultSource
 

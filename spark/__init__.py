@@ -1,7 +1,7 @@
 """The Spark pipeline over topic snapshots: `from pybroker.spark import snapshot, session, Job`.
 
-PySpark is imported only when it is needed, not with this package: taking a snapshot does not need
-it.
+This package imports PySpark only when a name that needs it is used: taking a snapshot does not need
+PySpark.
 """
 
 import importlib

@@ -20,17 +20,17 @@ from pybroker.spark.rows import BATCH_BYTES, BATCH_ROWS
 log = logging.getLogger(__name__)
 
 DECOMPRESSED_BYTES_MAX = 256 * 2**20
-"""The limit for the decompressed size of a stored batch, as for the consumer."""
+"""The largest decompressed size of a stored batch, in bytes; the consumer's limit is the same."""
 
 
 def read_batches(
     request: ReadRequest, isolation: str, wanted: PartitionRange, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range in the order of their offsets, with the columns `names`. Small
-    batches of the log are joined up to BATCH_ROWS rows or BATCH_BYTES bytes. A larger batch is not
-    divided.
+    stored batches are joined up to BATCH_ROWS rows or BATCH_BYTES bytes. A larger stored batch is
+    not divided.
 
-    Raises RangeFailed, or ReadFailed if the cluster does not answer. Both name
+    Raises RangeFailed, or ReadFailed if the cluster does not answer. Both errors name
     topic-partition@offset.
     """
     builder = ColumnBuilder(
@@ -46,7 +46,7 @@ def read_batches(
 def _added(
     request: ReadRequest, isolation: str, wanted: PartitionRange, builder: ColumnBuilder
 ) -> Iterator[None]:
-    """Add the batches of the log to the builder, and yield after each."""
+    """Add the stored batches of the range to the builder. Yield after each batch."""
     options = {
         **request.client,
         "kafkaConsumer.pollTimeoutMs": str(request.poll_timeout_ms),
@@ -70,18 +70,20 @@ def _added(
         except RangeFailed:
             raise
         except (CorruptionError, BrokerError) as error:
-            text = f"the batch cannot be decoded: {error}; read the offsets before and after it"
+            text = (
+                f"the batch cannot be decoded: {error}; read the offsets before and after the batch"
+            )
             raise RangeFailed(where, position, RangeFault.CORRUPT, text) from None
         except ClientError as error:
             raise ReadFailed(f"{where}@{position}: {error}") from None
         for first, end in reader.lost:
             log.warning(
-                "event=records-lost topic_partition=%s first_offset=%d end_offset=%d",
+                "records_lost topic_partition=%s first_offset=%d end_offset=%d",
                 where, first, end,
             )  # fmt: skip
         for counted, records in reader.compacted:
             log.warning(
-                "event=records-compacted topic_partition=%s first_offset=%d end_offset=%d"
+                "records_compacted topic_partition=%s first_offset=%d end_offset=%d"
                 " counted=%d found=%d",
                 where, counted.first, counted.beyond, counted.records, records,
             )  # fmt: skip

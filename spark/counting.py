@@ -1,9 +1,9 @@
-"""Counts the records of a snapshot, so that a later reader notices records removed by compaction.
-Counting is one pass over the batches. Only a batch whose records do not fill its offsets is
-decoded.
+"""Counts the records of a snapshot, so that a later reader detects records removed by compaction.
 
-The result for a partition is a short list of stretches, each with its number of records. A stretch
-begins and ends at a batch boundary. Stretches grow with the length of the partition.
+Counting reads every batch once. A batch is decoded only if it has fewer records than offsets.
+
+A range is divided into at most 64 stretches. Each stretch ends at a batch boundary and has its own
+number of records. The more records a range has, the longer its stretches are.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ log = logging.getLogger(__name__)
 
 Count = Literal["compacted", "always", "never"]
 COUNTS: Final[tuple[Count, ...]] = ("compacted", "always", "never")
-"""The topics that are counted: compacted topics, all, none."""
+"""The choices for counting records: in compacted topics only, in all topics, in no topic."""
 Progress = Callable[[int, int], None]
-"""A callback with the number of counted offsets and their total."""
+"""A callback that receives the number of counted offsets and the total number of offsets."""
 
 STRETCHES_MAX: Final = 64
-"""The most stretches of a partition. When there are more, each two are joined."""
+"""The largest number of stretches of a range. Above it, neighboring stretches are joined in
+pairs."""
 STRETCH_BYTES: Final = 2**20
 STRETCH_RECORDS: Final = 16_384
-"""A stretch ends with the batch that reaches one of these limits. The limits double each time that
-stretches are joined."""
+"""The limits of a stretch in bytes and records: the batch that reaches a limit ends the stretch.
+The limits double each time that stretches are joined."""
 
 
 def counted(
@@ -58,12 +59,12 @@ def counted(
     count: Count,
     progress: Progress = lambda done, total: None,
 ) -> Snapshot:
-    """Return the snapshot with the records counted, for the topics that `count` chooses. `options`
-    are client options with Kafka's names. A topic whose cleanup.policy cannot be learned is treated
-    as compacted.
+    """Return the snapshot with the records of the topics that `count` chooses counted. `options`
+    are client options with Kafka's names. A topic whose cleanup.policy cannot be read is treated as
+    compacted.
 
     Raises ConfigError, RangeFailed for a range that cannot be read, and other ClientErrors. Records
-    deleted by retention meanwhile are no error here: the reader decides about them.
+    that retention deletes during the counting are no error: a later reader reports them.
     """
     if count == "never":
         return snapshot
@@ -94,14 +95,16 @@ def _tell(progress: Progress, moved: int, total: int, offset: int) -> None:
 def count_range(
     reader: RangeReader, item: PartitionRange, passed: Callable[[int], None] = lambda offset: None
 ) -> tuple[Counted, ...]:
-    """Count the records of a range that is not empty. `passed` is called with the offset up to
-    which all records are counted. Raises what `RangeReader.batches` raises."""
+    """Return the counted stretches of a range that is not empty. `passed` is called after each
+    batch with the next offset to count. Raises what `RangeReader.batches` raises."""
     stretches = Stretches(item.start, item.end)
     for header, batch in reader.batches(item):
         try:
             stretches.add(header, batch, reader.first_offset)
         except (CorruptionError, BrokerError) as error:
-            text = f"the batch cannot be decoded: {error}; take a snapshot that ends before it"
+            text = (
+                f"the batch cannot be decoded: {error}; take a snapshot that ends before the batch"
+            )
             raise RangeFailed(
                 item.topic_partition, header.base_offset, RangeFault.CORRUPT, text
             ) from None
@@ -110,7 +113,7 @@ def count_range(
 
 
 class Stretches:
-    """Counts the records of batches, which arrive in the order of a range's offsets."""
+    """The counted stretches of one range. Batches are added in the order of their offsets."""
 
     def __init__(
         self,
@@ -129,17 +132,18 @@ class Stretches:
         self._found: list[Counted] = []
         self._bytes = 0
         self._tally = Tally()
-        """`_bytes` and `_tally` count the batches since the last closed stretch."""
+        """`_bytes` and `_tally` count the batches of the stretch that is not finished."""
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
-        """Count the records of a batch from `first_offset` on. Raises what `Tally.add` raises."""
+        """Count the records of a batch whose offset is at least `first_offset`. Raises what
+        `Tally.add` raises."""
         self._bytes += header.size
         self._tally.add(header, batch, max(first_offset, self._start), self._end)
         if self._bytes >= self._bytes_max or self._tally.records >= self._records_max:
             self._close(min(header.next_offset, self._end))
 
     def finish(self) -> tuple[Counted, ...]:
-        """Return the stretches, which cover the range without a gap."""
+        """Return the stretches, which together cover the whole range."""
         if self._place < self._end:
             self._close(self._end)
         return tuple(self._found)
@@ -159,7 +163,8 @@ class Stretches:
 
 
 def thinned(stretches: list[Counted]) -> list[Counted]:
-    """Join each two stretches; an odd last one stays."""
+    """Return the stretches with neighbors joined in pairs. If their number is odd, the last stretch
+    is not joined."""
     found = []
     for first, second in zip(stretches[::2], stretches[1::2], strict=False):
         digest = (first.digest + second.digest) % DIGEST_END
@@ -169,7 +174,7 @@ def thinned(stretches: list[Counted]) -> list[Counted]:
 
 
 async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[str]:
-    """Return the compacted topics, and those whose cleanup.policy cannot be learned."""
+    """Return the compacted topics, and the topics whose cleanup.policy cannot be read."""
     cluster = Cluster(options, clock=defaults.make_clock(), rng=defaults.make_rng())
     try:
         cluster.watch(topics)
@@ -183,7 +188,7 @@ async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[s
     for topic, answer in found.items():
         if isinstance(answer, ClientError):
             log.warning(
-                "cleanup.policy not known, the topic counts as compacted topic=%s reason=%s",
+                "cleanup_policy_unknown topic=%s treated_as=compacted reason=%s",
                 topic,
                 answer,
             )

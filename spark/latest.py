@@ -1,6 +1,5 @@
-"""mode=latest: the last record of each key of a partition. The partition is read in order, so a
-later record of a key replaces the earlier one.
-"""
+"""mode=latest: reads the last record of each key in a partition. Records are read in the order of
+their offsets, so a later record replaces an earlier record with the same key."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _SAME_FOR_ALL: Final = ("topic", "partition")
 
 
 class KeyMissing(PybrokerError):
-    """A record has no key, but mode=latest keeps one record of each key."""
+    """A record has no key, but mode=latest needs a key for each record."""
 
 
 def read_latest(
@@ -30,7 +29,7 @@ def read_latest(
     """Yield the last record of each key in the range, with the columns `names`, in no particular
     order. Records with a null value are left out unless tombstones are kept.
 
-    Raises KeyMissing for a record without a key, and what `read_batches` raises.
+    Raises KeyMissing for a record without a key, and the errors of `read_batches`.
     """
     held = [name for name in dict.fromkeys(["key", *names]) if name not in _SAME_FOR_ALL]
     drop = request.tombstones == "drop"
@@ -61,7 +60,7 @@ def _check_keys(batch: pa.RecordBatch, wanted: PartitionRange) -> None:
 def _completed(
     batch: pa.RecordBatch, wanted: PartitionRange, names: Sequence[str]
 ) -> pa.RecordBatch:
-    """Add the columns that have the same value in all rows."""
+    """Return the batch with the columns added that have the same value in all rows."""
     same: dict[str, Any] = {
         "topic": pa.scalar(wanted.topic, pa.string()),
         "partition": pa.scalar(wanted.partition, pa.int32()),

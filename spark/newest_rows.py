@@ -1,8 +1,9 @@
 """Finds the last row of each key in a sequence of rows, in bounded memory.
 
-Rows are collected and compared many at a time. The remaining rows are held in memory up to a limit.
-Above the limit, rows go to files by a hash of their keys. No key is in two files, so each file is
-then reduced to the last row of each key by itself.
+Rows are collected, and many rows are compared at a time. The last row of each key is kept in
+memory, up to a limit. Beyond the limit, rows are written to files by a hash of their keys. All rows
+of a key are in the same file, so each file can later be reduced to the last row of each key
+separately.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ import pyarrow as pa
 from pybroker.spark.rows import BATCH_BYTES, BATCH_ROWS
 
 WAITING_BYTES_MIN: Final = 8 * 2**20
-"""Rows are compared when the waiting rows have this size, or the size of the held rows if that is
-larger. A held row is therefore copied only a few times, regardless of the number of later rows."""
+"""Rows are compared when the new rows reach this size, or the size of the kept rows if that is
+larger. A kept row is therefore copied only a few times, whatever the number of later rows."""
 FILES: Final = 32
 _HASH_BITS: Final = 5
 _LEVELS_MAX: Final = 60 // _HASH_BITS
 _ROWS_SPILLED_MIN: Final = 1_000
-"""Fewer rows than this are not written to files, regardless of their size."""
+"""The smallest number of rows that is written to files, whatever the size of the rows."""
 
 
 class NewestRows:
     """Collects rows with `add`, in order. `finish` yields the last row of each `key`.
 
-    It holds about `bytes_max` bytes, and twice as many while rows are compared. Rows beyond that
-    are in unnamed files, which vanish with the process.
+    The object needs about `bytes_max` bytes of memory, and twice as many while rows are compared.
+    Further rows are in unnamed files, which the system removes when the process ends.
     """
 
     def __init__(self, bytes_max: int, level: int = 0) -> None:
@@ -64,8 +65,8 @@ class NewestRows:
             self._compare()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the last rows as batches of a suitable size for Spark. No row may be added
-        afterwards."""
+        """Yield the last row of each key, in batches of a suitable size for Spark. No row may be
+        added after this call."""
         self._compare()
         if self._files is None:
             held, self._held = self._held, None
@@ -79,7 +80,7 @@ class NewestRows:
                 yield from newest.finish()
 
     def _compare(self) -> None:
-        """Reduce the held and waiting rows to one row for each key."""
+        """Reduce the kept and the new rows to one row for each key."""
         if not self._waiting:
             return
         parts = [] if self._held is None else [self._held]
@@ -118,7 +119,8 @@ def _portions(table: pa.Table | None) -> Iterator[pa.RecordBatch]:
 
 
 class _Files:
-    """Files of rows, divided by a hash of their keys. Each file keeps the order of writing."""
+    """Files of rows. The hash of a row's key chooses the file. Each file keeps the order in which
+    rows are written."""
 
     def __init__(self, schema: pa.Schema, level: int) -> None:
         self._shift = level * _HASH_BITS
@@ -146,7 +148,8 @@ class _Files:
             start = end
 
     def read(self) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Yield the batches of each file. A file is closed before the next one is read."""
+        """Yield the rows of each file in batches. Each file is closed before the next file is
+        read."""
         for writer, file in zip(self._writers, self._files, strict=True):
             writer.close()
             file.seek(0)
@@ -156,6 +159,7 @@ class _Files:
 
 
 def _folder() -> str | None:
-    """Return Spark's local folder for spilled data; None means the machine's temporary folder."""
+    """Return Spark's local folder for spilled data; None means the machine's folder for temporary
+    files."""
     folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     return next((folder for folder in folders if folder and Path(folder).is_dir()), None)

@@ -1,6 +1,5 @@
 """Parses the text of an option into a value. Each function returns the value, or raises ValueError
-with the rest of a sentence that begins with the option's name: "must be ...".
-"""
+with the end of a sentence that begins with the option's name: "must be ..."."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _SHOWN_CHARACTERS_MAX: Final = 80
 
 
 def shown(text: str) -> str:
-    """Return a text in quotes for a message, shortened if it is long."""
+    """Return a text in quotes for an error message. A long text is shortened."""
     cut = text if len(text) <= _SHOWN_CHARACTERS_MAX else text[: _SHOWN_CHARACTERS_MAX - 3] + "..."
     return repr(cut)
 
@@ -38,7 +37,7 @@ def flag(text: str) -> bool:
 
 
 def whole(minimum: int, maximum: int = INT32_MAX) -> Callable[[str], int]:
-    """Return a parser of whole numbers within bounds."""
+    """Return a parser for whole numbers within bounds."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,19}", text.strip(), re.ASCII):
@@ -52,7 +51,7 @@ def whole(minimum: int, maximum: int = INT32_MAX) -> Callable[[str], int]:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Return a parser of words; case does not matter."""
+    """Return a parser that accepts one of `choices` in any case."""
 
     def read(text: str) -> str:
         lowered = text.strip().lower()
@@ -64,7 +63,7 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def size(text: str) -> int:
-    """Parse a size such as `128m`, `64k` or a plain number. Return bytes; units are powers of 1024,
+    """Return the bytes of a size such as `128m`, `64k` or a plain number. Units are powers of 1024,
     as in Spark."""
     match = _SIZE.fullmatch(text.strip())
     number = int(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0
@@ -74,8 +73,8 @@ def size(text: str) -> int:
 
 
 def size_up_to_a_gigabyte(text: str) -> int:
-    """Parse a size of at most 1 GiB. More cannot be compared at once: Arrow counts bytes in 32
-    bits."""
+    """Return the bytes of a size of at most 1 GiB. Larger amounts of rows cannot be compared at
+    once, because Arrow counts bytes in 32 bits."""
     number = size(text)
     if number > 2**30:
         raise ValueError(f"must be at most 1g, not {shown(text)}")
@@ -83,17 +82,17 @@ def size_up_to_a_gigabyte(text: str) -> int:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Parse names separated by commas; duplicates are dropped."""
+    """Return the names in a comma-separated text. Duplicates are dropped."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
-        raise ValueError("must name at least one, separated by commas")
+        raise ValueError("must contain at least one name; names are separated by commas")
     return found
 
 
 def pattern(text: str) -> str:
     stripped = text.strip()
     if not stripped:
-        raise ValueError("must be a regular expression, and is empty")
+        raise ValueError("must be a regular expression, but is empty")
     try:
         re.compile(stripped)
     except re.error as error:
@@ -102,31 +101,33 @@ def pattern(text: str) -> str:
 
 
 def partitions(text: str) -> dict[str, tuple[int, ...]]:
-    """Parse JSON. Return topic -> partitions."""
+    """Return topic -> partitions of a JSON text."""
     found: dict[str, tuple[int, ...]] = {}
     for topic, numbers in _object(text, _PARTITIONS_EXAMPLE).items():
         if not isinstance(numbers, list) or not all(_is_number(each, 0) for each in numbers):
             raise _malformed(_PARTITIONS_EXAMPLE, f"{shown(topic)} needs a list of partitions")
         if not numbers:
-            raise _malformed(_PARTITIONS_EXAMPLE, f"no partition of {shown(topic)} is named")
+            raise _malformed(
+                _PARTITIONS_EXAMPLE, f"the list of partitions of {shown(topic)} is empty"
+            )
         found[topic] = tuple(sorted(set(numbers)))
     if not found:
-        raise _malformed(_PARTITIONS_EXAMPLE, "no topic is named")
+        raise _malformed(_PARTITIONS_EXAMPLE, "it contains no topic")
     return found
 
 
 def timestamps(text: str) -> dict[TopicPartition, int]:
-    """Parse JSON. Return partition -> ms since 1970."""
+    """Return partition -> ms since 1970 of a JSON text."""
     return _by_partition(text, _TIMESTAMPS_EXAMPLE, 0)
 
 
 def starting_offsets(text: str) -> str | dict[TopicPartition, int]:
-    """Parse `earliest`, or JSON with offsets other than the latest."""
+    """Return "earliest", or the offsets in a JSON text, none of which may be the latest offset."""
     return _edge_or_offsets(text, "earliest", "latest", LATEST)
 
 
 def ending_offsets(text: str) -> str | dict[TopicPartition, int]:
-    """Parse `latest`, or JSON with offsets other than the earliest."""
+    """Return "latest", or the offsets in a JSON text, none of which may be the earliest offset."""
     return _edge_or_offsets(text, "latest", "earliest", EARLIEST)
 
 
@@ -137,15 +138,15 @@ def _edge_or_offsets(
     if lowered == allowed:
         return lowered
     if lowered == refused:
-        raise ValueError(f"must be {allowed} or JSON: {refused} would always read nothing")
+        raise ValueError(f"must be {allowed} or JSON: {refused} would always read no record")
     if not lowered.startswith("{"):
         raise ValueError(f"must be {allowed} or JSON such as {_OFFSETS_EXAMPLE}, not {shown(text)}")
     found = _by_partition(text, _OFFSETS_EXAMPLE, EARLIEST)
     for partition, offset in found.items():
         if offset == number:
             raise ValueError(
-                f"must not ask for the {refused} offset ({number}) of {partition}:"
-                " that would always read nothing"
+                f"must not be the {refused} offset ({number}) for {partition}: such a range"
+                " has no record"
             )
     return found
 
@@ -154,17 +155,19 @@ def _by_partition(text: str, example: str, minimum: int) -> dict[TopicPartition,
     found: dict[TopicPartition, int] = {}
     for topic, by_partition in _object(text, example).items():
         if not isinstance(by_partition, dict):
-            raise _malformed(example, f"{shown(topic)} needs an object of partitions")
+            raise _malformed(example, f"{shown(topic)} needs an object with partitions as its keys")
         for name, number in by_partition.items():
             if not re.fullmatch(r"\d{1,10}", name, re.ASCII) or int(name) > INT32_MAX:
-                raise _malformed(example, f"{shown(name)} of {shown(topic)} is not a partition")
+                raise _malformed(
+                    example, f"{shown(name)} of {shown(topic)} is not a partition number"
+                )
             if not _is_number(number, minimum):
                 raise _malformed(example, f"{shown(json.dumps(number))} of {topic}-{name}")
             if TopicPartition(topic, int(name)) in found:
                 raise _malformed(example, f"{topic}-{int(name)} is given twice")
             found[TopicPartition(topic, int(name))] = number
     if not found:
-        raise _malformed(example, "no partition is named")
+        raise _malformed(example, "it contains no partition")
     return found
 
 

@@ -1,9 +1,11 @@
 """Parses the options of `format("pybroker")` into one frozen `ReadRequest`.
 
-Names, defaults and precedence are those of Spark's own Kafka source, so that a user moves a job by
-changing its format. A few options are additional. The case of names does not matter, as in Spark.
-An option is honoured, accepted with a notice that says why it has no effect, or refused. None is
-ignored silently. This module does not ask the cluster.
+Names, defaults and precedence are those of Spark's own Kafka source, so that a user can change a
+job's format without changing its options. A few options are additional. Option names are
+case-insensitive, as in Spark.
+
+Each option is used, or accepted with a notice that says why it has no effect, or refused; none is
+ignored silently. This module sends no requests.
 """
 
 from __future__ import annotations
@@ -62,11 +64,12 @@ NOTICED: Final[Mapping[str, str]] = {
         NOT_USED,
     ),
 }
-"""Option that is accepted with a notice -> the reason why it has no effect."""
+"""Option without effect -> the reason. The option is accepted, and the reason is logged."""
 
 NO_SECURITY: Final = "is refused: this client supports neither TLS nor SASL"
 REFUSED: Final[Mapping[str, str]] = {
-    "kafka.auto.offset.reset": "is refused: use startingOffsets; no position is ever reset",
+    "kafka.auto.offset.reset": "is refused: use startingOffsets; a batch read never resets"
+    " its position",
     "kafka.key.deserializer": "is refused: keys are binary; decode them with Spark's functions",
     "kafka.value.deserializer": "is refused: values are binary; decode them with Spark's functions",
     "kafka.enable.auto.commit": "is refused: a batch commits no offsets",
@@ -76,7 +79,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "kafka.ssl.": NO_SECURITY,
     "path": "is refused: a topic is not a path; use subscribe",
 }
-"""Refused option, or prefix of options (with a dot at its end) -> the reason."""
+"""Refused option -> the reason. A name that ends with a dot is a prefix of options."""
 
 ELSEWHERE: Final[Mapping[str, str]] = {
     "topic": 'is for writing, but this source only reads: write with format("kafka"), or use'
@@ -86,8 +89,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "provider": "comes from CREATE TABLE, but a topic cannot be a table of the catalog: use CREATE"
     " TEMPORARY VIEW ... USING pybroker OPTIONS (...)",
 }
-"""Option that shows that the user did not want a batch read -> the explanation. It is then the only
-reported fault."""
+"""Option of a stream, a write or a table -> the error message, which is then the only message."""
 
 Mode = Literal["append", "latest"]
 Tombstones = Literal["keep", "drop"]
@@ -99,8 +101,8 @@ def _option(name: str, read: Callable[[str], T], meaning: str) -> T | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """The given options. Each field is one option with its name, parser and meaning. None: not
-    given."""
+    """The given options; None means not given. The metadata of each field are the option's name,
+    its parser and its meaning."""
 
     subscribe: tuple[str, ...] | None = _option(
         "subscribe", values.words, "topics, separated by commas"
@@ -111,15 +113,15 @@ class _Given:
         "the topics whose name matches this regular expression",
     )
     assign: Mapping[str, tuple[int, ...]] | None = _option(
-        "assign", values.partitions, "JSON: partitions of topics"
+        "assign", values.partitions, "JSON: the partitions of each topic"
     )
     starting_timestamp: int | None = _option(
         "startingTimestamp",
         values.whole(0, values.INT64_MAX),
-        "from the first record of this time (ms since 1970) or later",
+        "from the first record with this timestamp (ms since 1970) or later",
     )
     starting_by_timestamp: Mapping[TopicPartition, int] | None = _option(
-        "startingOffsetsByTimestamp", values.timestamps, "JSON: the same for each partition"
+        "startingOffsetsByTimestamp", values.timestamps, "JSON: a timestamp for each partition"
     )
     starting_offsets: str | Mapping[TopicPartition, int] | None = _option(
         "startingOffsets",
@@ -129,59 +131,63 @@ class _Given:
     no_match: str | None = _option(
         "startingOffsetsByTimestampStrategy",
         values.one_of("error", "latest"),
-        "error or latest, for a partition without such a record",
+        "error or latest: for a partition without a record since the starting timestamp",
     )
     ending_timestamp: int | None = _option(
         "endingTimestamp",
         values.whole(0, values.INT64_MAX),
-        "up to the first record of this time (ms since 1970) or later",
+        "up to the first record with this timestamp (ms since 1970) or later",
     )
     ending_by_timestamp: Mapping[TopicPartition, int] | None = _option(
-        "endingOffsetsByTimestamp", values.timestamps, "JSON: the same for each partition"
+        "endingOffsetsByTimestamp", values.timestamps, "JSON: a timestamp for each partition"
     )
     ending_offsets: str | Mapping[TopicPartition, int] | None = _option(
         "endingOffsets", values.ending_offsets, "latest, or JSON: an offset for each partition"
     )
     snapshot: str | None = _option(
-        "snapshot", str.strip, "a snapshot as JSON or the path of its file, in place of the above"
+        "snapshot", str.strip, "a snapshot as JSON, or the path of its file"
     )
     mode: str | None = _option(
-        "mode", values.one_of("append", "latest"), "all records, or the last one of each key"
+        "mode", values.one_of("append", "latest"), "all records, or the last record of each key"
     )
     tombstones: str | None = _option(
         "tombstones", values.one_of("keep", "drop"), "whether records without a value become rows"
     )
     columns: tuple[str, ...] | None = _option(
-        "columns", values.words, "the columns to read, in this order; the others cost nothing"
+        "columns", values.words, "the columns to read, in this order; other columns are not decoded"
     )
-    include_headers: bool | None = _option("includeHeaders", values.flag, "the column headers, too")
+    include_headers: bool | None = _option(
+        "includeHeaders", values.flag, "true adds the column headers"
+    )
     fail_on_data_loss: bool | None = _option(
         "failOnDataLoss",
         values.flag,
-        "fail if records of the range were deleted, or skip them",
+        "true: fail if records of the range were deleted; false: skip them",
     )
     min_partitions: int | None = _option(
         "minPartitions", values.whole(1), "split large ranges into about this number of tasks"
     )
     max_records: int | None = _option(
-        "maxRecordsPerPartition", values.whole(1, values.INT64_MAX), "offsets of a task"
+        "maxRecordsPerPartition",
+        values.whole(1, values.INT64_MAX),
+        "the most offsets that a task reads, about",
     )
     max_bytes: int | None = _option(
-        "maxBytesPerPartition", values.size, "bytes of the log that a task reads, about"
+        "maxBytesPerPartition", values.size, "the most bytes of the log that a task reads, about"
     )
     latest_memory: int | None = _option(
         "latestMemory",
         values.size_up_to_a_gigabyte,
-        "with mode=latest, memory of a task before it spills to disk",
+        "with mode=latest: the memory of a task in bytes, before it spills to disk",
     )
     poll_timeout_ms: int | None = _option(
-        "kafkaConsumer.pollTimeoutMs", values.whole(1), "how long a task waits for a silent leader"
+        "kafkaConsumer.pollTimeoutMs", values.whole(1), "ms to wait for a leader's response"
     )
     retries: int | None = _option(
-        "fetchOffset.numRetries", values.whole(0), "how often planning is retried"
+        "fetchOffset.numRetries", values.whole(0), "how often the look-up of offsets is retried"
     )
     retry_interval_ms: int | None = _option(
-        "fetchOffset.retryIntervalMs", values.whole(0), "the pause before a retry"
+        "fetchOffset.retryIntervalMs", values.whole(0), "the pause before a retry, in ms"
     )
 
 
@@ -189,27 +195,28 @@ _ROWS: Final = {row.metadata["name"].lower(): row for row in dataclasses.fields(
 OPTIONS: Final[Mapping[str, str]] = {
     row.metadata["name"]: row.metadata["meaning"] for row in _ROWS.values()
 }
-"""Honoured option -> its meaning, apart from the client's options."""
+"""Option that is used -> its meaning. The client's options (kafka.*) are not listed."""
 
 _PLACES: Final = ("subscribe", "subscribePattern", "assign")
 _BOUNDS: Final = (
     ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
     ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
 )
-"""In each row, the first given option counts, as in Spark."""
+"""The options for the start and for the end. In each row, the first given option is used, as in
+Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
-    """A complete and consistent request to read."""
+    """The complete and consistent options of one read."""
 
     client: Mapping[str, str]
-    """Options of the client, including bootstrap.servers unless a snapshot names the brokers."""
+    """Options of the client; bootstrap.servers may be missing if a snapshot names the brokers."""
     snapshot: str | None
     """A snapshot as JSON or a path; `spec` is then ignored."""
     spec: SnapshotSpec
     isolation: str | None
-    """The given isolation level. None means the snapshot's, or READ_UNCOMMITTED as in Spark."""
+    """The given isolation level. None means that of the snapshot; without one, READ_UNCOMMITTED."""
     mode: Mode
     tombstones: Tombstones
     chosen_columns: tuple[str, ...] | None
@@ -227,14 +234,14 @@ class ReadRequest:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns to read, unless the user's own schema chooses others."""
+        """The columns to read, unless the user's own schema chooses other columns."""
         if self.chosen_columns is not None:
             return self.chosen_columns
         return COLUMNS if self.include_headers else COLUMNS[:-1]
 
 
 def read_request(options: Mapping[str, str]) -> ReadRequest:
-    """Parse a user's options. Raises ConfigError with every fault."""
+    """Return the parsed options of a user's read. Raises ConfigError with every fault."""
     elsewhere = [
         f"{name} {ELSEWHERE[low]}" for name in options if (low := name.lower()) in ELSEWHERE
     ]
@@ -259,7 +266,7 @@ def read_request(options: Mapping[str, str]) -> ReadRequest:
 
 
 def client_option_fault(name: str, text: str) -> str | None:
-    """Return the fault of an option `kafka.*` of a job; None if the option is accepted."""
+    """Return the fault of a job's option `kafka.*`; None if the option is accepted."""
     faults: list[str] = []
     client, _ = _sorted_out({name: text}, faults, [])
     faults += _client_faults(client, is_needed=False)
@@ -267,14 +274,15 @@ def client_option_fault(name: str, text: str) -> str | None:
 
 
 def has_effect(name: str) -> bool:
-    """Return whether an option has an effect, unlike those that are accepted with a notice."""
+    """Return whether an option has an effect. Options that are accepted with a notice have none."""
     return name.lower() not in {noticed.lower() for noticed in NOTICED}
 
 
 def _sorted_out(
     options: Mapping[str, str], faults: list[str], notices: list[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Separate the options. Return the client's options and this source's (names in lower case)."""
+    """Return the client's options and this source's options, with names in lower case. Other
+    options are added to the faults or notices."""
     noticed = {name.lower(): (name, reason) for name, reason in NOTICED.items()}
     client: dict[str, str] = {}
     own: dict[str, str] = {}
@@ -310,7 +318,7 @@ def _unknown(name: str) -> str:
 def _client_faults(client: Mapping[str, str], *, is_needed: bool) -> list[str]:
     faults = []
     if is_needed and "bootstrap.servers" not in client:
-        faults.append("kafka.bootstrap.servers is missing: name some brokers as host:port")
+        faults.append("kafka.bootstrap.servers is missing: give brokers as host:port")
     if client.get("check.crcs", "true").strip().lower() != "true":
         faults.append("kafka.check.crcs must be true: a read always checks CRCs")
     try:
@@ -331,7 +339,7 @@ def _contradictions(given: _Given, names: set[str]) -> list[str]:
     bounds = [name for rank in _BOUNDS for name in rank if name in names]
     if given.snapshot is not None:
         faults += [
-            f"{name} cannot be combined with snapshot, which holds the ranges to read"
+            f"{name} cannot be combined with snapshot, which contains the ranges to read"
             for name in (*places, *bounds, "startingOffsetsByTimestampStrategy")
             if name in names
         ]
@@ -354,20 +362,21 @@ def _column_faults(given: _Given) -> list[str]:
         return []
     known = {name.lower(): name for name in COLUMNS}
     faults = [
-        f"columns must be among {', '.join(COLUMNS)}, not {name}"
+        f"columns must not contain {name}: expected {', '.join(COLUMNS)}"
         for name in given.columns
         if name.lower() not in known
     ]
     has_headers = "headers" in {name.lower() for name in given.columns}
     if given.include_headers and not has_headers:
-        faults.append("includeHeaders=true contradicts columns, which does not name headers")
+        faults.append("includeHeaders=true contradicts columns, which does not contain headers")
     if given.include_headers is False and has_headers:
-        faults.append("includeHeaders=false contradicts columns, which names headers")
+        faults.append("includeHeaders=false contradicts columns, which contains headers")
     return faults
 
 
 def _range_faults(given: _Given) -> list[str]:
-    """Return faults for ends before starts, and for partitions that only one of them names."""
+    """Return the faults of ranges: an end before its start, or a partition that has only a start or
+    only an end."""
     pairs = (
         ("Offsets", _numbers(given.starting_offsets), _numbers(given.ending_offsets)),
         ("OffsetsByTimestamp", given.starting_by_timestamp, given.ending_by_timestamp),
@@ -375,7 +384,7 @@ def _range_faults(given: _Given) -> list[str]:
     if given.starting_timestamp is not None or given.ending_timestamp is not None:
         first, last = given.starting_timestamp, given.ending_timestamp
         if first is not None and last is not None and first > last:
-            return [f"startingTimestamp {first} lies after endingTimestamp {last}"]
+            return [f"startingTimestamp {first} is later than endingTimestamp {last}"]
         return []
     faults = []
     for what, starts, ends in pairs:
@@ -383,10 +392,12 @@ def _range_faults(given: _Given) -> list[str]:
             continue
         for partition in sorted(starts.keys() ^ ends.keys()):
             where = "starting" if partition in starts else "ending"
-            faults.append(f"{partition} is only in {where}{what}: name it in both")
+            faults.append(
+                f"{partition} is only in {where}{what}: give it in starting{what} and ending{what}"
+            )
         faults += [
-            f"starting{what} {starts[partition]} of {partition} lies after"
-            f" ending{what} {ends[partition]}"
+            f"starting{what} {starts[partition]} of {partition} is after ending{what}"
+            f" {ends[partition]}"
             for partition in sorted(starts.keys() & ends.keys())
             if starts[partition] > ends[partition] >= 0
         ]

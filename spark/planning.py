@@ -1,7 +1,8 @@
-"""Takes snapshots: asks the cluster for the start and end offsets of all partitions in one round,
-and fixes the range of each partition.
+"""Takes snapshots: asks the leaders for the start and end offsets of all partitions in one round of
+requests, and fixes the range of each partition.
 
-A `SnapshotSpec` says what the snapshot holds. One SnapshotError names all its faults.
+A `SnapshotSpec` describes the snapshot. If the spec has faults, one SnapshotError lists all of
+them.
 """
 
 from __future__ import annotations
@@ -46,31 +47,34 @@ from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError,
 CLIENT_ID: Final = "pybroker-snapshot"
 _LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 UNKNOWN_TOPIC_LIMIT_S: Final = 3.0
-"""Planning waits this long for an unknown topic: a new topic reaches the brokers one by one."""
+"""How long to wait for an unknown topic: brokers learn of a new topic one after the other."""
 FAULTS_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
     """The first record whose timestamp is `timestamp_ms` (since 1970) or later. If there is no such
-    record: the log end with `or_latest`, else a fault."""
+    record, the bound is the log end offset with `or_latest`, and a fault without it."""
 
     timestamp_ms: int
     or_latest: bool = True
 
 
 Bound = int | AtTime
-"""An offset, EARLIEST (-2), LATEST (-1), or a time."""
+"""The start or end of a range: an offset, EARLIEST (-2), LATEST (-1), or a time."""
 Bounds = Bound | Mapping[str, Bound | Mapping[int, Bound]]
-"""One bound for all partitions, one per topic, or one per partition. It must name all of them."""
+"""One bound for all partitions, or a bound for every topic, or a bound for every partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSpec:
-    """The content of a snapshot to take. Exactly one of these chooses the partitions: `topics` by
-    name, `pattern` (a regular expression that is found in a topic's name), `partitions` by topic.
-    With `since`, each partition starts at the end of that snapshot, and a partition that it does
-    not hold starts at its log start offset; `starts` is then ignored."""
+    """The description of a snapshot to take. Exactly one of three fields chooses the partitions:
+    `topics` lists topic names, `pattern` is a regular expression that matches a part of a topic's
+    name, and `partitions` maps topics to partitions.
+
+    With `since`, each partition starts where that snapshot ends, and `starts` is ignored. A
+    partition that `since` does not contain starts at its log start offset.
+    """
 
     topics: Sequence[str] = ()
     pattern: str | None = None
@@ -88,8 +92,8 @@ async def plan(
     clock: Clock | None = None,
     rng: Rng | None = None,
 ) -> Snapshot:
-    """Take a snapshot now. Raises SnapshotError if the spec cannot be satisfied, and ClientError if
-    the cluster does not answer."""
+    """Return a snapshot that is taken now. Raises SnapshotError if the spec cannot be satisfied,
+    and ClientError if the cluster does not answer."""
     _check(spec)
     clock = clock or defaults.make_clock()
     rng = rng or defaults.make_rng()
@@ -106,8 +110,8 @@ async def plan(
             raise SnapshotError(other)
         topics = await _topics(cluster, spec)
         keys = _keys(topics, spec)
-        facts = await _ask(cluster, keys, spec)
-        cuts = _cuts(topics, keys, spec, facts)
+        responses = await _ask(cluster, keys, spec)
+        cuts = _cuts(topics, keys, spec, responses)
         return Snapshot(
             id=new_id(created_at_ms, rng),
             cluster_id=cluster.view.cluster_id or "",
@@ -122,15 +126,15 @@ async def plan(
 
 
 def plan_blocking(options: Mapping[str, str], spec: SnapshotSpec) -> Snapshot:
-    """Take a snapshot as `plan` does, from blocking code. `options` are client options with Kafka's
-    names, with or without the prefix `kafka.`. Raises ConfigError as well."""
+    """Return a snapshot as `plan` does, from blocking code. `options` are client options with
+    Kafka's names, with or without the prefix `kafka.`. Raises ConfigError as well."""
     parsed, _ = parse_range_options({"client.id": CLIENT_ID, **options})
     return run_blocking(lambda: plan(parsed, spec))
 
 
 def new_id(created_at_ms: int, rng: Rng) -> str:
-    """Return an id that sorts by time: a ULID, 26 letters and digits, the first 10 of them the
-    time."""
+    """Return a new id that sorts by time. It is a ULID: 26 letters and digits, of which the first
+    10 are the time."""
     number = created_at_ms << 80 | int.from_bytes(rng.randbytes(10), "big")
     return "".join(_LETTERS[number >> shift & 31] for shift in range(125, -1, -5))
 
@@ -149,21 +153,22 @@ def _fail(faults: Iterable[str]) -> None:
 
 
 def _check(spec: SnapshotSpec) -> None:
-    """Check the spec without a request. Raises SnapshotError."""
+    """Raise SnapshotError if the spec has faults. This function sends no requests."""
     faults = []
     given = [bool(spec.topics), spec.pattern is not None, bool(spec.partitions)]
     if sum(given) != 1:
         faults.append(
-            "no topic is named: name at least one"
+            "the list of topics is empty: give at least one topic"
             if not any(given)
-            else "topics, a pattern and partitions exclude each other: give one of them"
+            else "topics, pattern and partitions exclude each other: give exactly one of them"
         )
     for topic in [*spec.topics, *spec.partitions]:
         fault = topic_name_fault(topic)
         if fault is not None:
             faults.append(f"{fault}: name an existing topic")
     faults += [
-        f"no partition of topic {topic} is named: name at least one, or leave the topic out"
+        f"the list of partitions of topic {topic} is empty: give at least one partition, or"
+        " leave the topic out"
         for topic, numbers in spec.partitions.items()
         if not numbers
     ]
@@ -171,8 +176,8 @@ def _check(spec: SnapshotSpec) -> None:
         faults.append(f"isolation is {spec.isolation!r}, expected {' or '.join(ISOLATION_LEVELS)}")
     elif spec.since is not None and spec.since.isolation != spec.isolation:
         faults.append(
-            f"snapshot {spec.since.id} is {spec.since.isolation}, and its successor must be the"
-            f" same: take this one with isolation={spec.since.isolation}"
+            f"snapshot {spec.since.id} has isolation {spec.since.isolation}, and a snapshot"
+            f" that continues it must have the same: use isolation={spec.since.isolation}"
         )
     try:
         re.compile(spec.pattern or "")
@@ -182,8 +187,8 @@ def _check(spec: SnapshotSpec) -> None:
 
 
 async def _topics(cluster: Cluster, spec: SnapshotSpec) -> dict[str, TopicInfo]:
-    """Return the metadata of the chosen topics, sorted by name. Wait a moment for unknown topics.
-    Raises SnapshotError, ClientError."""
+    """Return the metadata of the chosen topics, sorted by name. Unknown topics are awaited for a
+    short time. Raises SnapshotError, ClientError."""
     deadline = Deadline(cluster.clock, int(UNKNOWN_TOPIC_LIMIT_S * 1_000))
     while True:
         found = _chosen(cluster.view, spec)
@@ -225,27 +230,28 @@ def _chosen(view: ClusterView, spec: SnapshotSpec) -> dict[str, TopicInfo]:
 async def _explain(
     cluster: Cluster, spec: SnapshotSpec, found: Mapping[str, TopicInfo], missing: Sequence[str]
 ) -> None:
-    """Raise a SnapshotError that explains the missing topics."""
+    """Raise a SnapshotError that lists the missing topics."""
     where = ", ".join(format_address(*item) for item in cluster.options.bootstrap_servers)
     if not missing:
-        _fail([f"no topic at {where} has a name that {spec.pattern!r} matches: change the pattern"])
+        _fail([f"no topic of the cluster at {where} matches {spec.pattern!r}: change the pattern"])
     everything = await cluster.metadata(None, timeout_s=cluster.options.request_timeout_ms / 1_000)
     faults = []
     for name in sorted(missing):
         code = found[name].error
         if code in UNKNOWN_CODES:
             near = difflib.get_close_matches(name, everything.topics, n=1)
-            hint = f"did you mean {near[0]}?" if near else "create it, or name another"
+            hint = f"did you mean {near[0]}?" if near else "create it, or give another topic"
             faults.append(f"there is no topic {name} at {where}: {hint}")
         elif code:
-            faults.append(f"topic {name} cannot be read ({code.name}): {code.text}")
+            faults.append(f"the metadata of topic {name} cannot be read ({code.name}): {code.text}")
         else:
-            faults.append(f"topic {name} has no partitions yet: try again in a moment")
+            faults.append(f"topic {name} has no partitions yet: try again in a few seconds")
     _fail(faults)
 
 
 def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPartition]:
-    """Return the chosen partitions, sorted. Raises SnapshotError."""
+    """Return the chosen partitions, sorted. Raises SnapshotError for a partition that does not
+    exist."""
     if not spec.partitions:
         return [TopicPartition(name, n) for name in topics for n in sorted(topics[name].partitions)]
     keys = [TopicPartition(name, n) for name in topics for n in sorted({*spec.partitions[name]})]
@@ -262,10 +268,10 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
-    """The cluster's answers by partition. `first` and `last` are the log start and end offsets,
-    `at_start` and `at_end` the offsets for AtTime bounds. `epoch_ends` holds the present end of the
-    leader epoch that the earlier snapshot recorded."""
+class _Responses:
+    """The brokers' responses for each partition. `first` is the log start offset and `last` the log
+    end offset. `at_start` and `at_end` are the offsets for AtTime bounds. `epoch_ends` is the
+    present end offset of the leader epoch in the earlier snapshot."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]
@@ -274,11 +280,12 @@ class _Facts:
     epoch_ends: Mapping[TopicPartition, EpochEnd]
 
 
-async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotSpec) -> _Facts:
-    """Send all requests in one round. Raises SnapshotError if a partition gives an error."""
+async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotSpec) -> _Responses:
+    """Return the responses to all requests, which are sent at once. Raises SnapshotError if a
+    response has an error."""
     deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)
-    starts = {} if spec.since else _moments(keys, spec.starts, "start")
-    ends = _moments(keys, spec.ends, "end")
+    starts = {} if spec.since else _timestamps(keys, spec.starts, "start")
+    ends = _timestamps(keys, spec.ends, "end")
 
     async def look_up(
         moments: Mapping[TopicPartition, int],
@@ -301,22 +308,23 @@ async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotS
         epoch_ends(cluster, epochs, deadline=deadline),
     )
     _fail(
-        f"the start and end of {key} cannot be looked up: {answer.error}"
+        f"the start and end offsets of {key} cannot be looked up: {answer.error}"
         for answers in (first, last, at_start, at_end)
         for key, answer in answers.items()
         if answer.error is not None
     )
-    return _Facts(first, last, at_start, at_end, ended)
+    return _Responses(first, last, at_start, at_end, ended)
 
 
-def _moments(
+def _timestamps(
     keys: Sequence[TopicPartition], bounds: Bounds, side: str
 ) -> dict[TopicPartition, int]:
-    """Return the timestamps to look up. Raises SnapshotError for a partition that the bounds omit,
-    and for a named partition that is not read."""
+    """Return the timestamps to look up. Raises SnapshotError if `bounds` lacks a chosen partition,
+    or has a partition that is not chosen."""
     found = {key: _bound(bounds, key) for key in keys}
     faults = [
-        f"{key} is missing from the {side} offsets: name every partition (-2 earliest, -1 latest)"
+        f"{key} is missing from the {side} offsets: give an offset for every partition (-2"
+        " earliest, -1 latest)"
         for key, bound in found.items()
         if bound is None
     ]
@@ -330,9 +338,13 @@ def _moments(
         named = row if isinstance(row, Mapping) else ()
         for key in [TopicPartition(topic, number) for number in named]:
             if key not in known:
-                faults.append(f"{key} in the {side} offsets is not read: leave it out")
+                faults.append(
+                    f"{key} in the {side} offsets is not a chosen partition: leave it out"
+                )
         if not any(key.topic == topic for key in known):
-            faults.append(f"topic {topic} in the {side} offsets is not read: leave it out")
+            faults.append(
+                f"topic {topic} in the {side} offsets is not a chosen topic: leave it out"
+            )
     _fail(faults)
     return {key: bound.timestamp_ms for key, bound in found.items() if isinstance(bound, AtTime)}
 
@@ -351,19 +363,21 @@ def _cuts(
     topics: Mapping[str, TopicInfo],
     keys: Sequence[TopicPartition],
     spec: SnapshotSpec,
-    facts: _Facts,
+    responses: _Responses,
 ) -> dict[str, TopicCut]:
     """Return the range of each partition. Raises SnapshotError."""
     faults: list[str] = []
-    before = _before(topics, spec, facts, faults)
+    before = _earlier_ends(topics, spec, responses, faults)
     cuts: dict[str, dict[int, PartitionCut]] = {name: {} for name in topics}
     for key in keys:
-        first, last = facts.first[key].offset, facts.last[key]
-        end = _resolved(_bound(spec.ends, key), facts, key, facts.at_end, "end", faults)
+        first, last = responses.first[key].offset, responses.last[key]
+        end = _offset_of(_bound(spec.ends, key), responses, key, responses.at_end, "end", faults)
         if spec.since is not None:
             start = before.get(key, first)
         else:
-            start = _resolved(_bound(spec.starts, key), facts, key, facts.at_start, "start", faults)
+            start = _offset_of(
+                _bound(spec.starts, key), responses, key, responses.at_start, "start", faults
+            )
         if start > end and not faults:
             faults.append(_reversed(key, start, end, spec))
         info = topics[key.topic].partitions[key.partition]
@@ -373,22 +387,23 @@ def _cuts(
     return {name: TopicCut(topic_id_text(topics[name]), rows) for name, rows in cuts.items()}
 
 
-def _resolved(
+def _offset_of(
     bound: Bound | None,
-    facts: _Facts,
+    responses: _Responses,
     key: TopicPartition,
     at_time: Mapping[TopicPartition, OffsetAnswer],
     side: str,
     faults: list[str],
 ) -> int:
-    """Return the offset of a bound. Add to `faults` if there is none."""
-    first, last = facts.first[key].offset, facts.last[key].offset
+    """Return the offset of a bound. If there is no such offset, add a fault to `faults`."""
+    first, last = responses.first[key].offset, responses.last[key].offset
     if isinstance(bound, AtTime):
         offset = at_time[key].offset
         if offset < 0 and not bound.or_latest:
             faults.append(
-                f"{key} has no record of {bound.timestamp_ms} or later for its {side}: give an"
-                " earlier time, or allow the end of the partition instead"
+                f"{key} has no record with the timestamp {bound.timestamp_ms} or later for"
+                f" its {side}: give an earlier time, or accept the end of the partition in its"
+                " place"
             )
         return last if offset < 0 else min(offset, last)
     if bound == EARLIEST:
@@ -397,27 +412,30 @@ def _resolved(
         return last
     if bound > last:
         faults.append(
-            f"{key} ends at {last}, its {side} offset {bound} does not exist yet: give {last} or"
-            " less, or wait"
+            f"{key} ends at offset {last}, so its {side} offset {bound} does not exist yet:"
+            f" give {last} or less, or wait"
         )
     return bound
 
 
 def _reversed(key: TopicPartition, start: int, end: int, spec: SnapshotSpec) -> str:
     if spec.since is None:
-        return f"the range of {key} is reversed, from {start} to {end}: give an end after its start"
+        return (
+            f"the range of {key} starts at offset {start}, after its end {end}: give an"
+            " end after the start"
+        )
     return (
-        f"{key} would end at {end}, before the end of snapshot {spec.since.id} ({start}): choose a"
-        " later end, or an earlier snapshot for since"
+        f"{key} would end at offset {end}, before the end of snapshot {spec.since.id}"
+        f" ({start}): choose a later end, or an earlier snapshot for since"
     )
 
 
-def _before(
-    topics: Mapping[str, TopicInfo], spec: SnapshotSpec, facts: _Facts, faults: list[str]
+def _earlier_ends(
+    topics: Mapping[str, TopicInfo], spec: SnapshotSpec, responses: _Responses, faults: list[str]
 ) -> dict[TopicPartition, int]:
-    """Return the end of the earlier snapshot in each partition. Add to `faults` what makes it
-    impossible to continue from there. Records deleted by retention are no fault here: the reader
-    decides about them."""
+    """Return the end offset of each partition in the earlier snapshot. If the new snapshot cannot
+    continue there, add the reason to `faults`. Records deleted by retention are no fault here: a
+    later reader reports them."""
     if spec.since is None:
         return {}
     found = {}
@@ -427,25 +445,25 @@ def _before(
         if key.topic not in topics:
             if not spec.partitions:
                 faults.append(
-                    f"topic {key.topic} of snapshot {spec.since.id} is not read: name it, or"
+                    f"topic {key.topic} of snapshot {spec.since.id} is not chosen: add it, or"
                     f" {advice}"
                 )
             continue
         known = key.partition in topics[key.topic].partitions
-        ended = facts.epoch_ends.get(key)
-        if known and key not in facts.first:
-            continue  # only some partitions are wanted
+        ended = responses.epoch_ends.get(key)
+        if known and key not in responses.first:
+            continue  # the spec does not choose this partition
         current = CurrentPartition(
             known,
             topic_id_text(topics[key.topic]),
-            facts.last[key].leader_epoch if known else NO_EPOCH,
+            responses.last[key].leader_epoch if known else NO_EPOCH,
             epoch_end=ended.end_offset if ended and not ended.error else NO_OFFSET,
         )
         damage = [str(fault) for fault in range_faults(item, item.end, current)]
-        if known and not damage and facts.last[key].offset < item.end:
+        if known and not damage and responses.last[key].offset < item.end:
             damage.append(
-                f"{key} now ends at {facts.last[key].offset}, before the end of snapshot"
-                f" {spec.since.id} ({item.end}), so records were lost: {advice}"
+                f"{key} now ends at offset {responses.last[key].offset}, before the end of"
+                f" snapshot {spec.since.id} ({item.end}), so records were lost: {advice}"
             )
         faults += damage
         found[key] = item.end

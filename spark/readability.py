@@ -1,9 +1,10 @@
 """Checks whether the ranges of a snapshot can still be read with the same records.
 
-The cluster's answers show: a log start offset after the start of a range, a recreated topic, a
-missing partition, a log truncated by an unclean election. They do not show compaction, which may
-have removed a record of the snapshot if its key was written again. The topic's options say whether
-compaction is possible. If the records were counted, reading the range shows whether it happened.
+The brokers' responses show a log start offset after the start of a range, a recreated topic, a
+missing partition, and a log truncated after an unclean election. They do not show compaction, which
+may have removed a record of the snapshot after a later record with the same key. The topic's
+options show whether compaction is possible. If the records were counted, reading the range shows
+whether records are missing.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ COMPACTION_LAG: Final = "min.compaction.lag.ms"
 
 @dataclass(frozen=True, slots=True)
 class Readability:
-    """The result of a check; true if no record is known to be missing. `problems` are the errors
-    that a read would raise, and partitions that could not be checked. `warnings` name records that
-    may be missing without a trace. Each is one line."""
+    """The result of a check. It is true if no record is known to be missing. `problems` are the
+    errors that a read would raise, and the partitions that could not be checked. `warnings` are
+    about records that may be missing without a trace. Each entry is one line."""
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -51,9 +52,9 @@ async def readability(
     clock: Clock | None = None,
     rng: Rng | None = None,
 ) -> Readability:
-    """Ask the leaders of all partitions. `cluster_id` and `created_at_ms` are those of the
-    snapshot. With `will_recount`, counted topics give no warning. Raises ClientError if the cluster
-    does not answer at all."""
+    """Return whether the ranges can be read, by the responses of all leaders. `cluster_id` and
+    `created_at_ms` are those of the snapshot. With `will_recount`, counted topics give no warning.
+    Raises ClientError if no broker answers."""
     clock = clock or defaults.make_clock()
     cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
     try:
@@ -90,8 +91,9 @@ async def readability(
 def recounted(
     options: Mapping[str, str], ranges: Iterable[PartitionRange], isolation: str
 ) -> Iterator[str]:
-    """Read the counted ranges, and yield the error of each that fails. `options` are client options
-    with Kafka's names. Raises ConfigError, and ClientErrors that do not concern one range."""
+    """Count the records of counted ranges again. Yield the error of each range that fails.
+    `options` are client options with Kafka's names. Raises ConfigError, and ClientErrors that do
+    not concern one range."""
     with RangeReader(options, isolation=isolation) as reader:
         for item in ranges:
             if not item.counts:
@@ -104,31 +106,32 @@ def recounted(
 
 
 def wrong_cluster(cluster: Cluster, cluster_id: str) -> str | None:
-    """Return a message if the cluster has another id; None if the ids are equal or unknown."""
+    """Return an error message if the cluster's id is not that of the snapshot; None if the ids are
+    equal or unknown."""
     here = cluster.view.cluster_id
     if not here or not cluster_id or here == cluster_id:
         return None
     where = ", ".join(format_address(*item) for item in cluster.options.bootstrap_servers)
     return (
-        f"the cluster at {where} is {here}, the snapshot is of {cluster_id}: name the brokers of"
-        " that cluster"
+        f"the brokers at {where} are of the cluster {here}, but the snapshot is of the"
+        f" cluster {cluster_id}: give the brokers of that cluster"
     )
 
 
 class Compaction(NamedTuple):
-    """The options of a topic about compaction."""
+    """The options of a topic that control compaction."""
 
     is_compacted: bool
     lag_ms: int
-    """min.compaction.lag.ms: the least age of a record before an older record of its key is
-    removed."""
+    """min.compaction.lag.ms: a record younger than this does not yet remove older records with the
+    same key."""
 
 
 async def compactions(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, Compaction | ClientError]:
-    """Return the compaction options of each topic, or the error of describing them. Raises
-    ClientError."""
+    """Return the compaction options of each topic. A topic whose options cannot be read has the
+    error in their place. Raises ClientError."""
     calls = Calls(cluster)
     calls.opened = True
     described = await describe_configs(
@@ -152,17 +155,19 @@ async def compactions(
 
 
 def _not_told(topic: str, error: ClientError) -> str:
-    return f"{topic}: it is unknown whether it is compacted ({error})"
+    return f"{topic} may be compacted, because its options cannot be read ({error})"
 
 
 def _warning(topic: str, compaction: Compaction, age_ms: int, *, is_counted: bool) -> str:
-    """Return the warning for a compacted topic: records of the snapshot may have been removed."""
+    """Return the warning that records of the snapshot may be missing from a compacted topic."""
     how = (
-        "and a read fails then, because the records were counted"
+        "and a read then fails, because the records were counted"
         if is_counted
-        else "and a read does not notice it"
+        else "and a read does not detect this"
     )
-    text = f"{topic} is compacted: a record may be gone if a later one has its key, {how}"
+    text = (
+        f"{topic} is compacted: a record may be removed if a later record has the same key, {how}"
+    )
     if age_ms < compaction.lag_ms:
         return f"{text}; the last record of each key in the snapshot exists"
     return (

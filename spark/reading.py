@@ -1,5 +1,5 @@
-"""The data source's read: `load()` fixes the offsets, the reader divides them into tasks, a task
-yields rows."""
+"""The data source's read: `load()` fixes the offsets, the reader divides the ranges into tasks, and
+each task yields rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class BatchOnly(PybrokerError):
-    """The user asked the source for a stream or for a write."""
+    """The user requested a stream or a write, which this source does not support."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -39,25 +39,25 @@ class BatchOnly(PybrokerError):
 
 @dataclass(frozen=True, slots=True)
 class FrozenRead:
-    """A read whose offsets are all numbers. It is pickled from the driver to the tasks."""
+    """A read whose offsets are fixed numbers. It is pickled from the driver to the tasks."""
 
     request: ReadRequest
     snapshot: Snapshot
 
 
 def freeze(options: Mapping[str, str]) -> FrozenRead:
-    """Fix the offsets to read. Raises ConfigError, SnapshotError or ClientError."""
+    """Return the read with fixed offsets. Raises ConfigError, SnapshotError or ClientError."""
     with in_one_line():
         request = read_request(options)
         for notice in request.notices:
-            log.warning("event=option-without-effect detail=%r", notice)
+            log.warning("option_without_effect detail=%r", notice)
         if request.snapshot is not None:
             return _of_snapshot(request, request.snapshot)
         return FrozenRead(request, _planned(request))
 
 
 def schema_of(names: Sequence[str]) -> StructType:
-    """Return the columns of these names with the types of Spark's Kafka source."""
+    """Return the schema of the columns `names`, with the types of Spark's Kafka source."""
     return spark_schema(names)
 
 
@@ -66,15 +66,18 @@ def _of_snapshot(request: ReadRequest, text: str) -> FrozenRead:
     if request.isolation not in (None, snapshot.isolation):
         raise ConfigError(
             [
-                f"kafka.isolation.level={request.isolation} contradicts the snapshot, which is"
-                f" {snapshot.isolation}: leave the option out"
+                f"kafka.isolation.level={request.isolation} contradicts the snapshot, whose"
+                f" isolation is {snapshot.isolation}: leave the option out"
             ]
         )
     client = dict(request.client)
     if "bootstrap.servers" not in client:
         if not snapshot.bootstrap:
             raise ConfigError(
-                ["kafka.bootstrap.servers is missing, and the snapshot names no brokers either"]
+                [
+                    "kafka.bootstrap.servers is missing, and the snapshot contains no broker"
+                    " addresses: set the option"
+                ]
             )
         client["bootstrap.servers"] = snapshot.bootstrap
     return FrozenRead(replace(request, client=client, snapshot=None), snapshot)
@@ -87,7 +90,7 @@ def _planned(request: ReadRequest) -> Snapshot:
         try:
             return plan_blocking(request.client, request.spec)
         except NoBrokers:
-            raise  # the client has tried the addresses for bootstrap.timeout.ms
+            raise  # no retry: the client has already tried the addresses for bootstrap.timeout.ms
         except ClientError as error:
             if not (error.retriable and attempts):
                 raise
@@ -95,31 +98,33 @@ def _planned(request: ReadRequest) -> Snapshot:
 
 
 class FrozenReader(DataSourceReader):
-    """Divides a frozen read into tasks, and carries out a task. It is pickled to the tasks."""
+    """Divides a frozen read into tasks, and executes the tasks. It is pickled to the tasks."""
 
     def __init__(self, frozen: FrozenRead, schema: StructType) -> None:
-        """Check the schema. Raises ConfigError for a user's own schema with other columns."""
+        """Create the reader for a schema. Raises ConfigError for a user's own schema with other
+        columns."""
         with in_one_line():
             check_schema(schema, frozen.request)
         self._frozen = frozen
         self._schema = schema
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state without the snapshot's ranges: each task gets its own range separately,
-        and a snapshot with record counts of many partitions takes megabytes."""
+        """Return the state without the snapshot's ranges. Each task receives its own range
+        separately, and a snapshot with record counts of many partitions takes megabytes."""
         without_ranges = replace(self._frozen, snapshot=replace(self._frozen.snapshot, topics={}))
         return {**self.__dict__, "_frozen": without_ranges}
 
     def partitions(self) -> list[InputPartition]:
-        """Return a range for each task. Spark calls it at each planning, in a process of its own.
-        It asks the cluster for sizes only, never for offsets."""
+        """Return a range for each task. Spark calls this method at each planning, in a separate
+        process. The method asks the brokers for sizes and batch boundaries only, never for the ends
+        of the ranges."""
         with in_one_line():
             return [InputPartition(each) for each in _pieces(self._frozen)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range as batches with exactly the schema announced to Spark."""
+        """Yield the rows of one range as batches with exactly the schema that Spark expects."""
         wanted: PartitionRange | None = partition.value
-        if wanted is None:  # Spark's form of an empty list of ranges
+        if wanted is None:  # Spark passes None if the list of ranges is empty
             return
         names = self._schema.fieldNames()
         expected = arrow_schema(self._schema)
@@ -132,7 +137,7 @@ def _pieces(frozen: FrozenRead) -> list[PartitionRange]:
     """Return the range of each task."""
     request = frozen.request
     limits = Limits()
-    if request.mode != "latest":  # one task must see all records of a key
+    if request.mode != "latest":  # with mode=latest, one task must read all records of a key
         limits = Limits(
             max_bytes=request.max_bytes_per_partition,
             max_offsets=request.max_records_per_partition,

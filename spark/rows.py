@@ -23,7 +23,7 @@ from pybroker.errors import ConfigError
 from pybroker.spark.options import COLUMNS, ReadRequest
 
 BATCH_ROWS: Final = 8_192
-"""A batch costs Spark about 60 microseconds, as much as 150 rows. This size makes it negligible."""
+"""The number of rows at which a batch's fixed cost in Spark (60 microseconds) is negligible."""
 BATCH_BYTES: Final = 4 * 2**20
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -41,26 +41,30 @@ _NEVER_NULL: Final = frozenset(COLUMNS) - {"key", "value", "headers"}
 
 
 def spark_schema(names: Sequence[str]) -> StructType:
-    """Return the columns of these names with the types of Spark's Kafka source."""
+    """Return the Spark schema of the columns `names`, with the types of Spark's Kafka source."""
     return StructType([StructField(name, _TYPES[name]) for name in names])
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that the batches of a read must have exactly."""
+    """Return the Arrow schema that every batch of a read must have."""
     found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     return found
 
 
 def check_schema(schema: StructType, request: ReadRequest) -> None:
-    """Check a user's own schema, which may only choose and order columns. Raises ConfigError."""
+    """Raise ConfigError if a user's own schema does more than choose and order columns."""
     faults = []
     names = schema.fieldNames()
     if request.chosen_columns is not None and names != list(request.chosen_columns):
         faults.append(
-            f"it has {', '.join(names)}, the option columns names others: leave one of them out"
+            f"the schema has {', '.join(names)}, but the option columns has other names:"
+            " leave the schema or the option out"
         )
     elif request.include_headers and "headers" not in names:
-        faults.append("it has no headers, which includeHeaders=true asks for: leave one out")
+        faults.append(
+            "the schema has no column headers, but includeHeaders=true: add the"
+            " column, or leave the option out"
+        )
     faults += [
         f"column {name} is given twice" for name in sorted(set(names)) if names.count(name) > 1
     ]
@@ -76,6 +80,6 @@ def check_schema(schema: StructType, request: ReadRequest) -> None:
         elif not each.nullable and each.name not in _NEVER_NULL:
             faults.append(f"column {each.name} may be null: do not declare it NOT NULL")
     if not schema.fields:
-        faults.append("the schema has no column: name at least one")
+        faults.append("the schema has no column: add at least one column")
     if faults:
         raise ConfigError([f"schema: {fault}" for fault in faults])

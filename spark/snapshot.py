@@ -51,20 +51,24 @@ def take(
     count: Count = "compacted",
     progress: Progress | None = None,
 ) -> Snapshot:
-    """Take a snapshot of topics. With `since` (a snapshot or the path of one), it starts at the end
-    of that snapshot, and covers its topics if no topics are named.
+    """Return a new snapshot of topics.
 
-    It ends at "latest" (the last stable offset with read_committed, else the high watermark), at
-    the first record of a time in ms since 1970 or later, or at {topic: {partition: offset}}, which
-    must name every partition. A partition that `since` does not hold starts at its log start
-    offset. The default of `isolation` is that of `since`, or read_committed. `conf` are client
-    options with Kafka's names.
+    Each partition starts at its log start offset. With `since` (a snapshot, or the path of a
+    snapshot), each partition of that snapshot starts where the snapshot ends. If `topics` is empty,
+    the topics are those of `since`.
 
-    The records of compacted topics are counted by reading them once, so that a later read fails if
-    some are gone. `count` chooses the topics: "compacted", "always" (all), "never". `progress` is
-    called now and then with the number of counted offsets and their total.
+    `until` is the end of each partition: "latest" (the last stable offset with read_committed, the
+    high watermark with read_uncommitted), a time in ms since 1970 (the first record with this
+    timestamp or later), or {topic: {partition: offset}} with an offset for every partition.
+    `isolation` is read_committed or read_uncommitted; its default is the isolation of `since`,
+    otherwise read_committed. `conf` are client options with Kafka's names.
 
-    Raises SnapshotError, which says what to change, ConfigError, NoBrokers if no broker answers,
+    `count` chooses the topics whose records are read and counted: "compacted" (topics with log
+    compaction), "always" (all topics) or "never". A later read of a counted range fails if
+    compaction has removed records. `progress` is called repeatedly with the number of counted
+    offsets and the total number of offsets.
+
+    Raises SnapshotError, which says what to change; ConfigError; NoBrokers if no broker answers;
     and RangeFailed for a range that cannot be counted.
     """
     if count not in COUNTS:
@@ -84,7 +88,7 @@ def take(
 
 
 def load(path: Path | str) -> Snapshot:
-    """Load a snapshot from a file. Raises SnapshotError."""
+    """Return the snapshot in a file. Raises SnapshotError."""
     return Snapshot.load(path)
 
 

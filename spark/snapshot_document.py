@@ -24,8 +24,8 @@ _COUNTS: Final = "counts"
 
 
 class DocumentReader:
-    """Reads values from JSON objects. It collects faults, and returns a stand-in for a wrong
-    value."""
+    """Reads values from JSON objects. It collects faults, and returns a valid value in place of
+    each wrong value."""
 
     def __init__(self, *, may_have_counts: bool) -> None:
         self.faults: list[str] = []
@@ -57,7 +57,7 @@ class DocumentReader:
     def rows(
         self, row: Mapping[str, object], key: str, where: str
     ) -> Iterator[tuple[str, Mapping[str, object]]]:
-        """Yield the objects in an object, with their names. The outer object must not be empty."""
+        """Yield (name, object) for each member of an object. The outer object must not be empty."""
         value = row.get(key)
         if not isinstance(value, dict) or not value:
             self.faults.append(f"{key} of {where} is {_shown(value)}, expected an object with keys")
@@ -132,7 +132,7 @@ class DocumentReader:
 
 
 def _counted(row: object, first: int, end: int) -> Counted | None:
-    """Return the stretch from `first` on; None if the row is malformed."""
+    """Return the stretch that begins at `first`; None if the row is malformed."""
     if not isinstance(row, list) or len(row) != 3 or any(type(each) is not int for each in row):
         return None
     beyond, records, digest = row
@@ -142,13 +142,13 @@ def _counted(row: object, first: int, end: int) -> Counted | None:
 
 
 def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Build an object. Raises ValueError for a repeated name: JSON readers differ in the value that
-    they use."""
+    """Return an object from its members. Raises ValueError for a repeated name, because JSON
+    readers differ in which of the values they use."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is in an object more than once")
+        raise ValueError(f"an object contains the key {twice!r} more than once")
     return found
 
 

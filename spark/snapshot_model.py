@@ -67,9 +67,10 @@ VERSION_WITH_COUNTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Topics sorted by name. `created_at_ms` is in ms since 1970, by the clock of the machine that
-    took it. `isolation` is read_committed or read_uncommitted. `parent` is the id of the snapshot
-    that it continues. `bootstrap` holds the addresses of the brokers that were asked."""
+    """Topics sorted by name, with their ranges. `created_at_ms` is in ms since 1970, by the clock
+    of the machine that took the snapshot. `isolation` is read_committed or read_uncommitted.
+    `parent` is the id of the snapshot that this snapshot continues. `bootstrap` is the list of
+    broker addresses that were used to take the snapshot."""
 
     id: str
     cluster_id: str
@@ -81,13 +82,14 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """The version of the document. It is higher with counts, so that a program that does not
-        compare them refuses the document."""
+        """The version of the document. A snapshot with counts has a higher version, so that a
+        program that does not compare counts refuses the document."""
         has_counts = any(cut.counts for _, cut in self._cuts().values())
         return VERSION_WITH_COUNTS if has_counts else VERSION
 
     def ranges(self) -> list[PartitionRange]:
-        """Return the ranges of all partitions, also empty ones, sorted by topic and number."""
+        """Return the ranges of all partitions, including empty ranges, sorted by topic and
+        number."""
         return [
             PartitionRange(
                 topic,
@@ -104,16 +106,16 @@ class Snapshot:
         ]
 
     def counts(self) -> dict[str, int]:
-        """Return topic -> number of offsets. It is an upper bound of the rows, since compacted
-        records, markers and aborted records have offsets too."""
+        """Return topic -> number of offsets. This is an upper bound of the number of rows:
+        compacted records, transaction markers and aborted records have offsets, too."""
         return {
             topic: sum(cut.end - cut.start for cut in found.partitions.values())
             for topic, found in self.topics.items()
         }
 
     def records(self) -> dict[str, int | None]:
-        """Return topic -> number of records when it was taken; None if not every partition was
-        counted."""
+        """Return topic -> number of records at the time of the snapshot; None if not every
+        partition of the topic was counted."""
         found: dict[str, int | None] = {}
         for topic, cut in self.topics.items():
             numbers = [part.records for part in cut.partitions.values()]
@@ -122,7 +124,8 @@ class Snapshot:
         return found
 
     def diff(self, previous: Snapshot) -> list[PartitionChange]:
-        """Return the change of each partition since `previous`, sorted by topic and number."""
+        """Return the change of each partition since the snapshot `previous`, sorted by topic and
+        number."""
         before, after = previous._cuts(), self._cuts()
         return [compare(key, before.get(key), after.get(key)) for key in sorted({*before, *after})]
 
@@ -133,10 +136,12 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
         recount: bool = False,
     ) -> Readability:
-        """Ask the cluster whether the whole snapshot can still be read. The result is true, or
-        false with `problems`. Its `warnings` name topics from which compaction may have removed
-        records. With `recount`, and if there are no other problems, counted records are counted
-        again, and missing ones are problems. `conf` are client options with Kafka's names.
+        """Return whether the whole snapshot can still be read, after asking the brokers. The result
+        is true, or false with `problems`. Its `warnings` name topics from which compaction may have
+        removed records.
+
+        With `recount`, and if there are no other problems, counted records are counted again, and
+        missing records are problems. `conf` are client options with Kafka's names.
 
         Raises ConfigError, and NoBrokers if no broker answers.
         """
@@ -168,8 +173,8 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
     ) -> DataFrame:
         """Return the records as rows, by `spark.read.format("pybroker")`. The default of
-        `bootstrap` is the snapshot's own brokers. `conf` are further options of the data source
-        (failOnDataLoss, kafka.client.id, ...)."""
+        `bootstrap` is the list of brokers in the snapshot. `conf` are further options of the data
+        source (failOnDataLoss, kafka.client.id, ...)."""
         names = columns if columns is None or isinstance(columns, str) else ",".join(columns)
         given: dict[str, object] = {
             "snapshot": self.to_json(),
@@ -188,7 +193,9 @@ class Snapshot:
 
     def _servers(self, given: str | None) -> str:
         if not given and not self.bootstrap:
-            raise SnapshotError(f"snapshot {self.id} names no brokers: give bootstrap='host:port'")
+            raise SnapshotError(
+                f"snapshot {self.id} contains no broker addresses: give bootstrap='host:port'"
+            )
         return given or self.bootstrap
 
     def _cuts(self) -> dict[TopicPartition, tuple[str, PartitionCut]]:
@@ -222,7 +229,7 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, text: str) -> Snapshot:
-        """Parse a document. Raises SnapshotError with every fault."""
+        """Return the snapshot in a document. Raises SnapshotError with every fault."""
         return parse_snapshot(text)
 
     def save(self, path: Path | str) -> None:
@@ -248,7 +255,7 @@ class Snapshot:
 
     @classmethod
     def load(cls, path: Path | str) -> Snapshot:
-        """Load a snapshot from a file. Raises SnapshotError."""
+        """Return the snapshot in a file. Raises SnapshotError."""
         try:
             text = Path(path).read_text("utf-8")
         except OSError as error:
@@ -275,7 +282,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def parse_snapshot(text: str) -> Snapshot:
-    """Parse a document. Raises SnapshotError with every fault."""
+    """Return the snapshot in a document. Raises SnapshotError with every fault."""
     try:
         document = json.loads(text, object_pairs_hook=object_of)
     except (ValueError, RecursionError) as error:
@@ -285,8 +292,9 @@ def parse_snapshot(text: str) -> Snapshot:
     version = document.get("version")
     if version not in (VERSION, VERSION_WITH_COUNTS) or isinstance(version, bool):
         raise SnapshotError(
-            f"the snapshot has version {version!r}, this program supports {VERSION} and"
-            f" {VERSION_WITH_COUNTS}: use the version of pybroker that wrote it, or a newer one"
+            f"the snapshot has version {version!r}, but this program supports only {VERSION} and"
+            f" {VERSION_WITH_COUNTS}: use the version of pybroker that wrote the snapshot, or a"
+            " newer version"
         )
     reader = DocumentReader(may_have_counts=version == VERSION_WITH_COUNTS)
     snapshot = Snapshot(

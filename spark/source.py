@@ -1,7 +1,7 @@
 """The data source that Spark registers: `spark.read.format("pybroker").option(...).load()`.
 
-Spark imports this module in every session, even if the source is not used. The other modules are
-therefore imported at the first read.
+Spark imports this module in every session, even if the source is not used. Other modules of the
+source are therefore imported at the first read.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class PybrokerDataSource(DataSource):
     """Reads Kafka topics in batch, with the columns and options of Spark's own Kafka source."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Fix the offsets. Spark creates this object once, at `load()`, and keeps it with the
-        frame. `schema` also runs once, but not if the user gives a schema."""
+        """Fix the offsets to read. Spark creates this object once, at `load()`, and keeps it with
+        the frame."""
         super().__init__(options)
         self._frozen: FrozenRead = _reading().freeze(dict(options))
 
@@ -58,7 +58,8 @@ class PybrokerDataSource(DataSource):
 
 
 class _NoStream(DataSourceStreamReader):
-    """Refuses streams at its first call: Spark hides an error raised before a reader exists."""
+    """Refuses a stream at its first call, because Spark hides errors that are raised before it has
+    a stream reader."""
 
     def initialOffset(self) -> dict[str, Any]:
         raise _refusal()

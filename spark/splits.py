@@ -1,9 +1,9 @@
-"""Splits the ranges of a snapshot into pieces, one for each task.
+"""Splits the ranges of a snapshot into pieces, one piece for each task.
 
-The number of pieces follows from the size of a range. Each split is then moved to the start of a
-batch, so that no batch is fetched and decoded twice. If records were counted, it is moved to the
-end of a counted stretch, so that each task can compare its count. The pieces of a range always
-cover exactly that range.
+The size of a range determines the number of its pieces. Each split is then moved to the start of a
+batch, so that no batch is fetched and decoded twice. If the records were counted, the split is
+moved to the end of a counted stretch, so that each task can compare its count. The pieces of a
+range cover exactly the range.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from pybroker.spark.readability import wrong_cluster
 from pybroker.spark.snapshot_model import SnapshotError
 
 ALIGN_LIMIT_MS: Final = 30_000
-"""A split that could not be moved in this time stays where it is."""
+"""The time limit for finding batch boundaries, in ms. A split whose boundary is not found in time
+is not moved."""
 
 SIZES_LIMIT_MS: Final = 10_000
-"""A broker that has died stays in the metadata for some seconds. Its sizes are not needed: the new
-leaders have the same logs."""
+"""How long to wait for a broker's sizes. The metadata list a dead broker for some seconds; its
+sizes are not needed, because the new leaders have the same logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The approximate limits of a piece; a batch is never divided. None: no limit. `min_pieces` is
-    the wanted total number of pieces, if there are enough offsets."""
+    """The approximate limits of a piece; None means no limit. A batch is never divided.
+    `min_pieces` is the wanted total number of pieces, if there are enough offsets."""
 
     max_bytes: int | None = None
     max_offsets: int | None = None
@@ -51,8 +52,8 @@ class Limits:
 def split(
     ranges: Sequence[PartitionRange], limits: Limits, sizes: Mapping[TopicPartition, float]
 ) -> list[PartitionRange]:
-    """Return the pieces in order; an empty range has none. `sizes` are bytes per offset. For a
-    partition of unknown size, `max_bytes` is ignored."""
+    """Return the pieces of the ranges in order; an empty range has no piece. `sizes` are bytes per
+    offset. `max_bytes` has no effect on a partition whose size is unknown."""
     full = [item for item in ranges if item.offsets]
     counts = [_pieces(item, limits, sizes.get(item.topic_partition)) for item in full]
     if limits.min_pieces is not None and sum(counts) < limits.min_pieces:
@@ -68,9 +69,9 @@ def split(
 
 
 def align(pieces: Sequence[PartitionRange], starts: Mapping[Place, int]) -> list[PartitionRange]:
-    """Return the same ranges with their splits moved to `starts`, if known. `starts` maps the first
-    offset of a piece to the base offset of its batch or of the next batch, or to the last end of a
-    counted stretch before it."""
+    """Return the ranges with each split moved to its place in `starts`. `starts` maps the first
+    offset of a piece to a base offset of a batch, or to the end of a counted stretch. A split that
+    is not in `starts` is not moved."""
     found: list[PartitionRange] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -93,9 +94,10 @@ async def pieces_of(
     limits: Limits,
     cluster_id: str = "",
 ) -> list[PartitionRange]:
-    """Return the pieces of ranges; the cluster is asked for sizes and batches. Raises SnapshotError
-    if the cluster's id is not `cluster_id` ("": unknown), because topics without ids would be
-    mistaken for those of the snapshot. Raises ClientError if the cluster does not answer."""
+    """Return the pieces of ranges, after asking the brokers for sizes and batch boundaries. Raises
+    SnapshotError if the cluster's id is not `cluster_id` ("": unknown): topics without ids could
+    not be distinguished from those of the snapshot. Raises ClientError if the cluster does not
+    answer."""
     full = [item for item in ranges if item.offsets]
     if not full or (limits == Limits() and not cluster_id):
         return full
@@ -127,8 +129,8 @@ async def pieces_of(
 def counted_places(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return, for each piece of a counted range, the last end of a counted stretch at or before the
-    piece's start."""
+    """Return (partition, first offset) of each piece of a counted range -> the end of the last
+    counted stretch before this offset, or at it."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges
@@ -146,7 +148,7 @@ def counted_places(
 def with_counts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> list[PartitionRange]:
-    """Return the pieces with their counts."""
+    """Return the pieces with the counts of their stretches."""
     counted = {item.topic_partition: item for item in ranges if item.counts}
     return [
         counted[piece.topic_partition].part(piece.start, piece.end)
@@ -171,8 +173,8 @@ def pieces_blocking(
 async def bytes_per_offset(
     cluster: Cluster, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, float]:
-    """Return the average bytes per offset in each leader's log. A partition whose size cannot be
-    learned is left out."""
+    """Return the average bytes per offset in the log of each partition's leader. A partition whose
+    size is unknown is left out."""
     calls = Calls(cluster)
     calls.opened = True
     deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)
@@ -218,7 +220,8 @@ def _pieces(item: PartitionRange, limits: Limits, size: float | None) -> int:
 def _weight(
     item: PartitionRange, ranges: Sequence[PartitionRange], sizes: Mapping[TopicPartition, float]
 ) -> float:
-    """Return the range's size in bytes if all sizes are known, else in offsets."""
+    """Return the size of a range: in bytes if the sizes of all ranges are known, otherwise in
+    offsets."""
     if all(each.topic_partition in sizes for each in ranges):
         return item.offsets * sizes[item.topic_partition]
     return item.offsets

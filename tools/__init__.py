@@ -1,1 +1,2 @@
-"""The operators' commands, one a module, with Kafka's names, flags, output and exit codes."""
+"""The operators' commands. Each module is one command, with the names, flags, output and exit codes
+of Kafka's tool."""

@@ -1,7 +1,7 @@
-"""Code shared by all tools: common options, the boundary that turns an error into a line, output.
+"""Code shared by all tools: common options, error handling, and JSON output.
 
-This module imports no tool. Wrong usage and failures end with exit code 1, as in Kafka's tools. A
-stack trace is printed only with --debug.
+A tool exits with code 1 after wrong usage or a failure, as Kafka's tools do. A stack trace is
+printed only with --debug. This module imports no tool.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ T = TypeVar("T")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 LEADERLESS_MS = 3_000
-"""A tool reports a partition without a leader after this time. An election takes less. Kafka's
-tools wait a minute."""
+"""A tool reports a partition without a leader after this time. An election takes less time. Kafka's
+tools wait one minute."""
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
 class Failure(PybrokerError):
-    """The tool cannot carry out the command; the message is for the user."""
+    """The tool cannot carry out the command. The message is printed for the user."""
 
 
 class Tool(click.Command):
-    """A command with the options --debug and --version. Its error lines begin with
-    `error_prefix`."""
+    """A click command with the options --debug and --version. `error_prefix` is printed before each
+    error message."""
 
     def __init__(self, *args: Any, error_prefix: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,7 +57,7 @@ class Tool(click.Command):
                 is_flag=True,
                 expose_value=False,
                 callback=_debug,
-                help="Log everything, and show stack traces.",
+                help="Print all log lines, and a stack trace after an error.",
             )
         )
 
@@ -89,11 +89,11 @@ def run(command: click.Command, words: Sequence[str], program: str) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.UsageError as error:
-        _complain(_usage_text(error))
-        _complain(f"Try {program} --help.")
+        _print_error_line(_usage_text(error))
+        _print_error_line(f"Try {program} --help.")
         return EXIT_FAILED
     except click.ClickException as error:
-        _complain(error.format_message())
+        _print_error_line(error.format_message())
         return EXIT_FAILED
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
@@ -102,21 +102,25 @@ def run(command: click.Command, words: Sequence[str], program: str) -> int:
         if debug:
             traceback.print_exc()
         shown = ascii(error.object[error.start : error.end])
-        _complain(f"{prefix}a text that is not valid Unicode cannot be sent: {shown} in it")
+        _print_error_line(
+            f"{prefix}an argument contains {shown}, which is not valid Unicode and cannot be sent"
+        )
         return EXIT_FAILED
     except PybrokerError as error:
         if debug:
             traceback.print_exc()
         for line in _error_lines(error):
-            _complain(prefix + line)
+            _print_error_line(prefix + line)
         return EXIT_FAILED
     except Exception as error:  # the last boundary: a stack trace is printed only with --debug
         if not isinstance(command, Tool | click.Group):
             raise  # a broker has no --debug; the stack trace belongs in its log
         if debug:
             traceback.print_exc()
-        _complain(f"{prefix}{type(error).__name__}: {error}".removesuffix(": "))
-        _complain(f"{program} failed with an unexpected error; --debug prints the stack trace.")
+        _print_error_line(f"{prefix}{type(error).__name__}: {error}".removesuffix(": "))
+        _print_error_line(
+            f"{program} failed with an unexpected error; --debug prints the stack trace."
+        )
         return EXIT_FAILED
     return result if isinstance(result, int) else 0
 
@@ -141,7 +145,7 @@ def bootstrap_option(*aliases: str) -> Callable[[FunctionT], FunctionT]:
         "bootstrap_server",
         required=True,
         metavar="HOST:PORT[,HOST:PORT]",
-        help="The brokers to start from.",
+        help="Brokers to contact first; they return the addresses of all brokers.",
     )
 
 
@@ -150,7 +154,7 @@ def config_file_option(*names: str) -> Callable[[FunctionT], FunctionT]:
         *names,
         "config_file",
         metavar="FILE",
-        help="Properties file with options of the client.",
+        help="A properties file with options of the client.",
     )
 
 
@@ -164,7 +168,8 @@ def format_option() -> Callable[[FunctionT], FunctionT]:
         "output_format",
         type=click.Choice(["text", "json"]),
         default="text",
-        help="text is what Kafka prints; json is one document a line.",
+        help="The output: text as Kafka's tool prints it, or json with one document per"
+        " line. Default: text.",
     )
 
 
@@ -174,9 +179,9 @@ def client_options(
     overrides: Iterable[str] = (),
     **given: object,
 ) -> dict[str, Any]:
-    """Merge the options of a client; the later wins: the flags in `given`, the file, the key=value
-    words. The client reports a partition without a leader after `LEADERLESS_MS`, unless a tool
-    that waits passes `leaderless_timeout_ms=0`. Raises ConfigError."""
+    """Return a client's options. A value in `overrides` (key=value) wins over the file, and the
+    file wins over the flags in `given`. The client reports a partition without a leader after
+    `LEADERLESS_MS`, unless the caller passes `leaderless_timeout_ms=0`. Raises ConfigError."""
     options: dict[str, Any] = {"leaderless_timeout_ms": LEADERLESS_MS}
     options |= {name: value for name, value in given.items() if value is not None}
     layers: list[Mapping[str, object]] = [
@@ -201,8 +206,8 @@ def _usage_text(error: click.UsageError) -> str:
 
 
 def sentence_of(error: PybrokerError) -> str:
-    """Return the broker's own error message if it sent one, as Kafka's tools print it; else the
-    error with its name."""
+    """Return the broker's own error message if the response contains one, as Kafka's tools do;
+    otherwise the error's text with its name."""
     # By attribute, not by class: `pybroker start` loads this module too, and must not have to load
     # the client.
     return getattr(error, "broker_sentence", "") or str(error)
@@ -212,5 +217,5 @@ def _error_lines(error: PybrokerError) -> list[str]:
     return error.faults if isinstance(error, ConfigError) else [sentence_of(error)]
 
 
-def _complain(line: str) -> None:
+def _print_error_line(line: str) -> None:
     click.echo(line, err=True)

@@ -1,5 +1,5 @@
-"""The command line of `configs`: the entities, and the change to their options. Checks and messages
-are those of Kafka's ConfigCommand. This module does no I/O on a cluster."""
+"""The command line of `configs`: the entities, and the options to set or delete. The checks and the
+messages are those of Kafka's ConfigCommand. This module sends no requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHORT_FORMS: Final[Mapping[str, str]] = {
     "broker_logger": LOGGERS,
     "ip": IPS,
 }
-"""--topic T is short for --entity-type topics --entity-name T, and so on."""
+"""Short option -> entity type: `--topic T` means `--entity-type topics --entity-name T`."""
 
 SHORT_DEFAULTS: Final[Mapping[str, str]] = {
     "client_defaults": CLIENTS,
@@ -41,7 +41,8 @@ SHORT_DEFAULTS: Final[Mapping[str, str]] = {
     "broker_defaults": BROKERS,
     "ip_defaults": IPS,
 }
-"""--broker-defaults is short for --entity-type brokers --entity-default, and so on."""
+"""Short option -> entity type: `--broker-defaults` means `--entity-type brokers --entity-default`.
+"""
 
 _OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]*")
@@ -50,8 +51,8 @@ _FORMAT_VERSION: Final = "message.format.version"
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The parsed command line. `names[i]` belongs to `types[i]`; "" is the default entity. A type
-    without a name means all entities of that type."""
+    """The parsed command line. `names[i]` is the name of an entity of type `types[i]`; "" is the
+    default entity. If a type has no name, the command describes all entities of the type."""
 
     alter: bool
     types: tuple[str, ...]
@@ -71,8 +72,9 @@ class Args:
 
 
 def parse_args(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Args:
-    """Check and convert the flags. `names_in_order` are the values of --entity-name, with "" for
-    each --entity-default. Raises click.UsageError, Failure, ConfigError."""
+    """Return the checked and converted flags. `names_in_order` are the values of --entity-name in
+    the order of the command line, with "" for each --entity-default. Raises click.UsageError,
+    Failure, ConfigError."""
     if flags["alter"] == flags["describe"]:
         raise click.UsageError("Command must include exactly one action: --describe, --alter")
     if flags["describe"]:
@@ -106,7 +108,7 @@ def parse_args(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Args:
 
 
 def _given(table: Mapping[str, str], flags: Mapping[str, Any]) -> list[str]:
-    """Return the entity types of the short forms on the command line."""
+    """Return the entity types of the short options on the command line."""
     return [kind for flag, kind in table.items() if flags[flag] not in (None, False)]
 
 
@@ -206,7 +208,8 @@ def _added(flags: Mapping[str, Any]) -> dict[str, str]:
 
 
 def parse_pairs(text: str) -> dict[str, str]:
-    """`k1=v1,k2=[v1,v2],k3=` -> the values without their brackets. Raises Failure."""
+    """Return the options in a text such as `k1=v1,k2=[v1,v2],k3=`, without the brackets around
+    values. Raises Failure."""
     pairs = [
         re.split(rf"\s*=\s*{_OUTSIDE_BRACKETS}", word)
         for word in re.split(f",{_OUTSIDE_BRACKETS}", text)

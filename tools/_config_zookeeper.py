@@ -1,7 +1,8 @@
-"""`configs --zookeeper`: options are changed directly in ZooKeeper, without a broker.
+"""`configs --zookeeper`: changes options directly in ZooKeeper, without a broker.
 
-A topic's options can change at any time. A broker's options can change only while it does not run,
-since a running broker would have to validate them."""
+A topic's options can be changed at any time. A broker's options can be changed only while the
+broker is stopped, because a running broker must validate them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ async def change_in_zookeeper(connect: str, args: Args) -> None:
     """Alter or describe the options of a topic or broker. Raises Failure, PybrokerError."""
     if args.type not in (TOPICS, BROKERS):
         raise Failure(
-            f"--zookeeper cannot be used for {args.type}: there are no users with credentials yet"
+            f"--zookeeper cannot be used for {args.type}: the brokers do not support"
+            " credentials yet"
         )
     async with cluster_nodes(connect) as coord:
         await (_alter if args.alter else _describe)(coord, args)

@@ -1,5 +1,5 @@
-"""The lines that Kafka's DumpLogSegments prints of the files beside a segment: offset index, time
-index, aborted transactions, producer snapshots."""
+"""The lines that Kafka's DumpLogSegments prints for the files beside a segment: the offset index,
+the time index, the index of aborted transactions, and the producer snapshot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pybroker.tools._dump_segments import (
 )
 
 SNAPSHOT_BYTES_MAX: Final = 256 * 1024**2
-"""Room for about six million producers. A larger file is refused rather than read into memory."""
+"""The largest producer snapshot that is read into memory: about six million producers."""
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -36,8 +36,9 @@ _CHUNK_ENTRIES: Final = 4096
 
 
 class IndexView(NamedTuple):
-    """The form of the output. `sanity_only`: run only the check that a broker runs at its start.
-    `verify_only`: print no entries. `max_message_size`: bytes of the log to read for one entry."""
+    """The choices for printing an index. `sanity_only`: only run the check that a broker runs at
+    startup. `verify_only`: compare the entries with the log, but do not print them.
+    `max_message_size`: the most bytes of the log to read for one entry."""
 
     sanity_only: bool = False
     verify_only: bool = False
@@ -45,7 +46,7 @@ class IndexView(NamedTuple):
 
 
 def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
-    """Print an offset index. Raises Failure, OSError."""
+    """Print an offset index and compare it with the log. Raises Failure, OSError."""
     base = base_offset(path)
     with _log_beside(path) as log:
         size = path.stat().st_size
@@ -66,7 +67,7 @@ def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
 
 
 def dump_time_index(path: Path, view: IndexView, complaints: Complaints) -> None:
-    """Print a time index. Raises Failure, OSError."""
+    """Print a time index and compare it with the log. Raises Failure, OSError."""
     base = base_offset(path)
     with _log_beside(path) as log:
         if view.sanity_only:
@@ -120,7 +121,9 @@ def dump_transactions(path: Path) -> None:
     with path.open("rb") as stream:
         while data := stream.read(txn_index.ENTRY.size):
             if len(data) < txn_index.ENTRY.size:
-                raise Failure(f"{path}: the last entry is cut off after {len(data)} bytes")
+                raise Failure(
+                    f"{path}: the last entry has only {len(data)} of {txn_index.ENTRY.size} bytes"
+                )
             version, producer_id, first, last, stable = txn_index.ENTRY.unpack(data)
             if version != _TXN_VERSION:
                 raise Failure(
@@ -134,12 +137,15 @@ def dump_transactions(path: Path) -> None:
 
 
 def dump_snapshot(path: Path) -> None:
-    """Print a producer snapshot, or on standard error that it is damaged. Raises Failure,
-    OSError."""
+    """Print a producer snapshot. If the snapshot is damaged, print the fault on standard error.
+    Raises Failure, OSError."""
     with path.open("rb") as stream:
         data = stream.read(SNAPSHOT_BYTES_MAX + 1)
     if len(data) > SNAPSHOT_BYTES_MAX:
-        raise Failure(f"{path}: more than {SNAPSHOT_BYTES_MAX} bytes is too large for a snapshot")
+        raise Failure(
+            f"{path}: the file is larger than {SNAPSHOT_BYTES_MAX} bytes, the limit"
+            " for a producer snapshot"
+        )
     fault = _snapshot_fault(data)
     if fault is not None:
         click.echo(fault, err=True)
@@ -168,7 +174,7 @@ def dump_snapshot(path: Path) -> None:
 
 
 def _snapshot_fault(data: bytes) -> str | None:
-    """Return Kafka's message for a damaged snapshot, None for an intact one."""
+    """Return Kafka's message for a damaged snapshot; None for an intact snapshot."""
     if len(data) < _SNAPSHOT_HEAD.size + 4:
         return f"Snapshot failed schema validation: {len(data)} bytes are too few for a snapshot"
     version, crc = _SNAPSHOT_HEAD.unpack_from(data)
@@ -183,11 +189,12 @@ def _snapshot_fault(data: bytes) -> str | None:
     return None
 
 
-# -- indexes as they lie in the file
+# -- reading the entries of an index file
 
 
 class _Positions:
-    """Lookups in an offset index. Lookups with rising offsets read the file only once."""
+    """Finds positions in an offset index. If the requested offsets grow, the file is read only
+    once."""
 
     def __init__(self, path: Path, base: int) -> None:
         self._entries = iter(_offset_entries(path, base)) if path.exists() else iter(())
@@ -198,7 +205,8 @@ class _Positions:
         self._base = base
 
     def floor(self, offset: int) -> int:
-        """Return the position of the last entry at or before the offset, 0 if there is none."""
+        """Return the log position of the last index entry whose offset is at most `offset`; 0
+        without such an entry."""
         if offset < self._asked:
             self.__init__(self._path, self._base)  # type: ignore[misc]
         self._asked = offset
@@ -209,7 +217,7 @@ class _Positions:
 
 
 def _offset_entries(path: Path, base: int) -> Iterator[tuple[int, int]]:
-    """Yield (absolute offset, position) for each entry."""
+    """Yield (absolute offset, position in the log) for each entry."""
     for relative, position in _entries(path, _OFFSET_ENTRY, base, offset_first=True):
         yield base + relative, position
 
@@ -217,8 +225,8 @@ def _offset_entries(path: Path, base: int) -> Iterator[tuple[int, int]]:
 def _entries(
     path: Path, layout: struct.Struct, base: int, *, offset_first: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """Yield all whole entries before the first zero entry. The file of a running broker's index is
-    preallocated, so zeros follow its last entry."""
+    """Yield the complete entries before the first entry of zeros. A running broker preallocates its
+    index files, so zeros follow the last entry."""
     first = True
     with path.open("rb") as stream:
         while data := stream.read(layout.size * _CHUNK_ENTRIES):
@@ -278,26 +286,27 @@ def _last_entry(path: Path, layout: struct.Struct) -> tuple[int, int] | None:
 
 
 def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
-    """Return the last offset of the batch at `position`. Raises Failure if there is no batch."""
+    """Return the last offset of the batch at `position` in the log. Raises Failure if no batch
+    begins there."""
     if not 0 <= position <= log.size:
         raise Failure(
-            f"{path}: an entry names position {position}, but the log has {log.size} bytes"
+            f"{path}: an entry has the position {position}, but the log has only {log.size} bytes"
         )
     batch = next(log.batches(position, limit), None)
     if batch is None:
-        raise Failure(f"{path}: there is no whole batch at position {position} of the log")
+        raise Failure(f"{path}: the log has no complete batch at position {position}")
     return log.last_offset(batch)
 
 
 @contextmanager
 def _log_beside(path: Path) -> Iterator[LogFile]:
-    """Open the log of the same segment. Raises Failure if the log is missing, OSError if the index
-    is missing."""
+    """Open the log file of the segment that the index belongs to. Raises Failure if the log file is
+    missing, OSError if the index is missing."""
     path.stat()
     beside = path.with_name(path.name.split(".")[0] + ".log")
     try:
         stream = beside.open("rb")
     except FileNotFoundError as error:
-        raise Failure(f"{beside}: the log of this index is missing") from error
+        raise Failure(f"{path}: the log file of this index is missing: {beside}") from error
     with stream:
         yield LogFile(beside, stream)

@@ -1,5 +1,5 @@
-"""The lines that Kafka's DumpLogSegments prints for a segment's batches and records. The tool reads
-a file batch by batch and changes nothing."""
+"""The lines that Kafka's DumpLogSegments prints for the batches and records of a segment. This
+module reads the file batch by batch and writes no file."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from pybroker.records.record import Record, decode_records
 from pybroker.tools._cli import Failure
 
 _DIGITS_MAX: Final = 20
-"""The number of digits in a segment's file name."""
+"""The number of digits of the base offset in a segment's file name."""
 
 WHOLE: Final = 2**31 - 1
-"""The default of --max-bytes: the whole log."""
+"""The default of --max-bytes: the whole file."""
 DECOMPRESSED_BYTES_MAX: Final = 1024**3
 _OVERHEAD_MIN: Final = 14
-"""Kafka's minimum length of a message in the oldest format."""
+"""The minimum length of a message in Kafka's oldest format, in bytes."""
 _MAGIC_END: Final = MAGIC_POSITION + 1
 _SIZES: Final = struct.Struct(">qi")
 _OLD_HEAD: Final = struct.Struct(">qiIbb")
@@ -54,22 +54,23 @@ _CONTROL_NAMES: Final = {
 
 Decoder = Callable[[bytes], str]
 RecordText = Callable[[Record], tuple[str | None, str | None]]
-"""Record -> the printed key and value; None: not printed."""
+"""A function from a record to the texts of its key and value; a text of None is not printed."""
 
 
 class StoredBatch(NamedTuple):
-    """The place of a batch of any message format in its file."""
+    """The position, size, format and offset of a batch in its file."""
 
     position: int
     size: int
     magic: int
     offset: int
-    """The first eight bytes: base offset, or in the old formats the last one."""
+    """The batch's first field: its base offset, or its last offset in the formats 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """The form of a log's output. `deep`: print each record. `contents`: print keys and values."""
+    """The choices for printing a log. `deep`: print each record. `contents`: print keys and values.
+    `skip_metadata`: print only keys and values."""
 
     deep: bool = False
     contents: bool = False
@@ -82,8 +83,8 @@ class LogView:
 
 @dataclass(slots=True)
 class Complaints:
-    """Faults found in the files, by absolute path. The tool prints them on standard error at the
-    end."""
+    """Faults found in the files, by absolute path. The tool prints the faults on standard error
+    after all files."""
 
     mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     time_mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -92,7 +93,8 @@ class Complaints:
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
-        """Yield Kafka's lines in Kafka's order: mismatches and gaps from the last to the first."""
+        """Yield Kafka's lines in Kafka's order. Offset mismatches and gaps are listed from the last
+        to the first."""
         for path, pairs in self.mismatches.items():
             yield f"Mismatches in :{path}"
             yield from (f"  Index offset: {a}, log offset: {b}" for a, b in reversed(pairs))
@@ -117,7 +119,7 @@ def absolute(path: Path) -> str:
 
 
 class LogFile:
-    """The batches of a segment's file between two positions."""
+    """Reads the batches of a segment's log file."""
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self._path = path
@@ -125,8 +127,8 @@ class LogFile:
         self.size = os.fstat(stream.fileno()).st_size
 
     def batches(self, position: int = 0, limit: int = WHOLE) -> Iterator[StoredBatch]:
-        """Yield the batches that end within `limit` bytes from `position`. Raises Failure at an
-        impossible length."""
+        """Yield the batches that begin at or after `position` and end within `limit` bytes. Raises
+        Failure if a batch's length field is too small."""
         end = min(self.size, position + limit)
         while position < end - _MAGIC_END:
             head = self.read(position, _MAGIC_END)
@@ -149,41 +151,43 @@ class LogFile:
         return self._stream.read(length)
 
     def header(self, batch: StoredBatch) -> BatchHeader:
-        """Raises Failure."""
+        """Return the header of a batch of format 2. Raises Failure if the header is corrupt."""
         try:
             return read_header(self.read(batch.position, HEADER_SIZE))
         except CorruptionError as error:
-            raise Failure(f"{self._path} at {batch.position}: {error}") from error
+            raise Failure(f"{self._path}: batch at position {batch.position}: {error}") from error
 
     def last_offset(self, batch: StoredBatch) -> int:
         return self.header(batch).last_offset if batch.magic >= MAGIC else batch.offset
 
     def records(self, batch: StoredBatch) -> list[Record]:
-        """Raises Failure."""
+        """Return the records of a batch. Raises Failure if the batch cannot be decoded."""
         if batch.magic < MAGIC:
             raise Failure(
-                f"{self._path} at {batch.position}: messages of format {batch.magic} cannot be"
-                " decoded; leave out --deep-iteration and --print-data-log"
+                f"{self._path}: the message at position {batch.position} has the format"
+                f" {batch.magic}, which cannot be decoded; leave out --deep-iteration and"
+                " --print-data-log"
             )
         try:
             data = self.read(batch.position, batch.size)
             return decode_records(data, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
         except (CorruptionError, BrokerError) as error:
-            raise Failure(f"{self._path} at {batch.position}: {error}") from error
+            raise Failure(f"{self._path}: batch at position {batch.position}: {error}") from error
 
 
 def base_offset(path: Path) -> int:
-    """Return the offset at the start of a file's name. Raises Failure if there is none, OSError if
-    there is no such file."""
+    """Return the base offset in a segment's file name. Raises Failure if the name does not begin
+    with an offset, OSError if the file does not exist."""
     name = path.name.split(".")[0]
     if not (name.isascii() and name.isdigit() and len(name) <= _DIGITS_MAX):
-        path.stat()  # a missing file is the better explanation
-        raise Failure(f"{path}: the name does not begin with an offset")
+        path.stat()  # raises OSError: "no such file" explains more than the fault of the name
+        raise Failure(f"{path}: the file name does not begin with an offset")
     return int(name)
 
 
 def dump_log(path: Path, view: LogView, complaints: Complaints) -> None:
-    """Print a segment's batches, and its records if wanted. Raises Failure, OSError."""
+    """Print the batches of a segment, and their records if `view.deep` is set. Raises Failure,
+    OSError."""
     for notice in view.notices:
         click.echo(notice)
     click.echo(f"Log starting offset: {base_offset(path)}")
@@ -230,7 +234,7 @@ def _batch_line(log: LogFile, batch: StoredBatch) -> str:
 
 
 def _old_line(log: LogFile, batch: StoredBatch) -> str:
-    """Return the line of a message of format 0 or 1."""
+    """Return the printed line of a message in format 0 or 1."""
     data = log.read(batch.position, batch.size)
     _, _, crc, magic, attributes = _OLD_HEAD.unpack_from(data)
     time_name, timestamp = "NoTimestampType", -1
@@ -258,7 +262,7 @@ def _dump_records(
     path: Path,
     complaints: Complaints,
 ) -> int:
-    """Print the records of a batch. Return the offset of the last one."""
+    """Print the records of a batch. Return the offset of the last record."""
     records = log.records(batch)
     header = log.header(batch)
     for record in records:

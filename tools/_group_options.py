@@ -1,4 +1,4 @@
-"""Checks of the flags of `consumer-groups`, with the messages of Kafka 3.9."""
+"""Checks the flags of `consumer-groups`, with the messages of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ONLY_WITH: Mapping[str, tuple[str, ...]] = {
     "state": ("describe", "list"),
     "type": ("list",),
 }
-"""Flag -> the actions that it goes with."""
+"""Flag -> the actions that accept the flag."""
 NOT_EXECUTED = (
     "WARN: No action will be performed as the --execute option is missing."
     "In a future major release, the default behavior of this command will be to prompt the user"
@@ -57,7 +57,8 @@ NOT_EXECUTED = (
 
 
 def check_usage(flags: Mapping[str, Any]) -> None:
-    """Refuse flags that exclude each other, with Kafka's messages. Raises click.UsageError."""
+    """Raise click.UsageError, with Kafka's message, for flags that are missing or exclude each
+    other."""
     given = {name for name, value in flags.items() if value not in (None, False, ())}
     for name, actions in ONLY_WITH.items():
         if name in given and not given & set(actions):
@@ -138,14 +139,14 @@ def _flag(name: str) -> str:
 
 
 def reset_of(flags: Mapping[str, Any]) -> Reset:
-    """Convert the flags of --reset-offsets. Raises Failure, click.UsageError."""
+    """Return the converted flags of --reset-offsets. Raises Failure, click.UsageError."""
     timestamp = None
     if flags["to_datetime"] is not None:
         timestamp = parse_datetime(flags["to_datetime"])
     elif flags["by_duration"] is not None:
         timestamp = time.time_ns() // 1_000_000 - parse_duration(flags["by_duration"])
     path = flags["from_file"]
-    parse_topics(flags["topic"])  # so that a wrong word fails before any request
+    parse_topics(flags["topic"])  # raises for a wrong word before any request is sent
     return Reset(
         to_earliest=flags["to_earliest"],
         to_latest=flags["to_latest"],
@@ -160,8 +161,8 @@ def reset_of(flags: Mapping[str, Any]) -> Reset:
 
 
 def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
-    """Return the words of a comma-separated list in Kafka's spelling. Case does not matter. Raises
-    click.UsageError."""
+    """Return the names in a comma-separated list in Kafka's spelling; the list may use any case.
+    Raises click.UsageError."""
     spelling = {name.upper(): name for name in known}
     words = [word.strip().upper() for word in text.split(",")] if text else []
     if not spelling.keys() >= set(words):
@@ -172,8 +173,8 @@ def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
 
 
 def check_types(text: str) -> None:
-    """Refuse a filter by type, which needs ListGroups 5; the brokers support version 4. Raises
-    Failure, click.UsageError."""
+    """Raise Failure for a filter by group type: it needs version 5 of ListGroups, and the brokers
+    support version 4. Raises click.UsageError for an unknown type."""
     if parse_names(text, TYPES, "types"):
         raise Failure(
             "The broker only supports ListGroups v4, but we need v5 or newer to request groups by"

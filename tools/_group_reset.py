@@ -1,6 +1,5 @@
 """`consumer-groups --reset-offsets`: its flags, the CSV of --export and --from-file, and the new
-offsets of a group. This module reads offsets from the cluster and commits nothing.
-"""
+offsets of a group. This module reads offsets from the brokers and commits none."""
 
 from __future__ import annotations
 
@@ -33,15 +32,15 @@ DURATION = re.compile(
 )
 INTEGER = re.compile(r"[-+]?\d+", re.ASCII)
 QUOTED_FROM = 25
-"""Kafka's tool always quotes texts of this length or longer; shorter ones only if necessary."""
+"""Kafka's tool always quotes a text of this length or more, and a shorter text only if needed."""
 PLAIN = re.compile(r"[^\x00-,]*")
 NOTHING_SHIFTS = "Cannot shift offset for partition {} since there is no current committed offset"
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The parsed flags of --reset-offsets: one scenario (the other fields are None or False) and
-    the scope. `topics` holds words such as "orders" and "orders:0,1"."""
+    """The parsed flags of --reset-offsets. One scenario is set; the other scenarios are None or
+    False. `topics` contains arguments of --topic such as "orders" and "orders:0,1"."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -63,8 +62,9 @@ class Resetter:
         self._timeout_ms = timeout_ms
 
     async def plan(self, group: str) -> Plan:
-        """Return the new offset of each partition, in order. Print a warning if a requested offset
-        does not exist. Raises PybrokerError, click.UsageError."""
+        """Return the new offset of each partition, in order. If a requested offset does not exist,
+        the nearest offset replaces it and a warning is printed. Raises PybrokerError,
+        click.UsageError."""
         reset = self._reset
         if reset.from_file is not None:
             if group not in reset.from_file:
@@ -104,11 +104,12 @@ class Resetter:
         for topic, numbers in wanted.items():
             info = known[topic]
             if info.error != ErrorCode.NONE:
-                raise Failure(f"topic {topic}: {info.error.text}")
+                raise Failure(f"topic {topic} cannot be described: {info.error.text}")
             for number in sorted(info.partitions) if numbers is None else numbers:
                 if number not in info.partitions:
                     raise Failure(
-                        f"topic {topic} has no partition {number}; it has {len(info.partitions)}"
+                        f"topic {topic} has no partition {number}; it has"
+                        f" {len(info.partitions)} partitions"
                     )
                 found[TopicPartition(topic, number)] = None
         return list(found)
@@ -119,7 +120,7 @@ class Resetter:
         )
         for key, answer in answers.items():
             if answer.error is not None:
-                raise Failure(f"partition {key}: {answer.error}")
+                raise Failure(f"the offset of partition {key} cannot be looked up: {answer.error}")
         return {key: answer.offset for key, answer in answers.items()}
 
     async def _at_time(self, partitions: Iterable[TopicPartition], timestamp: int) -> Plan:
@@ -132,12 +133,12 @@ class Resetter:
             )
         return found | await self._look_up(late, LATEST)
 
-    async def _within_range(self, wished: Plan) -> Plan:
-        starts = await self._look_up(wished, EARLIEST)
-        ends = await self._look_up(wished, LATEST)
+    async def _within_range(self, requested: Plan) -> Plan:
+        starts = await self._look_up(requested, EARLIEST)
+        ends = await self._look_up(requested, LATEST)
         return {
             key: _between(key, offset, starts[key], ends[key])
-            for key, offset in sorted(wished.items())
+            for key, offset in sorted(requested.items())
         }
 
 
@@ -157,8 +158,8 @@ def _between(key: TopicPartition, offset: int, start: int, end: int) -> int:
 
 
 def parse_topics(words: Iterable[str]) -> dict[str, list[int] | None]:
-    """Parse words such as "orders" and "orders:0,1". Return topic -> partitions, or None for all.
-    Raises click.UsageError with Kafka's messages."""
+    """Parse arguments of --topic such as "orders" and "orders:0,1". Return topic -> partitions, or
+    topic -> None for all partitions. Raises click.UsageError with Kafka's messages."""
     found: dict[str, list[int] | None] = {}
     for word in words:
         if ":" not in word:
@@ -182,7 +183,8 @@ def parse_topics(words: Iterable[str]) -> dict[str, list[int] | None]:
 
 
 def parse_datetime(text: str) -> int:
-    """Parse an ISO 8601 time; without a zone it is UTC. Return ms since 1970. Raises Failure."""
+    """Return the ms since 1970 of a time in ISO 8601. A time without a zone is UTC. Raises
+    Failure."""
     if "T" not in text:
         raise Failure(
             "Error parsing timestamp. It does not contain a 'T' according to ISO8601 format"
@@ -207,8 +209,8 @@ def parse_datetime(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Parse an ISO 8601 duration such as P1DT2H or PT30.5S, as java.time does. Return ms. Raises
-    Failure."""
+    """Return the ms of a duration in ISO 8601, such as P1DT2H or PT30.5S, as java.time parses it.
+    Raises Failure."""
     match = DURATION.fullmatch(text)
     fields = {} if match is None else match.groupdict()
     amounts = [fields.get(name) for name in ("days", "hours", "minutes", "seconds")]
@@ -226,8 +228,8 @@ def parse_duration(text: str) -> int:
 
 
 def parse_plans(path: str, groups: tuple[str, ...]) -> dict[str, Plan]:
-    """Read the new offsets from a file of "group,topic,partition,offset" lines, or of
-    "topic,partition,offset" lines for a single group. Raises Failure."""
+    """Return group -> the new offsets in a CSV file. Each line is "group,topic,partition,offset",
+    or for a single group "topic,partition,offset". Raises Failure."""
     plans: dict[str, Plan] = {}
     lines = read_file(path).rstrip("\n").split("\n")
     row_of: Callable[[list[str]], tuple[str, TopicPartition, int] | None] = _row_with_group
@@ -256,7 +258,7 @@ def _row_of(group: str, fields: list[str]) -> tuple[str, TopicPartition, int] | 
 
 
 def csv_text(plans: Mapping[str, Plan], *, with_group: bool) -> str:
-    """Return the lines of --export, quoted as Kafka's tool quotes."""
+    """Return the CSV lines of --export, quoted as Kafka's tool quotes them."""
     out = io.StringIO()
     for group, plan in plans.items():
         for (topic, number), offset in plan.items():

@@ -1,6 +1,5 @@
-"""The output of `consumer-groups --list` and `--describe`: the tables of Kafka's tool, with its
-column widths, and the documents of --format json. This module sends no requests.
-"""
+"""The output of `consumer-groups --list` and `--describe`: the tables of Kafka's tool with its
+column widths, and the documents of --format json. This module sends no requests."""
 
 from __future__ import annotations
 
@@ -30,8 +29,9 @@ COORDINATOR_WIDTH = 25
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """A partition of a group: the committed offset (None: none), the lag, and the member that the
-    partition is assigned to. Without a committed offset, `lag` still holds the log end offset."""
+    """One partition of a group: the committed offset (None if there is none), the lag, and the
+    member that the partition is assigned to. Without a committed offset, `lag` still has the log
+    end offset."""
 
     partition: TopicPartition
     committed: int | None
@@ -52,9 +52,9 @@ def offset_rows(
     committed: Mapping[TopicPartition, CommittedOffset],
     lags: Mapping[TopicPartition, PartitionLag],
 ) -> list[OffsetRow]:
-    """Return the rows of a group: first the members' partitions, the member with the most
-    partitions first; then the partitions with a committed offset and no member. Raises
-    MalformedInput."""
+    """Return the rows of a group: first the partitions assigned to members, ordered by the member's
+    number of partitions, largest first; then the partitions with a committed offset but no member.
+    Raises MalformedInput."""
     rows = []
     read: set[TopicPartition] = set()
 
@@ -89,8 +89,8 @@ def group_list(groups: Sequence[GroupListing], *, types: bool, states: bool) -> 
 
 
 def show_state(group: GroupDescription, rows: int) -> bool:
-    """Print the message for the group's state, if there is one. Return whether a table follows.
-    Raises Failure for an unknown state."""
+    """Print the message for the group's state, if the state has a message. Return whether a table
+    follows. Raises Failure for an unknown state."""
     name = group.group_id
     if group.state == "Dead":
         click.echo(f"\nError: Consumer group '{name}' does not exist.")
@@ -116,7 +116,7 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
             *(group, row.partition.topic, str(row.partition.partition)),
             *(_number(row.committed), _number(row.end), _number(row.records)),
             *(_details(row) if details else ()),
-            *_who(row.member),
+            *_member_columns(row.member),
         ]
         for row in rows
     ]
@@ -125,8 +125,8 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
         _width(TOPIC_WIDTH, [row.partition.topic for row in rows]),
         *(10, 15, 15, 15),
         *((18, 15, 15) if details else ()),
-        _width(MEMBER_WIDTH, [_who(row.member)[0] for row in rows]),
-        _width(HOST_WIDTH, [_who(row.member)[1] for row in rows]),
+        _width(MEMBER_WIDTH, [_member_columns(row.member)[0] for row in rows]),
+        _width(HOST_WIDTH, [_member_columns(row.member)[1] for row in rows]),
     ]
     return [_line(words, widths) + words[-1] for words in [titles, *table]]
 
@@ -177,8 +177,8 @@ def state_lines(group: GroupDescription) -> list[str]:
     return [_line(words, widths) + words[-1] for words in rows]
 
 
-def still_there(group: GroupDescription) -> list[str]:
-    """Return one line for each member that keeps the group from being changed."""
+def active_member_lines(group: GroupDescription) -> list[str]:
+    """Return one line for each member that prevents the change of a group."""
     return [
         f"  still in group '{group.group_id}': {member.member_id}"
         + (f" (instance {member.group_instance_id})" if member.group_instance_id else "")
@@ -256,7 +256,8 @@ def _width(least: int, texts: Iterable[str]) -> int:
 
 
 def _line(words: Sequence[str], widths: Sequence[int]) -> str:
-    """Join the words that have a width, each padded and followed by a space."""
+    """Return the words joined into a line. Each word is padded to its width and followed by a
+    space; words beyond the last width are left out."""
     return "".join(f"{word:<{width}} " for word, width in zip(words, widths, strict=False))
 
 
@@ -274,7 +275,7 @@ def _details(row: OffsetRow) -> tuple[str, str, str]:
     )
 
 
-def _who(member: GroupMember | None) -> tuple[str, str, str]:
+def _member_columns(member: GroupMember | None) -> tuple[str, str, str]:
     if member is None:
         return (MISSING, MISSING, MISSING)
     return (member.member_id, member.client_host, member.client_id)

@@ -1,6 +1,5 @@
-"""Access to the fields of a user's JSON file. A wrong type or a missing field raises Failure with
-the message of Kafka's tools. This module imports no tool.
-"""
+"""Reads the fields of a user's JSON file. A field that is missing or has a wrong type raises
+Failure with the message of Kafka's tools. This module imports no tool."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ INT64: Final = range(-(2**63), 2**63)
 
 
 def read_file(path: str) -> str:
-    """Return the text of a file. Raises Failure."""
+    """Return the text of a file. Raises Failure if the file cannot be read or is not UTF-8."""
     try:
         return Path(path).read_text("utf-8")
     except OSError as error:
@@ -26,36 +25,36 @@ def read_file(path: str) -> str:
 
 
 def json_field(fields: Mapping[str, object], name: str) -> object:
-    """Return the value of a required key. Raises Failure."""
+    """Return the value of a required key. Raises Failure if the key is missing."""
     if name not in fields:
         raise Failure(f"No such field exists: `{name}`")
     return fields[name]
 
 
 def json_integer(value: object, kind: str, bounds: range) -> int:
-    """Return the value if it is an integer within `bounds`. `kind` is its type in Java. Raises
-    Failure."""
+    """Return the value if it is an integer within `bounds`; raise Failure otherwise. `kind` is the
+    integer's type in Java, for the message."""
     if isinstance(value, int) and not isinstance(value, bool) and value in bounds:
         return value
     raise _unexpected(f"`{kind}` value", value)
 
 
 def json_object(value: object) -> dict[str, object]:
-    """Return the value if it is an object. Raises Failure."""
+    """Return the value if it is an object; raise Failure otherwise."""
     if isinstance(value, dict):
         return value
     raise _unexpected("JSON object", value)
 
 
 def json_array(value: object) -> list[object]:
-    """Return the value if it is an array. Raises Failure."""
+    """Return the value if it is an array; raise Failure otherwise."""
     if isinstance(value, list):
         return value
     raise _unexpected("JSON array", value)
 
 
 def json_text(value: object) -> str:
-    """Return the value if it is a string. Raises Failure."""
+    """Return the value if it is a string; raise Failure otherwise."""
     if isinstance(value, str):
         return value
     raise _unexpected("`String` value", value)

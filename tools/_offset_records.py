@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` as JSON, in the format of Kafka's DumpLogSegments."""
+"""Formats the records of `__consumer_offsets` as JSON, as Kafka's DumpLogSegments does."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pybroker.tools._cli import Failure
 
 
 def offset_record_text(record: Record) -> tuple[str | None, str | None]:
-    """Return the texts of a record's key and value. For a record that cannot be decoded, the key's
-    text is an error line. Raises Failure for a record without a key: it is not of this topic."""
+    """Return the texts of a record's key and value. If the record cannot be decoded, the key's text
+    is an error line. Raises Failure for a record without a key, which cannot be from
+    __consumer_offsets."""
     if record.key is None:
         raise Failure(
             f"the record at offset {record.offset} has no key: --offsets-decoder is for the"

@@ -18,14 +18,14 @@ _RUN: Final = re.compile(r"'((?:[^']|'')*)'|(([A-Za-z])\3*)|([^A-Za-z']+)")
 
 
 def ratio(amount: float, parts: float) -> float:
-    """Divide as Java does: division by 0 gives infinity or NaN."""
+    """Return the quotient as Java computes it: division by 0 gives infinity or NaN."""
     if parts:
         return amount / parts
     return math.nan if not amount else math.copysign(math.inf, amount)
 
 
 def fixed(number: float, digits: int) -> str:
-    """Format a number with `digits` decimals; NaN and Infinity have Java's names."""
+    """Return a number with `digits` decimals. NaN and Infinity have Java's names."""
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):
@@ -34,12 +34,12 @@ def fixed(number: float, digits: int) -> str:
 
 
 def finite(number: float) -> float | None:
-    """Return None for NaN and infinity, which JSON cannot express."""
+    """Return the number, or None for NaN and infinity, which JSON cannot express."""
     return number if math.isfinite(number) else None
 
 
 def date_format(pattern: str) -> Callable[[int], str]:
-    """Return a function that formats ms since 1970 in local time by a pattern of Java's
+    """Return a function that formats ms since 1970 in local time. The pattern is that of Java's
     SimpleDateFormat. Raises Failure for an unknown letter."""
     parts: list[str | Callable[[time.struct_time, int], str]] = []
     position = 0
@@ -81,7 +81,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "Z": ("%z", "%z"),
     "X": ("%z", "%z"),
 }
-"""Letter -> strftime's code for up to three letters, and for more."""
+"""Pattern letter -> strftime's code for a run of up to three letters, and for a longer run."""
 
 
 def _field(letters: str, pattern: str) -> Callable[[time.struct_time, int], str]:
@@ -105,7 +105,7 @@ def _field(letters: str, pattern: str) -> Callable[[time.struct_time, int], str]
 
 
 def print_metrics(metrics: Mapping[str, float]) -> None:
-    """Print metrics sorted by name, in Kafka's columns."""
+    """Print the metrics sorted by name, in the columns of Kafka's tools."""
     width = max(map(len, metrics), default=0)
     click.echo(f"\n{'Metric Name':{width}}   Value")
     for name in sorted(metrics):

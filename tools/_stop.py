@@ -1,6 +1,5 @@
-"""The orderly end of a tool at a signal: it sends the records it has accepted and leaves its group.
-This module imports no tool.
-"""
+"""Stops a tool in order at SIGTERM or SIGINT: the tool sends the records that it has accepted, and
+leaves its group. This module imports no tool."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from typing import Any, Final
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 EXIT_BY_SIGNAL: Final = 128
-"""The exit code is this plus the signal's number, as for a shell and for Java."""
+"""The exit code after a signal is 128 plus the signal's number, as in a shell and in Java."""
 
 
 class Stop:
-    """Set by the first SIGTERM or SIGINT. A second signal has its default effect. Use it as a
-    context manager inside an event loop."""
+    """An event that the first SIGTERM or SIGINT sets. A second signal has its default effect. Use
+    `Stop` as a context manager while an event loop runs."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -29,14 +28,14 @@ class Stop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._let_go()
+        self._remove_handlers()
 
     @property
     def is_set(self) -> bool:
         return self.event.is_set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return when a signal has come, or after `timeout_s` seconds."""
+        """Wait until a signal arrives, at most `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.event.wait()
@@ -46,17 +45,17 @@ class Stop:
     def _set(self, number: int) -> None:
         self.exit_code = EXIT_BY_SIGNAL + number
         self.event.set()
-        self._let_go()
+        self._remove_handlers()
 
     @staticmethod
-    def _let_go() -> None:
+    def _remove_handlers() -> None:
         for number in SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(number)
 
 
 async def until_signal(work: Coroutine[Any, Any, None]) -> int:
-    """Run `work`; at a signal, cancel it and wait for its end. Return the exit code. An exception
-    of `work` is raised here."""
+    """Run `work` until it ends. At a signal, cancel `work` and wait for its end. Return the exit
+    code. An exception of `work` propagates to the caller."""
     with Stop() as stop:
         task = asyncio.ensure_future(work)
         waiter = asyncio.ensure_future(stop.event.wait())

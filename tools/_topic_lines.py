@@ -1,5 +1,5 @@
-"""The output of `pybroker topics --describe`: the choice of topics and partitions, and their lines
-in Kafka's format. This module sends no requests."""
+"""The output of `topics --describe`: the choice of topics and partitions, and their lines in
+Kafka's format. This module sends no requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ MIN_ISR_DEFAULT = 1
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Filters for partitions with a problem. A partition is shown if any given filter matches."""
+    """The filters of --describe. A partition is printed if at least one of the given filters
+    matches. With `overrides`, only topics that have their own options are printed, without their
+    partitions."""
 
     under_replicated: bool = False
     unavailable: bool = False
@@ -31,7 +33,7 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A topic with its options and the ids of the live brokers."""
+    """The description of a topic: the topic, its options, and the ids of the live brokers."""
 
     topic: TopicInfo
     configs: tuple[ConfigEntry, ...]
@@ -39,7 +41,7 @@ class Described:
 
     @property
     def overrides(self) -> dict[str, str | None]:
-        """The options that were set, by name: those whose value is not a default."""
+        """The options whose value is not a default: name -> value."""
         return {row.name: row.value for row in self.configs if not row.is_default}
 
     @property
@@ -57,7 +59,7 @@ class Described:
         return MIN_ISR_DEFAULT
 
     def shown_partitions(self, reports: Reports) -> list[PartitionInfo]:
-        """Return the partitions to show, sorted by number."""
+        """Return the partitions to print, sorted by number."""
         if reports.overrides:
             return []
         return [
@@ -67,11 +69,11 @@ class Described:
         ]
 
     def is_headed(self, reports: Reports) -> bool:
-        """Return whether the topic has a line of its own before its partitions."""
+        """Return whether a line for the topic is printed before its partitions."""
         return not reports.partitions_only and bool(self.overrides or not reports.overrides)
 
     def is_shown(self, reports: Reports) -> bool:
-        """Return whether the topic or one of its partitions is shown."""
+        """Return whether the topic or one of its partitions is printed."""
         return self.is_headed(reports) or bool(self.shown_partitions(reports))
 
     def _is_reported(self, partition: PartitionInfo, reports: Reports) -> bool:
@@ -106,8 +108,8 @@ def topic_line(described: Described) -> str:
 
 
 def partition_line(partition: PartitionInfo) -> str:
-    """Return the line of one partition. Elr is always N/A: a cluster with ZooKeeper has no eligible
-    leader replicas in its protocol."""
+    """Return the line of one partition. Elr is always N/A: ZooKeeper-based brokers do not report
+    eligible leader replicas to clients."""
     leader = "none" if partition.leader == NO_LEADER else str(partition.leader)
     return "\t".join(
         [

@@ -1,4 +1,4 @@
-"""The form of the events that `verifiable-producer` and `verifiable-consumer` print."""
+"""Prints the JSON events of `verifiable-producer` and `verifiable-consumer`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 def print_event(name: str, **fields: object) -> None:
-    """Print one line on standard output: the time in ms since 1970, the event's name, its
-    fields."""
+    """Print one event as a line of JSON on standard output: the time in ms since 1970, the event's
+    name, and its fields."""
     event = {"timestamp": time.time_ns() // 1_000_000, "name": name, **fields}
     click.echo(json.dumps(event, ensure_ascii=False, separators=(",", ":")))

@@ -1,4 +1,4 @@
-"""Warnings about topic options that this version accepts and that have no effect."""
+"""Warns about topic options that the brokers accept and that have no effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.config.without_effect import sentence, topic_options_without_effec
 
 
 def warn(topic: str, config: Mapping[str, str]) -> None:
-    """Print a line on standard error for each option of `config` that has no effect. The options
-    are stored nevertheless, as Apache's tools and brokers store them."""
+    """Print a warning on standard error for each option of `config` that has no effect. The brokers
+    store these options nevertheless, as Apache's brokers do."""
     for option in topic_options_without_effect(topic, config):
         click.echo(f"WARN {sentence(topic, option)}", err=True)

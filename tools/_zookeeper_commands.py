@@ -1,7 +1,7 @@
-"""The commands of the ZooKeeper shell: their arguments, effects and output, as in ZooKeeper 3.8.
+"""The commands of the ZooKeeper shell, with the arguments, effects and output of ZooKeeper 3.8.
 
-A session is any object with kazoo's methods. `pybroker.tools.zookeeper_shell` connects and reads
-the command lines.
+A session is any object with kazoo's methods. `pybroker.tools.zookeeper_shell` connects to ZooKeeper
+and reads the command lines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import kazoo.security  # type: ignore[import-untyped]
 from pybroker.errors import PybrokerError
 
 Session = Any
-"""A kazoo client; kazoo has no types."""
+"""A kazoo client. The type is Any, because kazoo has no type annotations."""
 
 EXIT_BAD: Final = 1
 EXIT_UNKNOWN_COMMAND: Final = 127
@@ -31,7 +31,7 @@ PERMISSIONS: Final[Mapping[str, int]] = {
     "w": kazoo.security.Permissions.WRITE,
     "a": kazoo.security.Permissions.ADMIN,
 }
-"""In the order in which they are printed."""
+"""The permissions of an ACL, in the order in which the shell prints them."""
 
 MEANINGS: Final[Mapping[type[Exception], str]] = {
     kazoo.exceptions.NoNodeError: "Node does not exist: {}",
@@ -54,7 +54,8 @@ _WATCH_NAMES: Final[Mapping[str, str]] = {
 
 
 class ShellError(PybrokerError):
-    """The command failed. The message is ZooKeeper's own; `code` is the exit code."""
+    """A command of the shell failed. The message is that of ZooKeeper's shell; `code` is the exit
+    code."""
 
     def __init__(self, message: str, code: int = EXIT_BAD) -> None:
         super().__init__(message)
@@ -62,15 +63,15 @@ class ShellError(PybrokerError):
 
 
 def announce(kind: str, path: str) -> None:
-    """Print a watch event as ZooKeeper's shell does."""
+    """Print a watch event as ZooKeeper's shell prints it."""
     words = f"WatchedEvent state:SyncConnected type:{kind} path:{path}"
     click.echo(f"\nWATCHER::\n\n{words}")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A parsed command line. `words` excludes the command's name and its options. `announce` prints
-    a watch event, given its kind and path."""
+    """A parsed command line. `words` excludes the command's name and its options. `announce` is
+    called with the kind and the path of each watch event, and prints the event."""
 
     options: Mapping[str, str]
     words: Sequence[str]
@@ -78,20 +79,21 @@ class Call:
 
     @property
     def path(self) -> str:
-        """The node's path. Raises ShellError if the word is not a valid path."""
+        """The path of the node. Raises ShellError if the word is not a valid path."""
         check_path(self.words[0])
         return self.words[0]
 
     @property
     def version(self) -> int:
-        """The expected version of the node, -1 for any. Raises ShellError."""
+        """The expected version of the node; -1 accepts any version. Raises ShellError."""
         return _number(self.options.get("v", "-1"), "-v")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the shell. `options` is in getopt's form. At least `least` words must follow;
-    more than `most` words (None: no limit) are the deprecated form of a watch or a version."""
+    """A command of the shell. `options` has getopt's form. At least `least` words must follow the
+    options. More than `most` words (None: no limit) are the deprecated form of a watch or a
+    version."""
 
     usage: str
     run: Callable[[Session, Call], None]
@@ -106,8 +108,8 @@ def parse(
     words: Sequence[str],
     announce: Callable[[str, str], None] = announce,
 ) -> Call:
-    """Parse the words after a command's name. Raises ShellError with the usage if words are
-    missing."""
+    """Parse the words after a command's name. Raises ShellError with the command's usage if words
+    are missing."""
     try:
         found, rest = getopt.gnu_getopt(list(words), command.options)
     except getopt.GetoptError as error:
@@ -128,7 +130,7 @@ def parse(
 
 
 def check_path(path: str) -> None:
-    """Check the form of a path. Raises ShellError with ZooKeeper's message."""
+    """Raise ShellError, with ZooKeeper's message, if a path is not well-formed."""
     if not path:
         raise ShellError("Path length must be > 0")
     if not path.startswith("/"):
@@ -182,7 +184,8 @@ def format_stat(stat: Any) -> str:
 
 
 def parse_acls(text: str) -> list[Any]:
-    """Parse `scheme:id:perms,...`. A malformed word is reported on standard error and skipped."""
+    """Return the ACLs in a text of the form `scheme:id:perms,...`. A malformed ACL is reported on
+    standard error and skipped."""
     found = []
     for word in text.split(","):
         scheme, first, rest = word.partition(":")
@@ -199,7 +202,7 @@ def parse_acls(text: str) -> list[Any]:
 
 
 def _date(milliseconds: int) -> str:
-    """Format a time as Java prints a Date."""
+    """Return a time in the format of Java's Date."""
     return time.strftime("%a %b %d %H:%M:%S %Z %Y", time.localtime(milliseconds // 1000))
 
 
@@ -219,8 +222,8 @@ def _watcher(call: Call) -> Callable[[Any], None] | None:
 def _subtree(
     session: Session, path: str, watch: Callable[[Any], None] | None = None
 ) -> Iterator[str]:
-    """Yield each node before its descendants, in the order of ZooKeeper's own walk: all children by
-    name, then the subtree of the first child, and so on. A node deleted meanwhile is skipped."""
+    """Yield each node before its descendants, in ZooKeeper's order: all children by name, then the
+    subtree of the first child, and so on. A node that is deleted during the walk is skipped."""
     yield path
     waiting = [path]
     while waiting:
@@ -355,4 +358,4 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "stat": Command("[-w] path", stat, "w", most=1),
     "sync": Command("path", sync),
 }
-"""The commands that need a server, by name."""
+"""The commands that are sent to a ZooKeeper server, by name."""

@@ -1,4 +1,5 @@
-"""The ZooKeeper session of a tool, for --zookeeper. It does not create the chroot."""
+"""The ZooKeeper session of a tool with the option --zookeeper. The session does not create the
+chroot."""
 
 from __future__ import annotations
 
@@ -18,14 +19,18 @@ CONNECT_S: Final = 30.0
 
 @asynccontextmanager
 async def cluster_nodes(connect: str) -> AsyncIterator[KazooCoord]:
-    """Open a session with the cluster at `connect` (HOST:PORT[,HOST:PORT...][/chroot]). Raises
-    StartupError if no ZooKeeper can be reached or the chroot is missing. Raises Failure if there
-    is no cluster, or if ZooKeeper fails within the block."""
+    """Open a session with the ZooKeeper of a cluster at `connect`
+    (HOST:PORT[,HOST:PORT...][/chroot]). Raises StartupError if no ZooKeeper server can be reached
+    or the chroot does not exist. Raises Failure if the chroot has no Kafka nodes, or if ZooKeeper
+    fails during the block."""
     coord = KazooCoord(connect, clock=SystemClock())
     await coord.start(CONNECT_S, refusals_max=TOOL_REFUSALS_MAX)
     try:
         if await coord.exists(paths.BROKER_IDS) is None:
-            raise Failure(f"{connect} holds no Kafka cluster: there is no {paths.BROKER_IDS}")
+            raise Failure(
+                f"the ZooKeeper at {connect} has no Kafka cluster: the node"
+                f" {paths.BROKER_IDS} does not exist"
+            )
         yield coord
     except CoordError as error:
         raise Failure(f"ZooKeeper at {connect} failed: {error!r}") from error

@@ -1,4 +1,4 @@
-"""`pybroker broker-api-versions`: Kafka's kafka-broker-api-versions."""
+"""The command `pybroker broker-api-versions`, equivalent to Kafka's kafka-broker-api-versions."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ NAMES: Final[Mapping[int, str]] = MappingProxyType({
     84: "ReadShareGroupState", 85: "WriteShareGroupState", 86: "DeleteShareGroupState",
     87: "ReadShareGroupStateSummary",
 })
-"""Kafka's names of the APIs of its 3.9 release, by number."""
+"""The names of the APIs in Kafka 3.9, by API key."""
 
 ONLY_OF_QUORUMS: Final = frozenset({52, 53, 54, 59, 62, 63, 70, 73, 82})
-"""APIs of KRaft nodes only. They are listed if a broker offers them, and never as UNSUPPORTED."""
+"""APIs of KRaft only. A broker that lacks such an API is not reported as UNSUPPORTED."""
 # fmt: on
 
 
@@ -118,25 +118,25 @@ def as_json(answer: BrokerVersions) -> dict[str, object]:
     }
 
 
-def describe_api(number: int, offered: Range | None, spoken: Api | None) -> str:
-    """Return a text such as `Fetch(1): 4 to 12 [usable: 12]`. `spoken` is None for an API that this
-    client does not use."""
+def describe_api(number: int, offered: Range | None, supported: Api | None) -> str:
+    """Return a text such as `Fetch(1): 4 to 12 [usable: 12]`. `supported` is None for an API that
+    this client does not support."""
     name = NAMES.get(number, "UNKNOWN")
     if offered is None:
         return f"{name}({number}): UNSUPPORTED"
     low, high = offered
     text = f"{name}({number}): {low}" if low == high else f"{name}({number}): {low} to {high}"
-    if spoken is None:
+    if supported is None:
         return text
-    if spoken.max_version < low:
+    if supported.max_version < low:
         return f"{text} [unusable: node too new]"
-    if high < spoken.min_version:
+    if high < supported.min_version:
         return f"{text} [unusable: node too old]"
-    return f"{text} [usable: {min(high, spoken.max_version)}]"
+    return f"{text} [usable: {min(high, supported.max_version)}]"
 
 
 def format_node(node: Node) -> str:
-    """Format a node as Java's Node.toString does."""
+    """Return a node's text in the format of Java's Node.toString."""
     rack = "null" if node.rack is None else node.rack
     return f"{node.host}:{node.port} (id: {node.id} rack: {rack})"
 

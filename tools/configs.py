@@ -1,4 +1,4 @@
-"""`pybroker configs`: Kafka's kafka-configs."""
+"""The command `pybroker configs`, equivalent to Kafka's kafka-configs."""
 
 from __future__ import annotations
 
@@ -37,11 +37,14 @@ KINDS: Final = {
     LOGGERS: ResourceKind.BROKER_LOGGER,
 }
 _NAMES: Final = "entity names in the order of the command line"
+"""The key of the entity names in `context.meta`."""
 _WORDS: Final = "the command line"
+"""The key of all words of the command line in `context.meta`."""
 
 
 class ConfigsTool(Tool):
-    """Keeps the words of the command line, because Kafka's error message repeats them."""
+    """The click command of `configs`. It keeps the words of the command line, because Kafka's error
+    message repeats them."""
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
         context.meta[_WORDS] = " ".join(words)
@@ -49,7 +52,7 @@ class ConfigsTool(Tool):
 
 
 def _note_names(context: click.Context, _: click.Parameter, value: Any) -> Any:
-    """Record entity names. click calls this callback for --entity-name and --entity-default in the
+    """Record entity names. click calls this function for --entity-name and --entity-default in the
     order of the command line."""
     found = [""] * value if isinstance(value, int) else list(value)
     context.meta.setdefault(_NAMES, []).extend(found)
@@ -60,53 +63,102 @@ def _note_names(context: click.Context, _: click.Parameter, value: Any) -> Any:
 @click.option(
     "--bootstrap-server",
     metavar="HOST:PORT[,HOST:PORT]",
-    help="The brokers to start from.",
+    help="Brokers to contact first; they return the addresses of all brokers.",
 )
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT[,HOST:PORT]/CHROOT",
-    help="Instead: change the nodes in ZooKeeper. Only for topics and for brokers that do not run.",
+    help="Read and change the options in ZooKeeper, without --bootstrap-server. Only for"
+    " topics, and for brokers that are stopped.",
 )
-@click.option("--describe", is_flag=True, help="Print options.")
-@click.option("--alter", is_flag=True, help="Change options.")
+@click.option("--describe", is_flag=True, help="Print the options of the entities.")
+@click.option(
+    "--alter",
+    is_flag=True,
+    help="Set or delete options of one entity; needs --add-config, --add-config-file or"
+    " --delete-config.",
+)
 @click.option(
     "--all",
     is_flag=True,
-    help="Print all options with their defaults, not only set options.",
+    help="With --describe: also print the options that have their default value.",
 )
 @click.option(
     "--entity-type",
     multiple=True,
     metavar="TYPE",
-    help="The type of entity: topics, brokers, broker-loggers, users, clients or ips.",
+    help="The type of the entity: topics, brokers, broker-loggers, users, clients or ips.",
 )
 @click.option(
-    "--entity-name", multiple=True, callback=_note_names, help="The entity's name. Default: all."
+    "--entity-name",
+    multiple=True,
+    callback=_note_names,
+    help="The entity: a topic's name or a broker's id."
+    " Default with --describe: all entities of the type.",
 )
 @click.option(
     "--entity-default",
     count=True,
     callback=_note_names,
-    help="The default entity: its options apply to all entities without their own.",
+    help="The default entity of the type, in place of a name. Its options apply to each"
+    " entity that does not set them itself.",
 )
 @click.option("--topic", metavar="NAME", help="Short for --entity-type topics --entity-name NAME.")
-@click.option("--broker", metavar="ID", help="The same for brokers.")
-@click.option("--broker-defaults", is_flag=True, help="All brokers.")
-@click.option("--broker-logger", metavar="ID", help="The levels of a broker's loggers.")
-@click.option("--user", metavar="NAME", help="The quotas and credentials of a user.")
-@click.option("--user-defaults", is_flag=True, help="All users.")
-@click.option("--client", metavar="ID", help="The quotas of a client id.")
-@click.option("--client-defaults", is_flag=True, help="All client ids.")
-@click.option("--ip", metavar="ADDRESS", help="The connection quota of an address.")
-@click.option("--ip-defaults", is_flag=True, help="All addresses.")
+@click.option("--broker", metavar="ID", help="Short for --entity-type brokers --entity-name ID.")
+@click.option(
+    "--broker-defaults", is_flag=True, help="Short for --entity-type brokers --entity-default."
+)
+@click.option(
+    "--broker-logger",
+    metavar="ID",
+    help="Short for --entity-type broker-loggers --entity-name ID: the log levels of a broker.",
+)
+@click.option(
+    "--user",
+    metavar="NAME",
+    help="Short for --entity-type users --entity-name NAME. Not supported by the brokers yet.",
+)
+@click.option(
+    "--user-defaults",
+    is_flag=True,
+    help="Short for --entity-type users --entity-default. Not supported yet.",
+)
+@click.option(
+    "--client",
+    metavar="ID",
+    help="Short for --entity-type clients --entity-name ID. Not supported by the brokers yet.",
+)
+@click.option(
+    "--client-defaults",
+    is_flag=True,
+    help="Short for --entity-type clients --entity-default. Not supported yet.",
+)
+@click.option(
+    "--ip",
+    metavar="ADDRESS",
+    help="Short for --entity-type ips --entity-name ADDRESS. Not supported by the brokers yet.",
+)
+@click.option(
+    "--ip-defaults",
+    is_flag=True,
+    help="Short for --entity-type ips --entity-default. Not supported yet.",
+)
 @click.option(
     "--add-config",
     metavar="K1=V1,K2=[V1,V2]",
-    help="Options to set; square brackets keep a value with commas together.",
+    help="With --alter: options to set. A value that contains commas is written in square"
+    " brackets.",
 )
-@click.option("--add-config-file", metavar="FILE", help="Options to set, from a properties file.")
 @click.option(
-    "--delete-config", multiple=True, metavar="K1,K2", help="Options to set back to their defaults."
+    "--add-config-file",
+    metavar="FILE",
+    help="With --alter: a properties file with the options to set.",
+)
+@click.option(
+    "--delete-config",
+    multiple=True,
+    metavar="K1,K2",
+    help="With --alter: options to delete, so that their defaults apply again.",
 )
 @click.option("--force", is_flag=True, hidden=True)
 @config_file_option("--command-config", "--admin.config")
@@ -121,7 +173,7 @@ def command(context: click.Context, /, **flags: Any) -> None:
                        --add-config retention.ms=60000,cleanup.policy=[compact,delete]
       pybroker configs --bootstrap-server 127.0.0.1:9092 --describe --broker 0 --all
 
-    Users, clients and addresses need quotas or credentials, which the brokers do not have yet.
+    Users, clients and addresses have quotas and credentials, which the brokers do not support yet.
     """
     args = parse_args(flags, context.meta.get(_NAMES, []))
     if flags["zookeeper"] is not None:
@@ -191,22 +243,24 @@ async def describe(admin: Admin, args: Args) -> None:
 
 
 def kind_of(args: Args) -> ResourceKind:
-    """Return the kind of resource. Raises Failure for a type that the brokers do not support."""
+    """Return the resource type in a request. Raises Failure for an entity type that the brokers do
+    not support."""
     if args.type not in KINDS:
-        what = "metrics of clients" if args.type == "client-metrics" else "quotas"
+        what = "client metrics subscriptions" if args.type == "client-metrics" else "quotas"
         raise Failure(f"--entity-type {args.type}: the brokers do not support {what} yet")
     return KINDS[args.type]
 
 
 async def check_broker(admin: Admin, resource: ConfigResource) -> None:
-    """Check that the broker is running, since only the broker itself knows its options. Raises
-    Failure if it is not, ClientError."""
+    """Raise Failure if the resource is a broker that is not running: only the broker itself can
+    return its options. Raises ClientError."""
     if resource.kind is ResourceKind.TOPIC or not resource.name:
         return
     known = [node.id for node in (await admin.describe_cluster()).nodes]
     if int(resource.name) not in known:
         raise Failure(
-            f"broker {resource.name} is not running; running: {', '.join(map(str, known))}"
+            f"broker {resource.name} is not running; the running brokers are"
+            f" {', '.join(map(str, known))}"
         )
 
 
@@ -218,8 +272,8 @@ def headline(args: Args, name: str) -> str:
 
 
 async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> list[ConfigEntry]:
-    """Return the options sorted by name: all, or only those set for this resource. Raises
-    ClientError."""
+    """Return the resource's options sorted by name: with `everything` all options, otherwise only
+    those set for this resource. Raises ClientError."""
     found = await admin.describe_configs([resource], synonyms=True)
     entries = found[resource].check().entries
     wanted = None if everything else dynamic_source(resource)
@@ -230,8 +284,8 @@ async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> l
 
 
 def dynamic_source(resource: ConfigResource) -> ConfigSource | None:
-    """Return the config source of options set for this resource itself. None for loggers, all of
-    which are shown."""
+    """Return the config source of options that are set for this resource itself. Return None for
+    broker loggers, because all of their levels are shown."""
     if resource.kind is ResourceKind.TOPIC:
         return ConfigSource.DYNAMIC_TOPIC_CONFIG
     if resource.kind is ResourceKind.BROKER:

@@ -1,5 +1,5 @@
-"""`pybroker console-consumer`: Kafka's kafka-console-consumer. It reads partitions by assignment,
-or as a member of a group if a group is named."""
+"""The command `pybroker console-consumer`, equivalent to Kafka's kafka-console-consumer. With a
+group, the consumer joins the group; without a group, it reads the partitions by assignment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Formatter = Callable[[ConsumerRecord], bytes]
 
 @dataclass(frozen=True, slots=True)
 class LineStyle:
-    """The form of a printed record: the --property words of Kafka's default formatter."""
+    """The form of a printed record: the --property options of Kafka's default formatter."""
 
     print_timestamp: bool = False
     print_partition: bool = False
@@ -81,20 +81,22 @@ class LineStyle:
 
 
 def line_style(properties: Mapping[str, str]) -> LineStyle:
-    """Parse the --property words. Raises Failure for an unknown property."""
+    """Return the form that --property options describe. Raises Failure for an unknown property."""
     known = {name.replace("_", "."): name for name in LineStyle.__slots__}
     given: dict[str, bytes | bool] = {}
     for name, value in properties.items():
         if name not in known:
-            raise Failure(f"unknown --property {name}; known: {', '.join(sorted(known))}")
+            raise Failure(
+                f"--property {name} is unknown; expected one of {', '.join(sorted(known))}"
+            )
         flag = name.startswith("print.")
         given[known[name]] = value.strip().lower() == "true" if flag else value.encode()
     return LineStyle(**given)  # type: ignore[arg-type]  # the names say which is which
 
 
 def format_json(record: ConsumerRecord) -> bytes:
-    """Return one JSON object. Key and value are text; content that is not UTF-8 is in base64, under
-    `keyBase64` and `valueBase64`."""
+    """Return one JSON object. Keys and values are text; a key or value that is not UTF-8 is in
+    base64, under `keyBase64` or `valueBase64`."""
     document: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -122,37 +124,64 @@ def _timestamp(record: ConsumerRecord) -> bytes:
 
 @click.command("console-consumer", cls=Tool, error_prefix="Error: ")
 @bootstrap_option()
-@click.option("--topic", help="The topic to read.")
 @click.option(
-    "--include", "--whitelist", metavar="REGEX", help="Instead: all topics whose names match."
+    "--topic", help="The topic to read. Exactly one of --topic and --include is required."
+)
+@click.option(
+    "--include",
+    "--whitelist",
+    metavar="REGEX",
+    help="Read all topics whose names match this regular expression, instead of --topic.",
 )
 @click.option(
     "--group",
-    help="Share the partitions with the other consumers of this group, begin at its committed"
-    " offsets and commit the printed records. Same as the consumer's option group.id.",
+    help="The consumer group to join: read from its committed offsets and commit the offsets"
+    " of printed records. Same as the consumer option group.id. Default: no group, no"
+    " commits.",
 )
-@click.option("--partition", type=int, help="Only this partition. Default: all.")
+@click.option(
+    "--partition",
+    type=int,
+    help="Read only the partition with this number. Default: all partitions of the topic.",
+)
 @click.option(
     "--offset",
     metavar="OFFSET",
-    help="Where to start in the partition: a number, earliest or latest. Default: latest.",
+    help="The first offset to read, earliest or latest; needs --partition. Default: latest.",
 )
-@click.option("--from-beginning", is_flag=True, help="Start at the log start offset.")
-@click.option("--max-messages", type=int, help="End after this number of records. Default: never.")
-@click.option("--timeout-ms", type=int, help="End if no record comes in this time. Default: never.")
+@click.option(
+    "--from-beginning",
+    is_flag=True,
+    help="Start at the log start offset, if the group has no committed offset."
+    " Default: start at the log end offset.",
+)
+@click.option(
+    "--max-messages", type=int, help="Exit after this number of records. Default: no limit."
+)
+@click.option(
+    "--timeout-ms",
+    type=int,
+    help="Exit if no record arrives for this time, in ms. Default: no limit.",
+)
 @property_option(
     "--property",
     "properties",
-    "What to print: print.timestamp, print.partition, print.offset, print.headers, print.key,"
-    " print.value; key.separator (tab), line.separator, headers.separator (,), null.literal.",
+    "The form of a printed record. true or false: print.timestamp, print.partition,"
+    " print.offset, print.headers, print.key, print.value. Text: key.separator (default:"
+    " tab), line.separator (default: new line), headers.separator (default: comma),"
+    " null.literal (default: null). May be repeated.",
 )
-@property_option("--consumer-property", "consumer_properties", "An option of the consumer.")
+@property_option(
+    "--consumer-property",
+    "consumer_properties",
+    "An option of the consumer, such as fetch.max.wait.ms=100. May be repeated.",
+)
 @config_file_option("--consumer.config", "--command-config")
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
-    help="read_committed leaves out records of open and aborted transactions."
-    " Default: read_uncommitted.",
+    help="read_committed: leave out the records of open and aborted transactions. Default:"
+    " read_uncommitted.",
 )
 @format_option()
 def command(
@@ -168,7 +197,7 @@ def command(
 ) -> int:
     """Print the records of a topic.
 
-    Without --partition all partitions are read. Records of one partition are printed in order.
+    Records of one partition are printed in the order of their offsets.
     """
     topic, include = flags["topic"], flags["include"]
     if (topic is None) == (include is None):
@@ -190,7 +219,8 @@ def command(
     if group is not None:
         options["group_id"] = group
     elif include is not None:
-        # Only group members can subscribe by pattern. This group is used once, without commits.
+        # Only a group member can subscribe by pattern. The tool joins a new group and does not
+        # commit.
         options["group_id"] = f"console-consumer-{random.randrange(100_000)}"
         options.setdefault("enable_auto_commit", "false")
     set_reset(options, start, from_beginning=from_beginning, by_offset=offset is not None)
@@ -206,17 +236,17 @@ def command(
 
 
 def leaderless_ms(timeout_ms: int | None) -> int:
-    """Return the time after which a partition without a leader is an error, short enough that the
-    error comes before the tool ends. 0 (never) without a timeout: the consumer waits for a
-    leader."""
+    """Return the time in ms after which a partition without a leader is an error: at most half of
+    `timeout_ms`, so that the error is reported before the tool exits. Return 0 (wait for a leader)
+    if there is no timeout."""
     return 0 if timeout_ms is None else max(1, min(LEADERLESS_MS, timeout_ms // 2))
 
 
 def group_of(
     flag: str | None, words: Sequence[str], config_file: str | None, partition: int | None
 ) -> str | None:
-    """Return the group from the flag, the words or the file. Raises click.UsageError, with Kafka's
-    message, if they differ."""
+    """Return the group from --group, the consumer properties, or the file. Raises click.UsageError,
+    with Kafka's message, if they name different groups."""
     places = (
         flag,
         parse_overrides(words).get("group.id"),
@@ -237,8 +267,8 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Set auto_offset_reset: an explicit option wins over the flags. Raises Failure if
-    --from-beginning contradicts it."""
+    """Set the option auto_offset_reset, unless the user has set it. Raises Failure if the user's
+    value contradicts --from-beginning."""
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):
         raise Failure(
@@ -250,7 +280,8 @@ def set_reset(
 
 
 def parse_start(partition: int | None, offset: str | None, from_beginning: bool) -> int | str:
-    """Return an offset, "earliest" or "latest". Raises click.UsageError with Kafka's messages."""
+    """Return the position to start from: an offset, "earliest" or "latest". Raises click.UsageError
+    with Kafka's messages."""
     if offset is None:
         return "earliest" if from_beginning else "latest"
     if partition is None:
@@ -269,8 +300,9 @@ def parse_start(partition: int | None, offset: str | None, from_beginning: bool)
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The range to read: one topic, or all topics that match `include`; only `partition` if given;
-    from `start` on. With `timeout_ms`, reading ends when no record arrives for that time."""
+    """The range to read: one topic, or all topics that match `include`; from the position `start`.
+    `partition` limits the range to one partition. Reading ends if no record arrives for
+    `timeout_ms`."""
 
     topic: str | None
     include: str | None = None
@@ -290,17 +322,19 @@ class Printer:
         self.count = 0
 
     async def run(self, args: Args) -> None:
-        """Print records until `max_messages` or `timeout_ms` ends it. At the end, also when
-        interrupted, print the number of records on standard error. Raises PybrokerError."""
+        """Print records until `max_messages` are printed or no record arrives for `timeout_ms`. At
+        the end, even after an interruption, print the number of records on standard error. Raises
+        PybrokerError."""
         try:
             async with self._consumer as consumer:
-                if await self._choose(consumer, args):
+                if await self._subscribe_or_assign(consumer, args):
                     await self._print(consumer, args.max_messages, args.timeout_ms)
         finally:
             click.echo(f"Processed a total of {self.count} messages", err=True)
 
-    async def _choose(self, consumer: Consumer, args: Args) -> bool:
-        """Subscribe or assign. Return whether there is something to read."""
+    async def _subscribe_or_assign(self, consumer: Consumer, args: Args) -> bool:
+        """Subscribe to topics, or assign partitions. Return False if the topic does not appear
+        before the timeout."""
         if args.topic is None:
             consumer.subscribe(pattern=args.include)
             return True
@@ -317,8 +351,8 @@ class Printer:
         start: int | str,
         timeout_ms: int | None,
     ) -> bool:
-        """Assign the partitions and seek. Return False if the topic is unknown until the
-        timeout."""
+        """Assign the topic's partitions and seek to `start`. Return False if the topic does not
+        appear before the timeout."""
         while True:
             try:
                 known = await consumer.partitions_for(topic)
@@ -331,7 +365,9 @@ class Printer:
                     return False
         chosen = known if partition is None else [TopicPartition(topic, partition)]
         if chosen[0] not in known:
-            raise Failure(f"topic {topic} has no partition {partition}; it has {len(known)}")
+            raise Failure(
+                f"topic {topic} has no partition {partition}; it has {len(known)} partitions"
+            )
         consumer.assign(chosen)
         if isinstance(start, int):
             consumer.seek(chosen[0], start)

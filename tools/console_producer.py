@@ -1,5 +1,5 @@
-"""`pybroker console-producer`: Kafka's kafka-console-producer. Each line of standard input becomes
-a record, byte for byte."""
+"""The command `pybroker console-producer`, equivalent to Kafka's kafka-console-producer. Each line
+of standard input becomes a record; its bytes are sent unchanged."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from pybroker.tools._cli import (
 CHUNK_BYTES = 65_536
 CHUNKS_AHEAD_MAX = 8
 UNCONFIRMED_MAX = 10_000
-"""The tool flushes when this number of records is unacknowledged."""
+"""The tool waits for acknowledgements when this number of records is unacknowledged."""
 
 
 class Line(NamedTuple):
-    """The parts of a line of input."""
+    """The headers, the key and the value in a line of input."""
 
     headers: Headers
     key: bytes | None
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """The form of an input line: the --property words of Kafka's reader."""
+    """The form of an input line: the --property options of Kafka's reader."""
 
     parse_key: bool = False
     parse_headers: bool = False
@@ -57,7 +57,8 @@ class LineFormat:
     ignore_error: bool = False
 
     def parse(self, line: bytes, number: int) -> Line:
-        """Split a line. Raises Failure if a part is missing, unless ignore.error=true."""
+        """Return the headers, the key and the value in a line. Raises Failure if a part is missing,
+        unless ignore.error=true."""
         rest, headers = line, b""
         if self.parse_headers:
             headers, rest = self._cut(rest, self.headers_delimiter, "header", number)
@@ -95,7 +96,8 @@ class LineFormat:
 
 
 def line_format(properties: Mapping[str, str]) -> LineFormat:
-    """Parse the --property words. Raises Failure for an unknown property."""
+    """Return the line format that --property options describe. Raises Failure for an unknown
+    property."""
     flags = {"parse.key", "parse.headers", "ignore.error"}
     words = {
         "key.separator",
@@ -110,42 +112,93 @@ def line_format(properties: Mapping[str, str]) -> LineFormat:
             given[name.replace(".", "_")] = value.strip().lower() == "true"
         elif name in words:
             if not value:
-                raise Failure(f"--property {name} must not be empty")
+                raise Failure(f"--property {name} must not be empty; expected a separator")
             given[name.replace(".", "_")] = value.encode()
         else:
-            raise Failure(f"unknown --property {name}; known: {', '.join(sorted(flags | words))}")
+            raise Failure(
+                f"--property {name} is unknown; expected one of {', '.join(sorted(flags | words))}"
+            )
     return LineFormat(**given)  # type: ignore[arg-type]  # the two sets say which is which
 
 
 @click.command("console-producer", cls=Tool, error_prefix="Error: ")
 @bootstrap_option("--broker-list")
-@click.option("--topic", required=True, help="The topic to send to.")
+@click.option("--topic", required=True, help="The topic to which records are sent.")
 @property_option(
     "--property",
     "properties",
-    "The form of lines: parse.key, key.separator (tab), parse.headers, headers.delimiter (tab),"
-    " headers.separator (,), headers.key.separator (:), null.marker, ignore.error.",
+    "The form of an input line. true or false: parse.key, parse.headers, ignore.error."
+    " Text: key.separator (default: tab), headers.delimiter (default: tab),"
+    " headers.separator (default: comma), headers.key.separator (default: colon),"
+    " null.marker. May be repeated.",
 )
-@property_option("--producer-property", "producer_properties", "An option of the producer.")
+@property_option(
+    "--producer-property",
+    "producer_properties",
+    "An option of the producer, such as max.request.size=1048576. May be repeated.",
+)
 @config_file_option("--producer.config", "--command-config")
 @click.option(
     "--compression-codec",
     is_flag=False,
     flag_value="gzip",
     metavar="[CODEC]",
-    help="none, gzip, snappy, lz4 or zstd; without a value: gzip.",
+    help="The compression: none, gzip, snappy, lz4 or zstd; gzip if no value follows."
+    " Default: none.",
 )
-@click.option("--request-required-acks", metavar="ACKS", help="all (-1), 1 or 0. Default: all.")
-@click.option("--sync", is_flag=True, help="Wait for each record before reading the next.")
-@click.option("--batch-size", "--max-partition-memory-bytes", type=int, help="Bytes of a batch.")
-@click.option("--timeout", type=int, default=1_000, help="linger.ms. Default: 1000.")
-@click.option("--max-block-ms", type=int, help="How long a record may wait for buffer memory.")
-@click.option("--max-memory-bytes", type=int, help="buffer.memory.")
-@click.option("--request-timeout-ms", type=int, help="How long to wait for an answer.")
-@click.option("--retry-backoff-ms", type=int, help="Wait before a record is sent again.")
-@click.option("--metadata-expiry-ms", type=int, help="metadata.max.age.ms.")
 @click.option(
-    "--message-send-max-retries", type=int, help="Without effect; see delivery.timeout.ms."
+    "--request-required-acks",
+    metavar="ACKS",
+    help="The replicas that must have a record before it is acknowledged: all"
+    " in-sync replicas (all or -1), the leader (1) or none (0). Default: all.",
+)
+@click.option(
+    "--sync",
+    is_flag=True,
+    help="Wait for the acknowledgement of a record before reading the next line.",
+)
+@click.option(
+    "--batch-size",
+    "--max-partition-memory-bytes",
+    type=int,
+    help="The largest batch, in bytes (batch.size). Default: 16384.",
+)
+@click.option(
+    "--timeout",
+    type=int,
+    default=1_000,
+    help="How long a batch waits for more records, in ms (linger.ms). Default: 1000.",
+)
+@click.option(
+    "--max-block-ms",
+    type=int,
+    help="How long sending may wait for buffer memory or metadata, in ms (max.block.ms)."
+    " Default: 60000.",
+)
+@click.option(
+    "--max-memory-bytes",
+    type=int,
+    help="The memory for unsent records, in bytes (buffer.memory). Default: 33554432.",
+)
+@click.option(
+    "--request-timeout-ms",
+    type=int,
+    help="How long to wait for a broker's response, in ms (request.timeout.ms). Default: 30000.",
+)
+@click.option(
+    "--retry-backoff-ms",
+    type=int,
+    help="The pause before a failed request is sent again, in ms (retry.backoff.ms). Default: 100.",
+)
+@click.option(
+    "--metadata-expiry-ms",
+    type=int,
+    help="The age at which metadata are refreshed, in ms (metadata.max.age.ms). Default: 300000.",
+)
+@click.option(
+    "--message-send-max-retries",
+    type=int,
+    help="No effect: delivery.timeout.ms limits the time for retries.",
 )
 def command(
     bootstrap_server: str,
@@ -156,7 +209,7 @@ def command(
     sync: bool,
     **flags: int | str | None,
 ) -> int:
-    """Send each line of standard input as a record."""
+    """Send each line of standard input as a record to a topic."""
     options = client_options(
         bootstrap_server,
         config_file,
@@ -178,7 +231,8 @@ def command(
     def read() -> bytes:
         if terminal:
             click.echo(">", nl=False)
-        # Not through Python's buffer, whose lock would be held when the interpreter ends.
+        # A thread that waits in sys.stdin.buffer would hold its lock and block the interpreter's
+        # exit, so the bytes are read from the file descriptor.
         return os.read(sys.stdin.fileno(), CHUNK_BYTES)
 
     return run_async(send_lines(Producer(**options), topic, reader, read, sync=sync))
@@ -187,8 +241,8 @@ def command(
 async def send_lines(
     producer: Producer, topic: str, reader: LineFormat, read: Callable[[], bytes], *, sync: bool
 ) -> int:
-    """Send every line. Return the exit code: 1 if a record was not delivered. Raises Failure at a
-    malformed line, after the lines before it were sent."""
+    """Send every line. Return the exit code, which is 1 if a record was not delivered. Raises
+    Failure for a malformed line after sending the preceding lines."""
     failures = Failures(topic)
     number = 0
     async with producer:
@@ -236,8 +290,9 @@ class Failures:
 
 
 async def lines_of(read: Callable[[], bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines, without LF or CRLF, of the chunks that `read` returns until an empty one.
-    `read` runs in a daemon thread, so that Ctrl-C need not wait for input."""
+    """Yield the lines, without LF or CRLF. `read` returns chunks of input, and an empty chunk at
+    the end. `read` runs in a daemon thread, so that Ctrl-C ends the tool even while `read` waits
+    for input."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
     room = threading.Semaphore(CHUNKS_AHEAD_MAX)
@@ -249,7 +304,7 @@ async def lines_of(read: Callable[[], bytes]) -> AsyncIterator[bytes]:
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
             except RuntimeError:
-                return  # the loop has ended
+                return  # the event loop is closed
             if not chunk:
                 return
 

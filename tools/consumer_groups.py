@@ -1,5 +1,5 @@
-"""`pybroker consumer-groups`: Kafka's kafka-consumer-groups, with the messages and checks of
-Kafka 3.9."""
+"""The command `pybroker consumer-groups`, equivalent to Kafka's kafka-consumer-groups, with the
+messages and checks of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -36,88 +36,130 @@ from pybroker.tools._group_reset import Plan, Reset, Resetter, csv_text, parse_t
 
 FAILED = "Error: Executing consumer group command failed due to "
 NOTHING_LEFT = 2**63 - 1
-"""Stands for a missing committed offset in the request for lags: the log end offset is wanted, and
-the lag is then 0."""
+"""The offset in the lag request of a partition without a committed offset. It gives a lag of 0 and
+the log end offset."""
 RESET_FORMAT = "{:<30} {:<30} {:<10} {:<15}"
 DELETED_FORMAT = "{:<30} {:<15} {:<15}"
 
 
 @click.command("consumer-groups", cls=Tool, error_prefix=FAILED)
 @bootstrap_option()
-@click.option("--list", is_flag=True, help="List all groups of consumers.")
-@click.option("--describe", is_flag=True, help="Print offsets, members or the state of groups.")
-@click.option("--delete", is_flag=True, help="Delete groups without members and their offsets.")
+@click.option("--list", is_flag=True, help="Print the names of all consumer groups.")
+@click.option(
+    "--describe", is_flag=True, help="Print the offsets, the members or the state of groups."
+)
+@click.option(
+    "--delete",
+    is_flag=True,
+    help="Delete groups that have no members, with their committed offsets.",
+)
 @click.option(
     "--reset-offsets",
     is_flag=True,
-    help="Commit other offsets for groups without members. Without --execute it is a dry run.",
+    help="Compute new offsets for groups that have no members, and commit them with"
+    " --execute. Without --execute, only print them.",
 )
-@click.option("--delete-offsets", is_flag=True, help="Delete committed offsets of a group.")
-@click.option("--group", multiple=True, metavar="GROUP", help="A group; may be repeated.")
-@click.option("--all-groups", is_flag=True, help="All groups.")
+@click.option(
+    "--delete-offsets",
+    is_flag=True,
+    help="Delete the group's committed offsets of the topics given with --topic.",
+)
+@click.option("--group", multiple=True, metavar="GROUP", help="A consumer group. May be repeated.")
+@click.option("--all-groups", is_flag=True, help="All consumer groups, instead of --group.")
 @click.option(
     "--topic",
     multiple=True,
     metavar="TOPIC[:0,1,...]",
-    help="A topic, or partitions of it, to reset or to delete offsets of; may be repeated.",
+    help="With --reset-offsets and --delete-offsets: a topic, or some of its partitions. May"
+    " be repeated.",
 )
-@click.option("--all-topics", is_flag=True, help="All topics with a committed offset of the group.")
-@click.option("--offsets", is_flag=True, help="With --describe: offsets and lag (the default).")
-@click.option("--members", is_flag=True, help="With --describe: the members.")
+@click.option(
+    "--all-topics",
+    is_flag=True,
+    help="With --reset-offsets: all partitions for which the group has a committed offset.",
+)
+@click.option(
+    "--offsets",
+    is_flag=True,
+    help="With --describe: print committed offsets and lag (the default).",
+)
+@click.option("--members", is_flag=True, help="With --describe: print the members.")
 @click.option(
     "--state",
     is_flag=False,
     flag_value="",
     metavar="[STATE,...]",
-    help="With --describe: the groups' states. With --list: print states, or list only groups that"
-    f" are in one of these: {', '.join(STATES)}.",
+    help="With --describe: print the state of each group. With --list: print the states;"
+    " with a value, list only groups in one of these states: {', '.join(STATES)}.",
 )
 @click.option(
     "--type",
     is_flag=False,
     flag_value="",
     metavar="[TYPE,...]",
-    help="With --list: print types. Brokers of Kafka's ZooKeeper era do not report them.",
+    help="With --list: print the types of groups. ZooKeeper-based brokers do not report types.",
 )
-@click.option("--verbose", is_flag=True, help="With --members: the assignment of each member.")
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="With --members: also print the partitions assigned to each member.",
+)
 @click.option(
     "--lag-details",
     is_flag=True,
-    help="With --offsets: also the last stable offset, and the lag in bytes (estimated) and in"
-    " seconds. Kafka's tool does not have this flag.",
+    help="With --offsets: also print the last stable offset, and the lag in bytes"
+    " (estimated) and in seconds. Kafka's tool does not have this flag.",
 )
-@click.option("--to-earliest", is_flag=True, help="Reset to the first offset.")
-@click.option("--to-latest", is_flag=True, help="Reset to the end.")
-@click.option("--to-current", is_flag=True, help="Reset to the committed offset, else to the end.")
+@click.option("--to-earliest", is_flag=True, help="Reset to the log start offset.")
+@click.option("--to-latest", is_flag=True, help="Reset to the log end offset.")
+@click.option(
+    "--to-current",
+    is_flag=True,
+    help="Reset to the committed offset; without a committed offset, to the log end offset.",
+)
 @click.option("--to-offset", type=int, help="Reset to this offset.")
-@click.option("--shift-by", type=int, help="Move forward by this number, or back if negative.")
+@click.option(
+    "--shift-by",
+    type=int,
+    help="Add this number of offsets to the committed offset; a negative number moves"
+    " the offset back.",
+)
 @click.option(
     "--to-datetime",
     metavar="YYYY-MM-DDTHH:mm:SS.sss",
-    help="Reset to the first record of that time (UTC, or with a zone) or later.",
+    help="Reset to the first record whose timestamp is this time or later. The time is UTC,"
+    " or has a zone such as +02:00.",
 )
 @click.option(
-    "--by-duration", metavar="PnDTnHnMnS", help="Reset to the first record that is not older."
+    "--by-duration",
+    metavar="PnDTnHnMnS",
+    help="Reset to the first record that is not older than"
+    " this duration, such as P1DT2H for 26 hours.",
 )
 @click.option(
     "--from-file",
     metavar="FILE",
-    help="Reset to the offsets in lines [group,]topic,partition,offset, as --export prints them.",
+    help="Reset to the offsets in a CSV file with lines group,topic,partition,offset, as"
+    " --export prints them. For a single group, the lines may be topic,partition,offset.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the new offsets, do nothing (the default).")
-@click.option("--execute", is_flag=True, help="Commit the new offsets.")
-@click.option("--export", is_flag=True, help="Print the new offsets as CSV.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="With --reset-offsets: print the new offsets, commit none (the default).",
+)
+@click.option("--execute", is_flag=True, help="With --reset-offsets: commit the new offsets.")
+@click.option("--export", is_flag=True, help="With --reset-offsets: print the new offsets as CSV.")
 @click.option(
     "--timeout",
     type=click.IntRange(min=1),
     default=5_000,
     metavar="MS",
-    help="How long to wait for each answer, in ms. Default: 5000.",
+    help="How long to wait for the response to each request, in ms. Default: 5000.",
 )
 @config_file_option("--command-config", "--admin.config")
 @format_option()
 def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> None:
-    """List, describe and delete groups of consumers, and change their committed offsets."""
+    """List, describe and delete consumer groups, and change their committed offsets."""
     check_usage(flags)
     reset = reset_of(flags) if flags["reset_offsets"] else Reset()
     options = client_options(bootstrap_server, config_file, client_id="consumer-groups")
@@ -140,7 +182,7 @@ def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> Non
 
 
 class Groups:
-    """The actions of the command line."""
+    """Performs the actions of the command line."""
 
     def __init__(self, admin: Admin, flags: Mapping[str, Any]) -> None:
         self._admin = admin
@@ -203,7 +245,7 @@ class Groups:
         if group.state == "Dead":
             self._in_line = False
         if tables.show_state(group, len(rows)):
-            # Kafka's tool ends a group's last line only when the next group begins.
+            # Kafka's tool prints the line break after a group only before the next group.
             lines = tables.offset_lines(group.group_id, rows, details=details)
             click.echo("\n" + "\n".join(lines), nl=False)
             self._in_line = True
@@ -243,7 +285,7 @@ class Groups:
         if deleted:
             names = ", ".join(f"'{name}'" for name in deleted)
             click.echo(f"\nThese consumer groups were deleted successfully: {names}")
-        await self._tell_members(
+        await self._print_active_members(
             name for name, error in failed.items() if _code(error) == ErrorCode.NON_EMPTY_GROUP
         )
 
@@ -272,7 +314,7 @@ class Groups:
             outcomes |= dict.fromkeys(partitions, error)
         self._show_deleted(name, words, refusal, outcomes)
         if _code(refusal) in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
-            await self._tell_members([name])
+            await self._print_active_members([name])
 
     def _show_deleted(
         self,
@@ -320,7 +362,7 @@ class Groups:
             if self._flags["execute"] and plans[name]:
                 await self._commit(name, plans[name])
         self._show_plans(plans)
-        await self._tell_members(active)
+        await self._print_active_members(active)
 
     async def _commit(self, name: str, plan: Plan) -> None:
         outcomes = await self._admin.alter_offsets(
@@ -330,7 +372,10 @@ class Groups:
         )
         failed = [f"{key}: {error}" for key, error in outcomes.items() if error is not None]
         if failed:
-            raise Failure(f"not all offsets of group '{name}' were committed: {'; '.join(failed)}")
+            raise Failure(
+                f"the offsets of group '{name}' were not committed for these"
+                f" partitions: {'; '.join(failed)}"
+            )
 
     def _show_plans(self, plans: Mapping[str, Plan]) -> None:
         rows = [(name, key, offset) for name, plan in plans.items() for key, offset in plan.items()]
@@ -364,14 +409,14 @@ class Groups:
                 raise Failure(f"GroupId {name} is not a consumer group ({group.protocol_type}).")
         return found
 
-    async def _tell_members(self, names: Iterable[str]) -> None:
-        """Print, on standard error, the members that prevent the change."""
+    async def _print_active_members(self, names: Iterable[str]) -> None:
+        """Print, on standard error, the members that prevent the change of their group."""
         chosen = list(names)
         if not chosen:
             return
         found = await self._admin.describe_groups(chosen, timeout_ms=self._timeout_ms)
         for group in found.values():
-            for line in tables.still_there(group):
+            for line in tables.active_member_lines(group):
                 click.echo(line, err=True)
 
 

@@ -1,5 +1,5 @@
-"""`pybroker consumer-perf-test`: Kafka's kafka-consumer-perf-test, on the Python client. It reads
-partitions by assignment."""
+"""The command `pybroker consumer-perf-test`, equivalent to Kafka's kafka-consumer-perf-test, with
+this project's client. The tool reads partitions by assignment, without a group."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The topic to read, the conditions that end the run, and the lines to print."""
+    """The topic to read, the limits of the run, and the choice of lines to print."""
 
     topic: str
     messages: int
@@ -57,7 +57,7 @@ class Args:
 
 @dataclass(slots=True)
 class Tally:
-    """The number of records and bytes read until `moment_ms` (ms since 1970)."""
+    """The number of records and bytes that were read until `moment_ms` (ms since 1970)."""
 
     moment_ms: int
     messages: int = 0
@@ -79,52 +79,65 @@ class Tally:
     "bootstrap_server",
     required=True,
     metavar="HOST:PORT[,HOST:PORT]",
-    help="The brokers to start from.",
+    help="Brokers to contact first; they return the addresses of all brokers.",
 )
-@click.option("--topic", required=True, help="The topic to read: all of its partitions.")
+@click.option("--topic", required=True, help="The topic; all of its partitions are read.")
 @click.option(
-    "--messages", required=True, type=click.IntRange(0), help="End after this number of records."
+    "--messages", required=True, type=click.IntRange(0), help="The number of records to read."
 )
 @click.option(
-    "--group", help="Without effect, for compatibility: partitions are assigned, without a group."
+    "--group",
+    help="No effect; accepted for compatibility. The tool assigns all partitions"
+    " to itself and joins no group.",
 )
 @click.option(
     "--fetch-size",
     type=click.IntRange(1),
     default=FETCH_BYTES,
     metavar="BYTES",
-    help="The most bytes of one partition in one response. Default: 1048576.",
+    help="The most bytes of one partition in one fetch response. Default: 1048576.",
 )
-@click.option("--from-latest", is_flag=True, help="Begin at the log end, not at its start.")
+@click.option(
+    "--from-latest",
+    is_flag=True,
+    help="Start at the log end offset. Default: start at the log start offset.",
+)
 @click.option(
     "--timeout",
     "timeout_ms",
     type=click.IntRange(0),
     default=TIMEOUT_MS,
     metavar="MS",
-    help="End if no record comes in this time. Default: 10000.",
+    help="Exit if no record arrives for this time, in ms. Default: 10000.",
 )
 @click.option(
-    "--show-detailed-stats", is_flag=True, help="Print a line each interval, and none at the end."
+    "--show-detailed-stats",
+    is_flag=True,
+    help="Print a line per reporting interval, and no line at the end.",
 )
 @click.option(
     "--reporting-interval",
     type=int,
     default=REPORT_EVERY_MS,
     metavar="MS",
-    help="The interval. Default: 5000.",
+    help="The interval of --show-detailed-stats, in ms. Default: 5000.",
 )
-@click.option("--hide-header", is_flag=True, help="Leave out the line with the columns' names.")
+@click.option(
+    "--hide-header", is_flag=True, help="Do not print the line with the names of the columns."
+)
 @click.option(
     "--date-format",
     default=DATE_FORMAT,
     metavar="PATTERN",
-    help=f"The form of times, a pattern of Java's SimpleDateFormat. Default: {DATE_FORMAT}.",
+    help="The format of printed times, as a pattern of Java's SimpleDateFormat. Default:"
+    f" {DATE_FORMAT}.",
 )
 @click.option("--print-metrics", is_flag=True, help="Print the client's metrics at the end.")
-@click.option("--socket-buffer-size", type=int, metavar="BYTES", help="Without effect.")
-@click.option("--threads", type=int, help="Without effect, as in Kafka.")
-@click.option("--num-fetch-threads", type=int, help="Without effect, as in Kafka.")
+@click.option(
+    "--socket-buffer-size", type=int, metavar="BYTES", help="No effect; accepted for compatibility."
+)
+@click.option("--threads", type=int, help="No effect, as in Kafka's tool.")
+@click.option("--num-fetch-threads", type=int, help="No effect, as in Kafka's tool.")
 @config_file_option("--consumer.config", "--command-config")
 @format_option()
 def command(**flags: Any) -> None:
@@ -162,7 +175,7 @@ def command(**flags: Any) -> None:
 
 
 def consumer_options(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the consumer's options; the flags win over the file. Raises ConfigError."""
+    """Return the consumer's options. A flag wins over the file. Raises ConfigError."""
     file = flags["config_file"]
     given = read_properties(file) if file is not None else {}
     return {
@@ -207,7 +220,7 @@ class Test:
             self._print_metrics(start, tally)
 
     async def _assign(self) -> bool:
-        """Assign all partitions of the topic. Return False if the topic is unknown until the
+        """Assign all partitions of the topic. Return False if the topic does not appear before the
         timeout."""
         begun = _now_ms()
         try:
@@ -246,8 +259,8 @@ class Test:
         self._assign_ms_untold = 0
 
     def _print(self, since: Tally, until: Tally, assign_ms: int, start: str | None = None) -> None:
-        """Print a line about the records read between two moments. With `start` it is the last
-        line."""
+        """Print a line about the records read since the previous tally. If `start` is given, print
+        the final line."""
         elapsed_ms = until.moment_ms - since.moment_ms
         fetch_ms = elapsed_ms - assign_ms
         mib = (until.bytes - since.bytes) / MIB

@@ -1,8 +1,8 @@
-"""`pybroker container`: the entry point of the image. It runs a broker whose options come from the
-environment, or another command.
+"""`pybroker container`: the entry point of the container image. It runs a broker whose options come
+from environment variables, or it runs another command.
 
-It also checks the broker's health, stops the broker, and writes commands with Kafka's names for all
-tools. `container_environment.py` decides what the variables mean.
+With flags, the command checks the broker's health, stops the broker, or writes scripts with Kafka's
+names for all tools. `container_environment.py` converts the variables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pybroker.tools.container_environment import Settings, read_settings, with_h
 from pybroker.tools.container_topics import create_when_started
 
 MOUNTED_FOLDER: Final = "/mnt/shared/config"
-"""A mounted folder. It may hold server.properties and logging.ini."""
+"""A folder that the user may mount, with server.properties and logging.ini."""
 HEALTH_SECONDS_MAX: Final = 5.0
 EXIT_NOT_FOUND: Final = 127
 
@@ -44,20 +44,25 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "start": ("kafka-server-start",),
     "container": (),
 }
-"""Tools whose command in Kafka is not `kafka-` plus their name."""
+"""Tool -> the names of Kafka's commands, where they are not `kafka-` plus the tool's name."""
 _STOP: Final = "kafka-server-stop"
 _LOG_CONFIG: Final = "pybroker.log.config"
 _SIGNALS: Final = {signal.SIGTERM, signal.SIGINT}
 
 
 @click.command("container", context_settings={"allow_interspersed_args": False})
-@click.option("--health", is_flag=True, help="Only check that this container's broker answers.")
-@click.option("--stop", is_flag=True, help="Only tell this container's broker to stop.")
+@click.option(
+    "--health",
+    is_flag=True,
+    help="Check whether this container's broker answers a"
+    " request, then exit; the exit code is 1 if not.",
+)
+@click.option("--stop", is_flag=True, help="Send SIGTERM to this container's broker, then exit.")
 @click.option(
     "--commands",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Only write commands with Kafka's names for all tools into DIR.",
+    help="Write a script with Kafka's name for each tool into DIR, then exit.",
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
 def command(health: bool, stop: bool, commands: Path | None, words: tuple[str, ...]) -> None:
@@ -73,7 +78,7 @@ def command(health: bool, stop: bool, commands: Path | None, words: tuple[str, .
     elif health:
         check_health(dict(os.environ))
     elif words and not all(_ASSIGNMENT.fullmatch(word) for word in words):
-        _become(words)
+        _execute(words)
     else:
         given = dict(word.split("=", 1) for word in words)
         _run({**os.environ, **given})
@@ -84,7 +89,10 @@ def _run(environment: Mapping[str, str]) -> None:
     settings = _settings(environment)
     config = _config(settings)
     if config.zookeeper_connect is None and _lacks_zookeeper(environment):
-        raise Failure("pybroker: KAFKA_ZOOKEEPER_CONNECT is needed: this image has no ZooKeeper")
+        raise Failure(
+            "pybroker: KAFKA_ZOOKEEPER_CONNECT is missing: set it to HOST:PORT,"
+            " because this image has no embedded ZooKeeper"
+        )
     create_when_started(settings.topics, own_listener(config))
     try:
         run_broker(replace(config, warnings=(*settings.notices, *config.warnings)))
@@ -102,8 +110,8 @@ def _settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _config(settings: Settings) -> BrokerConfig:
-    """Parse the broker's options. Raises ConfigError with one line for each fault; each line names
-    the variable."""
+    """Return the broker's parsed options. Raises ConfigError with one line for each fault; each
+    line names the variable."""
     faults = list(settings.faults)
     config = None
     try:
@@ -116,14 +124,14 @@ def _config(settings: Settings) -> BrokerConfig:
 
 
 def _lacks_zookeeper(environment: Mapping[str, str]) -> bool:
-    """Return whether the image was built without the embedded ZooKeeper server."""
+    """Return whether the image lacks the embedded ZooKeeper server."""
     jars = environment.get(JARS_VARIABLE)
     return jars is not None and not any(Path(jars).glob("*.jar"))
 
 
-def _become(words: Sequence[str]) -> NoReturn:
-    """Replace this process by a program, or by a tool if there is no such program. Exit with code
-    127 if it cannot be run."""
+def _execute(words: Sequence[str]) -> NoReturn:
+    """Replace this process with a program, or with a tool if there is no such program. Exit with
+    code 127 if the program cannot be run."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     program = list(words)
     if shutil.which(words[0]) is None and tool_name(words[0]) in TOOLS:
@@ -131,7 +139,7 @@ def _become(words: Sequence[str]) -> NoReturn:
     try:
         os.execvp(program[0], program)
     except OSError as error:
-        click.echo(f"pybroker: {words[0]} cannot be run: {error.strerror}", err=True)
+        click.echo(f"pybroker: the command {words[0]} cannot be run: {error.strerror}", err=True)
         sys.exit(EXIT_NOT_FOUND)
 
 
@@ -139,10 +147,10 @@ def _become(words: Sequence[str]) -> NoReturn:
 
 
 def check_health(environment: Mapping[str, str]) -> None:
-    """Return if the broker of these variables answers a request. Raises Failure if not.
+    """Raise Failure unless the broker that these variables configure answers a request.
 
-    The advertised listeners are not used: the script that starts the broker may have set them for
-    the broker only.
+    The check does not use the advertised listeners: a start script may set them only in the
+    environment of the broker.
     """
     settings = _settings(environment)
     properties = dict(settings.properties)
@@ -162,8 +170,8 @@ async def _ask(listener: Listener) -> None:
 
 
 def own_listener(config: BrokerConfig) -> Listener:
-    """Return the address of the broker within the container: its inter-broker listener, on the
-    loopback interface if it listens on all interfaces."""
+    """Return the broker's address within the container: its inter-broker listener. If the listener
+    is bound to all interfaces, the host is that of the loopback interface."""
     name = config.inter_broker_listener
     found = next(each for each in config.bound_listeners if each.name == name)
     if found.is_wildcard:
@@ -195,7 +203,7 @@ def _broker_processes() -> Iterator[int]:
 
 
 def is_broker(arguments: Sequence[str]) -> bool:
-    """Return whether a process with these arguments runs a broker."""
+    """Return whether the arguments of a process are those of a broker."""
     for position, word in enumerate(arguments[:-1]):
         if Path(word).name == "pybroker":
             tool, rest = arguments[position + 1], arguments[position + 2 :]
@@ -208,15 +216,15 @@ def is_broker(arguments: Sequence[str]) -> bool:
 
 
 def command_names(tool: str) -> tuple[str, ...]:
-    """Return Kafka's names for a tool, with and without `.sh`."""
+    """Return Kafka's command names for a tool, with and without `.sh`."""
     plain = tool.startswith(_WITHOUT_PREFIX)
     names = _OTHER_NAMES.get(tool, (tool if plain else f"kafka-{tool}",))
     return tuple(f"{name}{suffix}" for name in names for suffix in ("", ".sh"))
 
 
 def write_commands(folder: Path) -> None:
-    """Write a script for every tool under each of Kafka's names, so that scripts written for Kafka
-    work here."""
+    """Write a script for every tool under each of Kafka's command names, so that a user's scripts
+    for Kafka also run in this image."""
     folder.mkdir(parents=True, exist_ok=True)
     program = f'exec "{Path(sys.executable).parent / "pybroker"}"'
     scripts = {name: f'{program} {tool} "$@"' for tool in TOOLS for name in command_names(tool)}

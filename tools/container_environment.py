@@ -1,9 +1,10 @@
 """The environment variables of a container, converted to Kafka's options.
 
-The names are those of the images in use: `KAFKA_` and the option's name in capitals, with `_` for
-`.`, `__` for `_` and `___` for `-` (Apache, Confluent), the same after `KAFKA_CFG_` (Bitnami), and
-`KAFKA_CREATE_TOPICS` (wurstmeister). This module does no I/O; a function reads secrets. The values
-are checked by `BrokerConfig`; `Settings.name_source` adds the variable's name to its messages.
+The variables have the names of the existing Kafka images: `KAFKA_` and the option's name in
+capitals, with `_` for `.`, `__` for `_` and `___` for `-` (Apache, Confluent); the same after
+`KAFKA_CFG_` (Bitnami); and `KAFKA_CREATE_TOPICS` (wurstmeister). This module reads no files; the
+caller passes a function that reads secrets. `BrokerConfig` checks the values, and
+`Settings.name_source` adds the variable's name to its messages.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pybroker.model import topic_name_fault
 
 PREFIX: Final = "KAFKA_"
 OWN_PREFIXES: Final = ("KAFKA_CFG_", PREFIX)
-"""The longer prefix first."""
+"""Prefixes of the variables; the longer prefix is tried first."""
 CREATE_TOPICS: Final = "KAFKA_CREATE_TOPICS"
 CREATE_TOPICS_SEPARATOR: Final = "KAFKA_CREATE_TOPICS_SEPARATOR"
 DATA_DIRECTORY: Final = "/var/lib/kafka/data"
@@ -29,11 +30,11 @@ DEFAULT_LISTENERS: Final = "PLAINTEXT://0.0.0.0:9092"
 DEFAULT_ADVERTISED: Final = "PLAINTEXT://localhost:9092"
 HTTP_OPTION: Final = "pybroker.http.listener"
 DEFAULT_HTTP: Final = "0.0.0.0:8090"
-"""The container's network isolates it, so the listeners bind to all interfaces."""
+"""The default listeners bind to all interfaces, because the network isolates the container."""
 PARTITIONS_MAX: Final = 10_000
 REPLICAS_MAX: Final = 32_767
 
-_KRAFT: Final = "belongs to Kafka without ZooKeeper (KRaft), and this broker runs with ZooKeeper"
+_KRAFT: Final = "is an option of KRaft mode, and this broker runs with ZooKeeper"
 KRAFT_ONLY: Final[Mapping[str, str]] = {
     "process.roles": f"{_KRAFT}; remove it",
     "node.id": f"{_KRAFT}; set KAFKA_BROKER_ID instead",
@@ -45,26 +46,30 @@ KRAFT_ONLY: Final[Mapping[str, str]] = {
     ),
     "controller.listener.names": f"{_KRAFT}; remove it, and its listener from KAFKA_LISTENERS",
 }
-"""Option of KRaft -> the error message, with what to set instead."""
+"""KRaft option -> the error message, which says which option to set instead."""
 
 IGNORED: Final[tuple[tuple[str, str], ...]] = (
-    (r"KAFKA_(HEAP|JVM_PERFORMANCE|GC_LOG|JMX)_OPTS|KAFKA_OPTS|KAFKA_DEBUG", "there is no JVM"),
-    (r"KAFKA_JMX_\w+|JMX_PORT", "there is no JMX; metrics are served over HTTP"),
-    (r"KAFKA_(TOOLS_)?LOG4J_\w+", "there is no log4j; set KAFKA_PYBROKER_LOG_LEVELS"),
-    (r"CLUSTER_ID|KAFKA_KRAFT_CLUSTER_ID", "the id of the cluster comes from ZooKeeper"),
+    (
+        r"KAFKA_(HEAP|JVM_PERFORMANCE|GC_LOG|JMX)_OPTS|KAFKA_OPTS|KAFKA_DEBUG",
+        "the broker does not run in a JVM",
+    ),
+    (r"KAFKA_JMX_\w+|JMX_PORT", "the broker has no JMX; it serves its metrics over HTTP"),
+    (r"KAFKA_(TOOLS_)?LOG4J_\w+", "the broker does not use log4j; set KAFKA_PYBROKER_LOG_LEVELS"),
+    (r"CLUSTER_ID|KAFKA_KRAFT_CLUSTER_ID", "the broker reads the cluster id from ZooKeeper"),
     (
         r"KAFKA_(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP)\w*)?)",
         "Kubernetes sets it for a service",
     ),
 )
-"""Patterns of variables that only other images use, and the reason why this image ignores them.
-Each ignored variable is logged. KAFKA_PORT is ignored only with a value as Kubernetes sets it."""
+"""Patterns of variables that other images use, with the reason why this image ignores them. Each
+ignored variable is logged. KAFKA_PORT is ignored only if its value is a URL, as Kubernetes sets it.
+"""
 
 SILENT: Final = frozenset(
     {"KAFKA_HOME", "KAFKA_VERSION", "KAFKA_CREATE_TOPICS", "KAFKA_CREATE_TOPICS_SEPARATOR"}
     | {"ALLOW_PLAINTEXT_LISTENER", "ALLOW_ANONYMOUS_LOGIN"}
 )
-"""Variables that do not concern the broker's options and are ignored without a log line."""
+"""Variables that are no broker options. They are ignored without a log line."""
 
 SECRETS: Final[Mapping[str, tuple[str, bool]]] = {
     "KAFKA_SSL_KEYSTORE_FILENAME": ("ssl.keystore.location", False),
@@ -73,10 +78,10 @@ SECRETS: Final[Mapping[str, tuple[str, bool]]] = {
     "KAFKA_SSL_KEY_CREDENTIALS": ("ssl.key.password", True),
     "KAFKA_SSL_TRUSTSTORE_CREDENTIALS": ("ssl.truststore.password", True),
 }
-"""Variable -> option, and whether its value is the file's content (else the file's path)."""
+"""Variable -> the option, and whether the option gets the file's content (True) or path (False)."""
 
 OTHER_NAMES: Final[Mapping[str, str]] = {"KAFKA_LOG4J_ROOT_LOGLEVEL": "pybroker.log.level"}
-"""Variable of other images -> the equivalent option of pybroker."""
+"""Variable of another image -> the equivalent pybroker option."""
 
 SECRETS_DIRECTORY: Final = "/etc/kafka/secrets"
 
@@ -86,7 +91,7 @@ _TOPIC_PARTS_MAX: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class WantedTopic:
-    """A topic of KAFKA_CREATE_TOPICS; -1 means the broker's default."""
+    """A topic in KAFKA_CREATE_TOPICS. A number of -1 means the broker's default."""
 
     name: str
     partitions: int = -1
@@ -99,17 +104,17 @@ class Settings:
     """The options from the environment and the mounted file."""
 
     properties: Mapping[str, str]
-    """Option -> value. The environment wins over the file, the file over the defaults."""
+    """Option -> value. A variable wins over the file, and the file wins over the defaults."""
     sources: Mapping[str, str]
     """Option -> the variable that set it."""
     topics: tuple[WantedTopic, ...] = ()
     notices: tuple[str, ...] = ()
     """Log lines about ignored variables."""
     faults: tuple[str, ...] = ()
-    """The reasons why the broker cannot start; each names a variable."""
+    """The faults that prevent the broker's start; each fault names a variable."""
 
     def name_source(self, fault: str) -> str:
-        """Return the message with the variable that set the option in front."""
+        """Return the error message, prefixed with the variable that set the option."""
         named = re.match(r"[\w.-]+", fault)
         source = self.sources.get(named.group()) if named else None
         return f"{source}: {fault}" if source else fault
@@ -117,7 +122,7 @@ class Settings:
 
 @dataclass(slots=True)
 class _Reading:
-    """The result while variables are read one by one."""
+    """The options, notices and faults of the variables that were converted so far."""
 
     read_secret: Callable[[str], str]
     properties: dict[str, str] = field(default_factory=dict)
@@ -128,12 +133,15 @@ class _Reading:
     def set(self, option: str, value: str, variable: str) -> None:
         earlier = self.sources.get(option)
         if earlier is not None and self.properties[option] != value:
-            self.faults.append(f"{variable}: {earlier} sets another value; remove one of the two")
+            self.faults.append(
+                f"{variable}: the variable {earlier} sets the option {option}"
+                " to another value; remove one of the two"
+            )
         self.properties[option] = value
         self.sources[option] = variable
 
     def take(self, variable: str, value: str) -> None:
-        """Add one variable to the options, notices or faults."""
+        """Convert one variable, and add the result to the options, notices or faults."""
         reason = _reason_to_ignore(variable, value)
         if variable in OTHER_NAMES:
             self.set(OTHER_NAMES[variable], value.upper(), variable)
@@ -165,7 +173,7 @@ class _Reading:
         else:
             meant = nearest_name(option, _known())
             hint = f"; did you mean {variable_name(meant)}?" if meant else ""
-            self.notices.append(f"{variable} is ignored: there is no option {option}{hint}")
+            self.notices.append(f"{variable} is ignored: the option {option} does not exist{hint}")
 
 
 def read_settings(
@@ -173,8 +181,9 @@ def read_settings(
     file: Mapping[str, str] | None,
     read_secret: Callable[[str], str],
 ) -> Settings:
-    """Convert variables to options. `file` holds the mounted server.properties, None without one.
-    `read_secret` returns the text of a file or raises OSError. Faults are returned, not raised."""
+    """Return the options in the environment. `file` contains the options of the mounted
+    server.properties (None: no such file). `read_secret` returns the text of a file or raises
+    OSError. Faults are returned, not raised."""
     reading = _Reading(read_secret)
     for variable in sorted(environment):
         ours = variable.startswith(PREFIX) or variable in ("CLUSTER_ID", "JMX_PORT")
@@ -194,8 +203,8 @@ def read_settings(
 
 
 def option_name(variable: str) -> str:
-    """Return the option that a variable names: a known option in its own spelling, another in lower
-    case."""
+    """Return the option that a variable sets: a known option in its own spelling, an unknown option
+    in lower case."""
     prefix = next(prefix for prefix in OWN_PREFIXES if variable.startswith(prefix))
     marks = {1: ".", 2: "_", 3: "-"}
     name = re.sub(
@@ -218,8 +227,9 @@ def with_host(listeners: str, host: str) -> str:
 
 
 def parse_topics(text: str, separator: str = "") -> tuple[list[WantedTopic], list[str]]:
-    """Parse KAFKA_CREATE_TOPICS, items of the form `name[:partitions[:replicas[:cleanup]]]`. Items
-    are separated by commas and line ends, or by `separator`. Return the topics and the faults."""
+    """Return the topics in KAFKA_CREATE_TOPICS, and the faults. An item has the form
+    `name[:partitions[:replicas[:cleanup]]]`. Items are separated by `separator`; without it, by
+    commas and line ends."""
     pattern = re.escape(separator) if separator.strip(" \n$'\\n") else r"[,\n]"
     topics: list[WantedTopic] = []
     faults: list[str] = []
@@ -228,14 +238,14 @@ def parse_topics(text: str, separator: str = "") -> tuple[list[WantedTopic], lis
         if isinstance(topic, str):
             faults.append(f"{CREATE_TOPICS}: {item}: {topic}")
         elif topic.name in (other.name for other in topics):
-            faults.append(f"{CREATE_TOPICS}: {item}: the topic is named twice")
+            faults.append(f"{CREATE_TOPICS}: {item}: the topic is listed twice")
         else:
             topics.append(topic)
     return topics, faults
 
 
 def _parse_topic(item: str) -> WantedTopic | str:
-    """Return the topic, or a message if the item is malformed."""
+    """Return the topic, or an error message if the item is malformed."""
     parts = [part.strip() for part in item.split(":")]
     if len(parts) > _TOPIC_PARTS_MAX:
         return "expected name:partitions:replicas[:cleanup.policy]"
@@ -249,11 +259,11 @@ def _parse_topic(item: str) -> WantedTopic | str:
         ("replicas", replicas, REPLICAS_MAX),
     ):
         if word and not (re.fullmatch("[0-9]{1,9}", word) and 1 <= int(word) <= most):
-            return f"expected a number of {what} from 1 to {most}, not {word}"
+            return f"the number of {what} is {word}, expected 1 to {most}"
         numbers.append(int(word) if word else -1)
     policies = cleanup.split(";") if cleanup else []
     if not set(policies) <= set(CLEANUP_POLICIES):
-        return f"expected a cleanup.policy of {' or '.join(CLEANUP_POLICIES)}, not {cleanup}"
+        return f"cleanup.policy is {cleanup}, expected {' or '.join(CLEANUP_POLICIES)}"
     return WantedTopic(name, numbers[0], numbers[1], ",".join(policies) or None)
 
 
@@ -269,8 +279,8 @@ def _reason_to_ignore(variable: str, value: str) -> str | None:
 
 
 def _derive_listeners(reading: _Reading, file: Mapping[str, str]) -> None:
-    """Set `listeners` if only advertised.listeners is set: the advertised ports on all interfaces,
-    since the advertised hosts exist only outside the container."""
+    """Set `listeners` if only advertised.listeners is set: to the advertised ports on all
+    interfaces, because the advertised hosts do not exist inside the container."""
     advertised = reading.properties.get("advertised.listeners")
     if advertised is None or "listeners" in reading.properties or "listeners" in file:
         return
@@ -279,7 +289,7 @@ def _derive_listeners(reading: _Reading, file: Mapping[str, str]) -> None:
 
 
 def _defaults(given: Mapping[str, str], file: Mapping[str, str] | None) -> dict[str, str]:
-    """Return a container's defaults for options that neither the variables nor the file set."""
+    """Return the container's defaults of options that neither the variables nor the file set."""
     named = given.keys() | (file or {}).keys()
     defaults = {}
     if not named & {"log.dir", "log.dirs"}:

@@ -1,8 +1,9 @@
-"""The creation of the topics in KAFKA_CREATE_TOPICS, as soon as the container's broker answers.
+"""Creates the topics in KAFKA_CREATE_TOPICS as soon as the container's broker answers.
 
-It runs in a thread of the broker's process, with an event loop of its own, so that a container has
-only one process. It connects to the broker's own listener, since the advertised address may be
-valid only outside the container. A topic that cannot be created is logged; the broker goes on.
+The code runs in a thread of the broker's process, with its own event loop, so that a container has
+only one process. It connects to the broker's own listener, because the advertised address may be
+reachable only from outside the container. If a topic cannot be created, the fault is logged and the
+broker keeps running.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ WAIT_SECONDS_MAX: Final = 600.0
 _PAUSE_SECONDS: Final = 0.25
 _ANSWER_SECONDS_MAX: Final = 60.0
 _LATER: Final = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
-"""Retriable errors."""
+"""Errors after which the creation of a topic is tried again."""
 
 
 def create_when_started(topics: Iterable[WantedTopic], listener: Listener) -> None:
-    """Start the thread. It ends with the process at the latest."""
+    """Start the thread that creates the topics. The thread never keeps the process alive."""
     wanted = tuple(topics)
     if wanted:
         threading.Thread(
@@ -59,11 +60,17 @@ async def _create_all(wanted: tuple[WantedTopic, ...], listener: Listener) -> No
                     await asyncio.sleep(_PAUSE_SECONDS)
     except TimeoutError:
         names = ", ".join(left)
-        log.error("%s: not created within %d s: %s", CREATE_TOPICS, WAIT_SECONDS_MAX, names)
+        log.error(
+            "%s: these topics were not created within %d s: %s",
+            CREATE_TOPICS,
+            WAIT_SECONDS_MAX,
+            names,
+        )
 
 
 async def _create(left: dict[str, WantedTopic], listener: Listener) -> None:
-    """Request all topics in `left` once, and remove those that are settled. Raises ClientError."""
+    """Request all topics in `left` once. Remove each topic from `left` that was created or cannot
+    be created. Raises ClientError."""
     connection = await Connection.open(
         listener.host, listener.port, client_id="create-topics", timeout_s=_ANSWER_SECONDS_MAX
     )
@@ -83,7 +90,7 @@ async def _create(left: dict[str, WantedTopic], listener: Listener) -> None:
         if topic is None:
             continue
         if not result.error_code:
-            log.info("topic created name=%s because of %s", topic.name, CREATE_TOPICS)
+            log.info("topic_created topic=%s variable=%s", topic.name, CREATE_TOPICS)
         elif result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
             reason = result.error_message or f"error {result.error_code}"
             log.error("%s: topic %s cannot be created: %s", CREATE_TOPICS, topic.name, reason)

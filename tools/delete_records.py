@@ -1,4 +1,5 @@
-"""`pybroker delete-records`: Kafka's kafka-delete-records, with the messages of Kafka 3.9."""
+"""The command `pybroker delete-records`, equivalent to Kafka's kafka-delete-records, with the
+messages of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ VERSION = 1
     "--offset-json-file",
     required=True,
     metavar="FILE",
-    help="The new log start offset of each partition; -1 deletes up to the high watermark:"
+    help="A JSON file with the new log start offset of each partition; -1 deletes all"
+    " records below the high watermark:"
     ' {"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], "version": 1}',
 )
 @config_file_option("--command-config", "--admin.config")
@@ -49,9 +51,10 @@ VERSION = 1
 def command(
     bootstrap_server: str, offset_json_file: str, config_file: str | None, output_format: str
 ) -> None:
-    """Delete the records of partitions below the offsets in a file.
+    """Delete the records of partitions below given offsets.
 
-    The line of a partition that fails shows its error. The exit code is 0 all the same.
+    If the deletion fails for a partition, the partition's line contains the error. The exit code is
+    0 even then.
     """
     options = client_options(bootstrap_server, config_file)
     offsets = parse_offsets(read_file(offset_json_file))
@@ -64,7 +67,7 @@ def command(
 
 
 async def perform(admin: Admin, offsets: Mapping[TopicPartition, int], *, as_json: bool) -> None:
-    """Delete, and print the result for each partition. Raises PybrokerError."""
+    """Delete records, and print the result for each partition. Raises PybrokerError."""
     if not as_json:
         click.echo("Executing records delete operation")
     results = await admin.delete_records(offsets)
@@ -93,7 +96,7 @@ def result_document(key: TopicPartition, result: DeletedRecords) -> dict[str, ob
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
-    """Parse the file. Return partition -> offset, in the file's order. Raises Failure."""
+    """Return partition -> offset, in the order of the JSON text. Raises Failure."""
     try:
         document = json_object(json.loads(text))
     except (ValueError, RecursionError):

@@ -1,5 +1,6 @@
-"""`pybroker dump-log`: Kafka's kafka-dump-log (DumpLogSegments). It prints the content of a
-partition's files. It changes nothing, so it can run beside a running broker."""
+"""The command `pybroker dump-log`, equivalent to Kafka's kafka-dump-log (DumpLogSegments). The
+tool prints the content of a partition's files. It writes no file, so a broker may run at the
+same time."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def _bytes(data: bytes) -> str:
 def _number(size: int, name: str) -> Decoder:
     def decode(data: bytes) -> str:
         if len(data) != size:
-            raise Failure(f"{name} expects {size} bytes, but a record has {len(data)}")
+            raise Failure(
+                f"{name} expects a key or value of {size} bytes, but a record has {len(data)} bytes"
+            )
         return str(int.from_bytes(data, "big", signed=True))
 
     return decode
@@ -64,8 +67,9 @@ def _decoder_option(name: str, what: str) -> click.Option:
         is_flag=False,
         flag_value=STRING,
         metavar="CLASS",
-        help=f"The decoder of {what}: StringDecoder, LongDecoder, IntegerDecoder, or"
-        " DefaultDecoder for hexadecimal digits.",
+        help=f"The decoder of {what}: StringDecoder (the default), LongDecoder,"
+        " IntegerDecoder, or DefaultDecoder for hexadecimal digits. Implies"
+        " --print-data-log.",
     )
 
 
@@ -76,7 +80,9 @@ def _flag(name: str, meaning: str) -> click.Option:
 def _unsupported(name: str, what: str) -> click.Option:
     def refuse(_: click.Context, __: click.Parameter, value: bool) -> None:
         if value:
-            raise Failure(f"{name} is not supported; --print-data-log prints {what} undecoded")
+            raise Failure(
+                f"{name} is not supported; use --print-data-log, which prints {what} undecoded"
+            )
 
     return click.Option([name], is_flag=True, expose_value=False, callback=refuse, hidden=True)
 
@@ -131,16 +137,17 @@ def text_by(key_decoder: Decoder, value_decoder: Decoder) -> RecordText:
 
 
 def decoder(name: str) -> Decoder:
-    """Return the decoder with the name of Kafka's class. Raises Failure."""
+    """Return the decoder for the name of a decoder class of Kafka. Raises Failure for an unknown
+    name."""
     short = name.removeprefix(_PACKAGE).removeprefix(_OLD_PACKAGE)
     found = DECODERS.get(short)
     if found is None:
-        raise Failure(f"decoder {name} is not known, expected one of {', '.join(DECODERS)}")
+        raise Failure(f"the decoder {name} is unknown, expected one of {', '.join(DECODERS)}")
     return found
 
 
 def outdated(*names: str | None) -> list[str]:
-    """Return Kafka's deprecation notices for the old names of decoder classes."""
+    """Return Kafka's deprecation notices for the decoder classes that have an old name."""
     return [
         f"{name} is deprecated. Please use {_PACKAGE}{name.removeprefix(_OLD_PACKAGE)} instead"
         for name in names
@@ -149,7 +156,7 @@ def outdated(*names: str | None) -> list[str]:
 
 
 def dump(path: Path, log_view: LogView, index_view: IndexView, complaints: Complaints) -> None:
-    """Print one file; its name decides how. Raises Failure."""
+    """Print one file in the form that the suffix of its name requires. Raises Failure."""
     click.echo(f"Dumping {path}")
     try:
         match path.suffix:
@@ -178,33 +185,44 @@ command = Tool(
             ["--files"],
             required=True,
             metavar="FILE,FILE,...",
-            help="The files, separated by commas.",
+            help="The files to print, separated by commas.",
         ),
-        _flag("--print-data-log", "Print keys and values of records; implies --deep-iteration."),
-        _flag("--deep-iteration", "Print each record, not only each batch."),
-        _flag("--verify-index-only", "Compare indexes with the log, but print no entries."),
-        _flag("--index-sanity-check", "Only run the check that a broker runs at its start."),
+        _flag(
+            "--print-data-log", "Print the keys and values of records. Implies --deep-iteration."
+        ),
+        _flag("--deep-iteration", "Print each record in addition to each batch."),
+        _flag(
+            "--verify-index-only",
+            "Compare the entries of indexes with the log, but do not print them.",
+        ),
+        _flag(
+            "--index-sanity-check", "Only run the check of indexes that a broker runs at startup."
+        ),
         click.Option(
             ["--max-message-size"],
             type=click.IntRange(1),
             default=5 * 1024 * 1024,
             metavar="BYTES",
-            help="The most bytes of the log to read for an index entry. Default: 5242880.",
+            help="The most bytes of the log to read for one index entry. Default: 5242880.",
         ),
         click.Option(
             ["--max-bytes"],
             type=click.IntRange(0, WHOLE),
             default=WHOLE,
             metavar="BYTES",
-            help="Read at most this number of bytes of each log.",
+            help="Read at most this number of bytes of each log file. Default: the whole file.",
         ),
         _decoder_option("--key-decoder-class", "keys"),
         _decoder_option("--value-decoder-class", "values"),
-        _flag("--skip-record-metadata", "Print only keys and values of records."),
         _flag(
-            "--offsets-decoder", "Print groups and committed offsets (__consumer_offsets) as JSON."
+            "--skip-record-metadata",
+            "Print only the keys and values of records, without offsets and sizes.",
         ),
-        _unsupported("--transaction-log-decoder", "states of transactions"),
+        _flag(
+            "--offsets-decoder",
+            "Print the records of __consumer_offsets (groups and committed offsets) as JSON.",
+        ),
+        _unsupported("--transaction-log-decoder", "transaction states"),
         _unsupported("--cluster-metadata-decoder", "metadata records"),
         _unsupported("--remote-log-metadata-decoder", "metadata records"),
     ],

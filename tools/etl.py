@@ -1,4 +1,5 @@
-"""`pybroker etl`: run the jobs of the Spark pipeline, print their state, remove leftover files."""
+"""`pybroker etl`: runs the jobs of the Spark pipeline, prints their state, removes leftover
+files."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Etl(click.Group):
-    """A group whose commands have the options of every tool, such as --debug."""
+    """A command group whose subcommands have the options of every tool, such as --debug."""
 
     command_class = Tool
 
@@ -42,23 +43,31 @@ def _job_argument(function: Any) -> Any:
 
 def _report_option(function: Any) -> Any:
     return click.option(
-        "--report", metavar="FILE", help="Write a JSON report of the runs, also of a failed run."
+        "--report",
+        metavar="FILE",
+        help="Write a JSON report of the runs to FILE, even if a run fails.",
     )(function)
 
 
 @command.command("run")
 @_job_argument
-@click.option("--once", is_flag=True, help="Make one run, even if more records are left to read.")
+@click.option("--once", is_flag=True, help="Execute one run, even if records remain to be read.")
 @click.option(
     "--until",
     metavar="TIME",
-    help="Read to the first record of this time (ISO 8601, or ms since 1970), not to the end.",
+    help="Read up to the first record with this timestamp or later (ISO 8601, or ms since"
+    " 1970). Default: read to the end of the topics.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the ranges to read, without starting Spark.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the offset ranges that a run would read, without starting Spark.",
+)
 @click.option(
     "--new-plan",
     is_flag=True,
-    help="Discard the ranges that a failed run planned, and plan anew from the last commit on.",
+    help="Discard the offset ranges that a failed run planned, and plan new ranges from the"
+    " last commit.",
 )
 @_report_option
 @format_option()
@@ -75,8 +84,8 @@ def run_command(
 ) -> None:
     """Read new records into the job's table, in one run or, with max-bytes-per-run, in several.
 
-    An interrupted run is repeated first, with the same offsets. Several processes may run a job at
-    once: exactly one of them commits each run.
+    A run that was interrupted is repeated first, with the same offsets. Several processes may run
+    the same job: exactly one of them commits each run.
     """
     commands = _commands()
     commands.run(
@@ -102,8 +111,8 @@ def run_command(
 def replay_command(
     context: click.Context, job: str, seq: int, report: str | None, output_format: str
 ) -> None:
-    """Repeat the committed run SEQ: the same offsets, decoded and transformed by the present job
-    file. The new result replaces the old one in one step."""
+    """Repeat the committed run SEQ: read the same offsets, and decode and transform them by the
+    present job file. The new result replaces the old result in one step."""
     commands = _commands()
     commands.run(
         job,
@@ -119,7 +128,11 @@ def replay_command(
 @command.command("status")
 @_job_argument
 @click.option(
-    "--last", type=click.IntRange(1), default=10, show_default=True, help="How many runs to list."
+    "--last",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="The number of runs to list, the newest first.",
 )
 @format_option()
 def status_command(job: str, last: int, output_format: str) -> None:
@@ -134,33 +147,36 @@ def status_command(job: str, last: int, output_format: str) -> None:
     metavar="AGE",
     default="1h",
     show_default=True,
-    help="Keep files written in this time (30s, 10m, 1h, 2d); another machine may still use them.",
+    help="Remove only files that were not written for this time, such as 30s, 10m, 1h or 2d:"
+    " another machine may still write younger files.",
 )
 @click.option(
     "--superseded",
     is_flag=True,
-    help="Also remove results that a replay or a newer table has replaced.",
+    help="Also remove results that a replay or, with mode latest, a newer table has replaced.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the files to remove, and remove nothing.")
 def gc_command(job: str, older_than: str, superseded: bool, dry_run: bool) -> None:
-    """Remove attempts that were never committed and that no process writes any more."""
+    """Remove the files of attempts that were not committed and whose process has ended."""
     _commands().gc(job, older_than_s=_age(older_than), superseded=superseded, dry_run=dry_run)
 
 
 def _age(text: str) -> float:
     found = re.fullmatch(r"(\d+)([smhd])", text)
     if found is None:
-        raise click.UsageError(f"--older-than: expected an age such as 30s, 10m or 1h: {text!r}")
+        raise click.UsageError(f"--older-than is {text!r}, expected an age such as 30s, 10m or 1h")
     return float(int(found[1]) * _UNITS[found[2]])
 
 
 def _commands() -> Any:
-    """Import the commands, and thereby Spark, only when needed: --help works without Spark."""
+    """Import and return the module of the commands. The import loads Spark, so it happens only when
+    a command runs: --help works without Spark."""
     try:
         return importlib.import_module("pybroker.spark.etl.command")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("pybroker"):
             raise
         raise Failure(
-            f"the module {error.name} is missing; install it with: pip install 'pybroker[spark]'"
+            f"the Python module {error.name} is missing; install it with: pip install"
+            " 'pybroker[spark]'"
         ) from error

@@ -1,4 +1,4 @@
-"""`pybroker get-offsets`: Kafka's kafka-get-offsets (GetOffsetShell)."""
+"""The command `pybroker get-offsets`, equivalent to Kafka's kafka-get-offsets (GetOffsetShell)."""
 
 from __future__ import annotations
 
@@ -35,23 +35,34 @@ Filter = Callable[[TopicPartition], bool]
 
 @click.command("get-offsets", cls=Tool, error_prefix="Error occurred: ")
 @bootstrap_option("--broker-list")
-@click.option("--topic", help="Only topics that match this regular expression.")
-@click.option("--partitions", metavar="0,1,...", help="Only partitions with these numbers.")
+@click.option(
+    "--topic", help="Only topics whose names match this regular expression. Default: all topics."
+)
+@click.option(
+    "--partitions",
+    metavar="0,1,...",
+    help="Only partitions with these numbers. Default: all partitions.",
+)
 @click.option(
     "--topic-partitions",
     metavar="TOPIC:0,TOPIC:0-3,TOPIC,...",
-    help="Only these: a topic (regular expression), a partition of it, or a range that excludes its"
-    " end. Instead of --topic and --partitions.",
+    help="Only these partitions, instead of --topic and --partitions: each item is a topic"
+    " (regular expression), optionally with a partition number or a range of numbers"
+    " without its end.",
 )
 @click.option(
     "--time",
     "moment",
     default="latest",
     metavar="MOMENT",
-    help="latest (-1), earliest (-2), max-timestamp (-3), or a time in ms since 1970: the first"
-    " record that is not older. Default: latest.",
+    help="The offset to print: latest (-1), earliest (-2), max-timestamp (-3), or a time in"
+    " ms since 1970 for the first record with this timestamp or later. Default: latest.",
 )
-@click.option("--exclude-internal-topics", is_flag=True, help="Leave out the cluster's own topics.")
+@click.option(
+    "--exclude-internal-topics",
+    is_flag=True,
+    help="Leave out internal topics such as __consumer_offsets.",
+)
 @config_file_option("--command-config", "--admin.config")
 @format_option()
 def command(
@@ -64,7 +75,7 @@ def command(
     config_file: str | None,
     output_format: str,
 ) -> int:
-    """Print an offset of each partition, as topic:partition:offset."""
+    """Print one offset of each partition in lines of the form topic:partition:offset."""
     timestamp = parse_moment(moment)
     if topic_partitions is not None and (topic is not None or partitions is not None):
         raise Failure("--topic-partitions cannot be used with --topic or --partitions")
@@ -84,8 +95,8 @@ def command(
 
 
 def parse_moment(text: str) -> int:
-    """Return the timestamp, or Kafka's negative number for a name. Raises Failure with Kafka's
-    message."""
+    """Return the timestamp for the request: ms since 1970, or Kafka's negative number for a name.
+    Raises Failure with Kafka's message."""
     if text in MOMENTS:
         return MOMENTS[text]
     try:
@@ -101,7 +112,7 @@ def parse_moment(text: str) -> int:
 
 
 def parse_topic_and_partitions(topic: str | None, partitions: str | None) -> Filter:
-    """Return a filter for --topic and --partitions. Raises Failure."""
+    """Return the filter of partitions for --topic and --partitions. Raises Failure."""
     pattern = _regex(topic) if topic is not None else None
     numbers = None
     if partitions:
@@ -119,8 +130,8 @@ def parse_topic_and_partitions(topic: str | None, partitions: str | None) -> Fil
 
 
 def parse_topic_partitions(text: str) -> Filter:
-    """Return a filter that accepts what any of the comma-separated patterns accepts. Raises
-    Failure."""
+    """Return a filter that accepts a partition if at least one of the comma-separated rules accepts
+    it. Raises Failure."""
     rules = [_rule(word) for word in text.split(",")]
     return lambda item: any(rule(item) for rule in rules)
 
@@ -152,7 +163,7 @@ def _regex(text: str) -> re.Pattern[str]:
 def choose(
     topics: Iterable[TopicInfo], wanted: Filter, with_internal: bool
 ) -> list[TopicPartition]:
-    """Return the wanted partitions, sorted. Raises Failure if there are none."""
+    """Return the partitions that the filter accepts, sorted. Raises Failure if there are none."""
     found = sorted(
         partition.topic_partition
         for topic in topics
@@ -166,8 +177,8 @@ def choose(
 
 
 def show(answers: Mapping[TopicPartition, OffsetAnswer], *, as_json: bool) -> int:
-    """Print the offsets. A partition without a matching record is left out; an error is printed on
-    standard error. Return the exit code."""
+    """Print the offsets, and errors on standard error. A partition without a matching record is
+    left out. Return the exit code."""
     for (topic, partition), answer in answers.items():
         if answer.error is not None:
             click.echo(

@@ -1,4 +1,5 @@
-"""`pybroker leader-election`: Kafka's kafka-leader-election, with the messages of Kafka 3.9."""
+"""The command `pybroker leader-election`, equivalent to Kafka's kafka-leader-election, with the
+messages of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -32,23 +33,33 @@ Results = Mapping[TopicPartition, ClientError | None]
 
 @click.command("leader-election", cls=Tool)
 @click.option(
-    "--bootstrap-server", metavar="HOST:PORT[,HOST:PORT]", help="The brokers to start from."
+    "--bootstrap-server",
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="Brokers to contact first; they return the addresses of all brokers.",
 )
 @config_file_option("--admin.config", "--command-config")
 @click.option(
     "--election-type",
     type=click.Choice(["preferred", "unclean"], case_sensitive=False),
-    help="preferred: make the first replica of each partition its leader. unclean: elect any live"
-    " replica of a partition without a leader; records may be lost.",
+    help="preferred: elect the first assigned replica of each partition. unclean: elect any"
+    " live replica of each partition that has no leader; committed records may be lost.",
 )
-@click.option("--topic", metavar="NAME", help="The topic of --partition.")
-@click.option("--partition", type=int, metavar="NUMBER", help="The partition of --topic.")
+@click.option(
+    "--topic",
+    metavar="NAME",
+    help="The topic of one partition to elect a leader for; needs --partition.",
+)
+@click.option(
+    "--partition", type=int, metavar="NUMBER", help="The partition's number; needs --topic."
+)
 @click.option(
     "--path-to-json-file",
     metavar="FILE",
-    help='Many partitions: {"partitions": [{"topic": "foo", "partition": 1}]}',
+    help='A JSON file with several partitions: {"partitions": [{"topic": "foo", "partition": 1}]}',
 )
-@click.option("--all-topic-partitions", is_flag=True, help="All partitions.")
+@click.option(
+    "--all-topic-partitions", is_flag=True, help="Elect leaders for all partitions of the cluster."
+)
 @format_option()
 def command(
     bootstrap_server: str | None,
@@ -60,7 +71,7 @@ def command(
     all_topic_partitions: bool,
     output_format: str,
 ) -> None:
-    """Elect the preferred leaders, or elect any live replica of partitions without a leader.
+    """Elect the preferred leaders, or elect a live replica for partitions without a leader.
 
     The exit code is 1 if an election failed.
     """
@@ -101,7 +112,8 @@ def command(
 async def elect(
     options: dict[str, Any], kind: ElectionType, wanted: list[TopicPartition] | None
 ) -> Results:
-    """Request the elections. Raises Failure, PybrokerError."""
+    """Request the elections and return the result for each partition (`wanted` None: all
+    partitions). Raises Failure, PybrokerError."""
     async with Admin(**options) as admin:
         try:
             return await admin.elect_leaders(kind, wanted)
@@ -110,8 +122,8 @@ async def elect(
 
 
 def show(results: Results, name: str, noop: str) -> None:
-    """Print the result for each partition. `noop` names the replicas whose election was not
-    needed."""
+    """Print the result for each partition. `noop` begins the line of the partitions that needed no
+    election."""
     elected = [key for key, error in results.items() if error is None]
     needless = [key for key, error in results.items() if error is not None and _is_noop(error)]
     if elected:
@@ -123,13 +135,13 @@ def show(results: Results, name: str, noop: str) -> None:
 
 
 def check(results: Results, what: str) -> None:
-    """Raises Failure if an election failed."""
+    """Raise Failure if an election failed."""
     if failures := failed(results):
         raise Failure(f"{len(failures)} {what}(s) could not be elected")
 
 
 def failed(results: Results) -> dict[TopicPartition, ClientError]:
-    """Return the partitions whose election failed."""
+    """Return the partitions whose election failed, with the error."""
     return {
         key: error for key, error in results.items() if error is not None and not _is_noop(error)
     }

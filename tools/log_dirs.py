@@ -1,4 +1,4 @@
-"""`pybroker log-dirs`: Kafka's kafka-log-dirs (LogDirsCommand)."""
+"""The command `pybroker log-dirs`, equivalent to Kafka's kafka-log-dirs (LogDirsCommand)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ from pybroker.tools._cli import (
 )
 
 JAVA_ERROR: Final = "org.apache.kafka.common.errors.KafkaStorageException"
-"""The error that Kafka's tool prints for an offline directory."""
+"""The error that Kafka's tool prints for a log directory that is offline."""
 
 
 @click.command("log-dirs", cls=Tool)
 @bootstrap_option()
-@click.option("--describe", is_flag=True, help="Print the directories' content. Required.")
+@click.option("--describe", is_flag=True, help="Print the log directories. This flag is required.")
 @click.option(
     "--topic-list",
     default="",
     metavar="TOPIC,TOPIC,...",
-    help="Only replicas of these topics. Default: all.",
+    help="Print only replicas of these topics. Default: all topics.",
 )
 @click.option(
-    "--broker-list", default="", metavar="0,1,...", help="Only these brokers. Default: all."
+    "--broker-list",
+    default="",
+    metavar="0,1,...",
+    help="Ask only the brokers with these ids. Default: all brokers.",
 )
 @config_file_option("--command-config")
 def command(
@@ -45,7 +48,8 @@ def command(
     broker_list: str,
     config_file: str | None,
 ) -> int:
-    """Print the log directories of brokers with the size and lag of each replica, as JSON."""
+    """Print the log directories of brokers as JSON, with the size in bytes and the lag in offsets
+    of each replica."""
     if not describe:
         raise Failure('Missing required argument "[describe]"')
     brokers = parse_brokers(broker_list)
@@ -60,15 +64,17 @@ def command(
 
 
 def parse_brokers(text: str) -> set[int]:
-    """Return the broker ids. Raises Failure."""
+    """Return the broker ids in --broker-list. Raises Failure."""
     try:
         return {int(word) for word in text.split(",") if word}
     except ValueError as error:
-        raise Failure(f"--broker-list expects broker ids separated by commas: {text}") from error
+        raise Failure(
+            f"--broker-list is {text}, expected broker ids separated by commas"
+        ) from error
 
 
 async def show(admin: Admin, brokers: set[int], topics: set[str]) -> int:
-    """Print the log directories. Raises Failure if a broker does not exist, ClientError."""
+    """Print the log directories. Raises Failure if a broker does not exist, and ClientError."""
     existing = {node.id for node in (await admin.describe_cluster()).nodes}
     unknown = brokers - existing
     if unknown:
@@ -86,7 +92,8 @@ async def show(admin: Admin, brokers: set[int], topics: set[str]) -> int:
 
 
 def document(answers: Iterable[BrokerLogDirs], topics: set[str]) -> Mapping[str, object]:
-    """Return the JSON document of Kafka's tool. An empty `topics` means all topics."""
+    """Return the JSON document that Kafka's tool prints. If `topics` is empty, the document
+    contains all topics."""
     brokers = [
         {"broker": answer.broker, "logDirs": [directory_row(row, topics) for row in answer.dirs]}
         for answer in answers

@@ -1,8 +1,9 @@
-"""`pybroker preferred-replica-election`: Kafka's kafka-preferred-replica-election, with the
-messages of Kafka 2.8.
+"""The command `pybroker preferred-replica-election`, equivalent to Kafka's
+kafka-preferred-replica-election, with the messages of Kafka 2.8.
 
-Kafka's tool writes a node and ends, without a word about elections that fail. This tool waits until
-the controller has removed the node, and reports each preferred replica that is not the leader.
+Kafka's tool writes the election node in ZooKeeper and exits; it does not report elections that
+fail. This tool waits until the controller has removed the node, and reports each preferred replica
+that is not the leader.
 """
 
 from __future__ import annotations
@@ -35,18 +36,20 @@ Replicas = dict[TopicPartition, tuple[int, ...]]
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT[,HOST:PORT][/CHROOT]",
-    help="The ZooKeeper of the cluster, as in zookeeper.connect; or --bootstrap-server.",
+    help="The ZooKeeper servers of the cluster, as in zookeeper.connect. Exactly one of"
+    " --zookeeper and --bootstrap-server is required.",
 )
 @click.option(
     "--bootstrap-server",
     metavar="HOST:PORT[,HOST:PORT]",
-    help="The brokers to start from; or --zookeeper.",
+    help="Brokers to contact first; they return the addresses of all brokers.",
 )
 @config_file_option("--admin.config", "--command-config")
 @click.option(
     "--path-to-json-file",
     metavar="FILE",
-    help='Only these: {"partitions": [{"topic": "foo", "partition": 1}]}. Default: all.',
+    help='A JSON file with the partitions: {"partitions": [{"topic": "foo", "partition": 1}]}.'
+    " Default: all partitions.",
 )
 def command(
     zookeeper: str | None,
@@ -54,9 +57,9 @@ def command(
     config_file: str | None,
     path_to_json_file: str | None,
 ) -> None:
-    """Make the preferred replica of each partition, the first of its list, the leader again.
+    """Elect the preferred replica, the first assigned replica, as the leader of each partition.
 
-    The exit code is 1 if a preferred replica does not lead in the end.
+    The exit code is 1 if a preferred replica is not the leader after the election.
     """
     if (zookeeper is None) == (bootstrap_server is None):
         raise Failure("Exactly one of '[bootstrap-server]' or '[zookeeper]' must be provided")
@@ -66,7 +69,7 @@ def command(
     if bootstrap_server is not None:
         _ask_broker(bootstrap_server, config_file, wanted)
     elif config_file is not None:
-        raise Failure("--admin.config is for --bootstrap-server")
+        raise Failure("--admin.config needs --bootstrap-server; leave it out with --zookeeper")
     else:
         run_async(_ask_zookeeper(str(zookeeper), wanted))
 
@@ -91,7 +94,7 @@ async def _ask_zookeeper(connect: str, wanted: list[TopicPartition] | None) -> N
 
 
 async def perform(coord: Coord, wanted: list[TopicPartition] | None) -> None:
-    """Request the election and report its result. Raises Failure, CoordError."""
+    """Request the election through ZooKeeper and report its result. Raises Failure, CoordError."""
     existing = await _existing(coord, wanted)
     chosen = sorted(existing) if wanted is None else [key for key in wanted if key in existing]
     await _write(coord, chosen)
@@ -107,14 +110,16 @@ async def perform(coord: Coord, wanted: list[TopicPartition] | None) -> None:
             )
     if not await _removed(coord, paths.PREFERRED_ELECTION, ELECTION_WAIT_S):
         raise Failure(
-            f"the controller has not run the election within {ELECTION_WAIT_S:.0f} s; if there is"
-            f" no controller ({paths.CONTROLLER} names it), the next one will run it"
+            f"no controller has run the election within {ELECTION_WAIT_S:.0f} s; the election"
+            f" stays requested, and the next controller runs it (the node {paths.CONTROLLER}"
+            " has the controller's id)"
         )
     await _report(coord, {key: existing[key] for key in chosen})
 
 
 async def _existing(coord: Coord, wanted: Iterable[TopicPartition] | None) -> Replicas:
-    """Return the replicas of all partitions of the wanted topics (None: of all topics)."""
+    """Return the replicas of all partitions of the wanted topics; of all topics if `wanted` is
+    None."""
     names: Collection[str]
     if wanted is None:
         names = await read_topic_names(coord)
@@ -138,7 +143,7 @@ async def _write(coord: Coord, chosen: Collection[TopicPartition]) -> None:
         ) from error
     except RequestTooLarge as error:
         raise Failure(
-            f"{len(chosen)} partitions are too many for one node; choose fewer with"
+            f"{len(chosen)} partitions do not fit into one ZooKeeper node; choose fewer with"
             " --path-to-json-file, or use --bootstrap-server"
         ) from error
 
@@ -152,7 +157,7 @@ async def _in_progress(coord: Coord) -> str:
 
 
 async def _removed(coord: Coord, path: str, timeout_s: float) -> bool:
-    """Return whether the node was removed within that time."""
+    """Wait until the node is removed. Return False if this takes longer than `timeout_s`."""
     try:
         async with asyncio.timeout(timeout_s):
             while True:
@@ -189,7 +194,7 @@ async def _report(coord: Coord, chosen: Replicas) -> None:
 
 def _why_not(preferred: int, state: PartitionState | None, live: Collection[str]) -> str:
     if state is None:
-        return "is not the leader; the partition has never had one"
+        return "is not the leader; the partition has never had a leader"
     if str(preferred) not in live:
         return f"is not running; the leader is {state.leader}"
     if preferred not in state.isr:

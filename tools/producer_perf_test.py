@@ -1,4 +1,5 @@
-"""`pybroker producer-perf-test`: Kafka's kafka-producer-perf-test, on the Python client."""
+"""The command `pybroker producer-perf-test`, equivalent to Kafka's kafka-producer-perf-test, with
+this project's client."""
 
 from __future__ import annotations
 
@@ -34,12 +35,12 @@ SLEEP_MIN_S: Final = 0.002
 _LETTERS: Final = bytes(65 + octet % 26 for octet in range(256))
 
 Payloads = Callable[[int], bytes]
-"""Number of a record -> its value."""
+"""A function from a record's number to the record's value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The topic, the records and the rate. `throughput` is in records a second; a negative value
+    """The topic, the records and the rate. `throughput` is in records per second; a negative value
     means no limit."""
 
     topic: str
@@ -51,51 +52,64 @@ class Args:
 
 
 @click.command("producer-perf-test", cls=Tool, error_prefix="producer-perf-test: ")
-@click.option("--topic", required=True, help="The topic to send to.")
+@click.option("--topic", required=True, help="The topic to which records are sent.")
 @click.option(
-    "--num-records", "record_count", required=True, type=click.IntRange(1), help="Records to send."
+    "--num-records",
+    "record_count",
+    required=True,
+    type=click.IntRange(1),
+    help="The number of records to send.",
 )
 @click.option(
-    "--record-size", type=click.IntRange(0), help="Bytes of each record: random capital letters."
+    "--record-size",
+    type=click.IntRange(0),
+    help="The size of each record in bytes; a record consists of random capital letters.",
 )
 @click.option(
     "--payload-file",
     metavar="FILE",
-    help="Instead: each record is a piece of this file (UTF-8), chosen at random.",
+    help="A UTF-8 file, in place of --record-size. Each record is one of its pieces, chosen"
+    " at random.",
 )
 @click.option(
     "--payload-delimiter",
     default="\\n",
     metavar="REGEX",
-    help="The separator of the file's pieces. Default: a new line.",
+    help="The regular expression that separates the pieces of --payload-file. Default: a"
+    " line break.",
 )
 @click.option(
-    "--payload-monotonic", is_flag=True, help="Instead: the records are the numbers from 0 on."
+    "--payload-monotonic",
+    is_flag=True,
+    help="The records are the numbers 0, 1, 2 and so on, in place of --record-size.",
 )
 @click.option(
     "--throughput",
     required=True,
     type=float,
-    help="Records a second, approximately; -1 for no limit.",
+    help="The approximate rate in records per second; -1 for no limit.",
 )
 @click.option(
     "--producer-props",
     "properties",
     multiple=True,
     metavar="KEY=VALUE ...",
-    help="Options of the producer, several in a row, such as bootstrap.servers=127.0.0.1:9092"
-    " linger.ms=5 acks=1. They win over those of --producer.config.",
+    help="Options of the producer, one or more, such as bootstrap.servers=127.0.0.1:9092"
+    " linger.ms=5 acks=1. They win over the options in --producer.config.",
 )
 @config_file_option("--producer.config", "--command-config")
 @click.option(
     "--bootstrap-server",
     metavar="HOST:PORT[,HOST:PORT]",
-    help="The brokers to start from, instead of bootstrap.servers among the properties.",
+    help="Brokers to contact first, in place of bootstrap.servers in the producer's options.",
 )
-@click.option("--print-metrics", is_flag=True, help="Print the client's metrics at the end.")
-@click.option("--transactional-id", help="Refused: there are no transactions yet.")
+@click.option("--print-metrics", is_flag=True, help="At the end, print the client's metrics.")
+@click.option("--transactional-id", help="Not supported: this client has no transactions yet.")
 @click.option(
-    "--transaction-duration-ms", type=int, default=0, help="Refused above 0, for the same reason."
+    "--transaction-duration-ms",
+    type=int,
+    default=0,
+    help="Not supported above 0, as --transactional-id.",
 )
 @format_option()
 @click.argument("more_properties", nargs=-1, metavar="")
@@ -110,7 +124,9 @@ def command(more_properties: tuple[str, ...], **flags: Any) -> int:
              --throughput -1 --producer-props bootstrap.servers=127.0.0.1:9092
     """
     if flags["throughput"] == 0:
-        raise Failure("--throughput 0 would never end; give a number above 0, or -1 for no limit")
+        raise Failure(
+            "--throughput 0 would send no record; give a number above 0, or -1 for no limit"
+        )
     check_payload(flags)
     options = producer_options(flags, more_properties)
     args = Args(
@@ -122,13 +138,15 @@ def command(more_properties: tuple[str, ...], **flags: Any) -> int:
         as_json=flags["output_format"] == "json",
     )
     if "bootstrap_servers" not in options:
-        raise Failure("bootstrap.servers is missing; add --producer-props bootstrap.servers=...")
+        raise Failure(
+            "bootstrap.servers is missing; add --producer-props bootstrap.servers=HOST:PORT"
+        )
     return run_async(Test(args, options).run())
 
 
 def producer_options(flags: Mapping[str, Any], more: tuple[str, ...]) -> dict[str, Any]:
-    """Return the producer's options from file, words and flags; the later wins. Raises Failure,
-    click.UsageError, ConfigError."""
+    """Return the producer's options. A flag wins over --producer-props, and --producer-props win
+    over the file. Raises Failure, click.UsageError, ConfigError."""
     words = [*flags["properties"], *more]
     if more and not flags["properties"]:
         raise click.UsageError(f"unrecognized arguments: '{more[0]}'")
@@ -143,14 +161,17 @@ def producer_options(flags: Mapping[str, Any], more: tuple[str, ...]) -> dict[st
     options = {name.replace(".", "_"): value for name, value in given.items()}
     transactions = flags["transactional_id"] or flags["transaction_duration_ms"] > 0
     if transactions or "transactional_id" in options:
-        raise Failure("there are no transactions yet; leave out the transactional id")
+        raise Failure(
+            "this client has no transactions yet; leave out --transactional-id and"
+            " --transaction-duration-ms"
+        )
     if flags["bootstrap_server"] is not None:
         options["bootstrap_servers"] = flags["bootstrap_server"]
     return {"client_id": "perf-producer-client", **options}
 
 
 def check_payload(flags: Mapping[str, Any]) -> None:
-    """Check that exactly one flag says how to make the records. Raises click.UsageError."""
+    """Raise click.UsageError unless exactly one flag chooses the records' values."""
     ways = [
         flags["record_size"] is not None,
         flags["payload_file"] is not None,
@@ -167,7 +188,7 @@ def check_payload(flags: Mapping[str, Any]) -> None:
 
 
 def choose_payloads(flags: Mapping[str, Any]) -> Payloads:
-    """Return the function that makes the records' values. Raises Failure."""
+    """Return the function that makes the records' values. Raises Failure for an unusable file."""
     size, file = flags["record_size"], flags["payload_file"]
     rng = random.Random(0)
     if size is not None:
@@ -179,7 +200,7 @@ def choose_payloads(flags: Mapping[str, Any]) -> Payloads:
 
 
 def read_pieces(path: Path, delimiter: str) -> list[bytes]:
-    """Return the records in a file, and print their number. Raises Failure."""
+    """Return the pieces of a payload file, and print their number. Raises Failure."""
     click.echo(f"Reading payloads from: {path.absolute()}")
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -201,7 +222,7 @@ def read_pieces(path: Path, delimiter: str) -> list[bytes]:
 
 class Stats:
     """Counts acknowledged records, in total and since the last printed line. Times and latencies
-    are ms."""
+    are in ms."""
 
     def __init__(self, record_count: int, now_ms: int, *, as_json: bool = False) -> None:
         self._as_json = as_json
@@ -213,7 +234,7 @@ class Stats:
         self._window_count = self._window_bytes = self._window_sum = self._window_max = 0
 
     def record(self, latency_ms: int, size: int, now_ms: int) -> None:
-        """Count one record, and print a line if the interval is over."""
+        """Count one acknowledged record, and print a line if the reporting interval is over."""
         if self.count % self._every == 0:
             self._samples.append(latency_ms)
         self.count += 1
@@ -256,7 +277,7 @@ class Stats:
         self._window_start_ms = now_ms
 
     def print_total(self, now_ms: int) -> None:
-        """Print the last line."""
+        """Print the final line."""
         self._close_window(now_ms)
         seconds = (now_ms - self._start_ms) / 1000
         rate = ratio(self.count, seconds)
@@ -286,7 +307,7 @@ class Stats:
 
 
 def percentiles(samples: Iterable[int], *shares: float) -> list[int]:
-    """Return the percentile for each share (0.5 is the median); 0 without samples."""
+    """Return the percentile for each share (0.5 is the median); 0 if there are no samples."""
     ordered = sorted(samples)
     return [ordered[int(share * len(ordered))] if ordered else 0 for share in shares]
 

@@ -1,4 +1,5 @@
-"""`pybroker snapshot`: take a snapshot of topics, print it, check it, compare two."""
+"""`pybroker snapshot`: takes a snapshot of topics, prints it, checks it, or compares two
+snapshots."""
 
 from __future__ import annotations
 
@@ -28,56 +29,68 @@ from pybroker.tools._cli import (
 )
 
 LINE_S: Final = 0.3
-"""The interval of the progress line."""
+"""The interval between updates of the progress line."""
 
 
 class Tools(Tool, click.Group):
-    """A group whose commands have the options of every tool, such as --debug."""
+    """A command group whose subcommands have the options of every tool, such as --debug."""
 
     command_class = Tool
 
 
 @click.group("snapshot", cls=Tools)
 def command() -> None:
-    """Take snapshots of topics: exact ranges of offsets that Spark or another reader can read again
-    and again.
+    """Take snapshots of topics: fixed offset ranges that Spark or another reader can read
+    repeatedly.
 
-    A snapshot is a small JSON document. For each partition it holds the start and the end of the
-    range, and the facts by which a reader notices that the range has changed.
+    A snapshot is a small JSON document. For each partition it contains the start and the end of the
+    range, and the facts from which a reader detects that the range has changed.
     """
 
 
 @command.command("take")
 @bootstrap_option()
 @click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC", help="A topic; may be given repeatedly."
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="A topic of the snapshot. May be repeated.",
 )
 @click.option(
     "--since",
     metavar="FILE",
-    help="Start where the snapshot in this file ended. Its topics are taken if none are named.",
+    help="Start each partition where the snapshot in FILE ends. Without --topic, take the"
+    " same topics.",
 )
 @click.option(
     "--until",
     default="latest",
     metavar="MOMENT",
-    help="The end: latest, a time in ms since 1970 (the first record that is not older), or JSON"
-    ' that names every partition: {"orders": {"0": 250, "1": 300}}. Default: latest.',
+    help="The end of the ranges: latest, a time in ms since 1970 for the first record with this"
+    " timestamp or later, or JSON with an end offset for every partition:"
+    ' {"orders": {"0": 250, "1": 300}}. Default: latest.',
 )
 @click.option(
     "--isolation-level",
     "isolation",
     type=click.Choice(["read_committed", "read_uncommitted"]),
-    help="read_committed ends before open transactions. Default: read_committed, or as --since.",
+    help="read_committed: end before the first open transaction. Default: the isolation"
+    " level of --since, otherwise read_committed.",
 )
 @click.option(
     "--count",
     type=click.Choice(COUNTS),
     default="compacted",
-    help="The topics whose records are counted, by reading them once, so that a later reader"
-    " notices records removed by compaction. Default: compacted, that is compacted topics only.",
+    help="The topics whose records are read and counted: compacted (topics with log"
+    " compaction), always (all) or never. A later reader then detects records that"
+    " compaction has removed. Default: compacted.",
 )
-@click.option("--output", metavar="FILE", help="Write the snapshot to FILE and print a summary.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="Write the snapshot to FILE and print a summary. Default: print the snapshot.",
+)
 @config_file_option("--command-config", "--admin.config")
 @format_option()
 def take(
@@ -91,9 +104,9 @@ def take(
     config_file: str | None,
     output_format: str,
 ) -> None:
-    """Take a snapshot of topics as they are now.
+    """Take a snapshot of topics.
 
-    Without --output the document is printed. An existing FILE is replaced atomically.
+    Without --output, the snapshot is printed. An existing FILE is replaced atomically.
     """
     with CountingLine(sys.stderr) as progress:
         found = snapshots.take(
@@ -118,17 +131,17 @@ def take(
 @click.option(
     "--check",
     is_flag=True,
-    help="Ask the cluster whether all ranges can still be read; the exit code is 1 if not.",
+    help="Ask the brokers whether all ranges can still be read; the exit code is 1 if not.",
 )
 @click.option(
     "--recount",
     is_flag=True,
-    help="With --check: count the records again, to find those that compaction removed.",
+    help="With --check: count the records again, to detect records that compaction has removed.",
 )
 @click.option(
     "--bootstrap-server",
     metavar="HOST:PORT[,HOST:PORT]",
-    help="The brokers to ask with --check. Default: the brokers in the snapshot.",
+    help="With --check: the brokers to contact first. Default: the brokers in the snapshot.",
 )
 @config_file_option("--command-config", "--admin.config")
 @format_option()
@@ -140,7 +153,7 @@ def show(
     config_file: str | None,
     output_format: str,
 ) -> int:
-    """Print the snapshot in FILE, and with --check whether it can still be read."""
+    """Print the snapshot in FILE; with --check, also print whether its ranges can still be read."""
     if not check and (recount or bootstrap_server or config_file):
         raise Failure("--recount, --bootstrap-server and --command-config need --check")
     found = snapshots.load(file)
@@ -158,7 +171,7 @@ def show(
 @click.argument("new")
 @format_option()
 def diff(old: str, new: str, output_format: str) -> None:
-    """Print the change of each partition from the snapshot in OLD to the one in NEW."""
+    """Print how each partition changed from the snapshot in OLD to the snapshot in NEW."""
     changes = snapshots.load(new).diff(snapshots.load(old))
     if output_format == "json":
         write_json([change_document(change) for change in changes])
@@ -168,14 +181,15 @@ def diff(old: str, new: str, output_format: str) -> None:
 
 
 def _conf(config_file: str | None) -> dict[str, str]:
-    """Return the client's options. The client soon reports a partition without a leader."""
+    """Return the client's options. The client reports a partition without a leader after a few
+    seconds."""
     given = read_properties(config_file) if config_file else {}
     return {"leaderless.timeout.ms": str(LEADERLESS_MS), **given}
 
 
 class CountingLine:
-    """Prints the progress of counting in a line of the terminal, and erases it at the end. Without
-    a terminal it prints nothing."""
+    """Prints the progress of counting in one line of the terminal, and erases the line at the end.
+    If standard error is not a terminal, it prints nothing."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -190,7 +204,7 @@ class CountingLine:
         self._write("")
 
     def __call__(self, done: int, total: int) -> None:
-        """Show that `done` of `total` offsets were counted."""
+        """Print that `done` of `total` offsets are counted."""
         if self._is_shown and time.monotonic() - self._last >= LINE_S:
             self._last = time.monotonic()
             self._write(f"counting records: {done:,} of {total:,} offsets ({done / total:.0%})")
@@ -203,7 +217,8 @@ class CountingLine:
 
 
 def parse_until(text: str) -> Until:
-    """Parse --until: a number, "latest" or JSON. Raises Failure."""
+    """Return the value of --until: a time in ms, "latest", or offsets parsed from JSON. Raises
+    Failure."""
     if text.isascii() and text.isdecimal():
         return int(text)
     if not text.startswith("{"):
@@ -228,7 +243,7 @@ def _offset(value: object) -> int:
 
 
 def print_snapshot(found: Snapshot, standing: Readability | None, *, as_json: bool) -> None:
-    """Print a snapshot, and the result of --check if there is one."""
+    """Print a snapshot, and the result of --check if the check was made."""
     if as_json:
         document = json.loads(found.to_json())
         if standing is not None:
@@ -245,7 +260,8 @@ def print_snapshot(found: Snapshot, standing: Readability | None, *, as_json: bo
 
 
 def snapshot_lines(found: Snapshot) -> Iterable[str]:
-    """Yield the lines of a snapshot. Columns are separated by tabs, as in `topics --describe`."""
+    """Yield the lines of a snapshot. Columns are separated by tabs, as in the output of `topics
+    --describe`."""
     taken = datetime.datetime.fromtimestamp(found.created_at_ms / 1_000, datetime.UTC)
     yield (
         f"Snapshot: {found.id}\tTaken: {taken.isoformat(timespec='milliseconds')}"

@@ -1,4 +1,4 @@
-"""`pybroker start`: run a broker until SIGTERM or Ctrl-C."""
+"""`pybroker start`: runs a broker until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pybroker.host.supervisor import run_brokers
 
 DEFAULT_DATA = "pybroker-data"
 BROKERS_MAX: Final = 64
-"""The most brokers that one command starts."""
+"""The largest number of brokers that one command starts."""
 
 
 def broker_properties(
@@ -33,10 +33,10 @@ def broker_properties(
     overrides: tuple[str, ...],
     brokers: int = 1,
 ) -> dict[str, str]:
-    """Convert the command line to Kafka's options. The later of these wins: the values for a small
-    cluster (only without a file), the file, the flags, the overrides.
+    """Return Kafka's options for the command line. An override wins over a flag, a flag wins over
+    the file, and the file replaces the values for a small cluster.
 
-    Raises ConfigError for a file or an override that cannot be parsed.
+    Raises ConfigError if the file or an override cannot be parsed.
     """
     if config_path is None:
         properties = small_cluster_properties(brokers)
@@ -61,8 +61,8 @@ def broker_properties(
 
 
 def _words_of_each(config: str | None, properties: Mapping[str, str]) -> list[str]:
-    """Return the words that the command lines of all brokers share: the file, and an override for
-    each option that differs from it."""
+    """Return the arguments that the command lines of all brokers share: the file, and an override
+    for each option whose value differs from the file."""
     in_file = {} if config is None else read_properties(config)
     words = [] if config is None else [config]
     for name, value in properties.items():
@@ -78,35 +78,42 @@ def _words_of_each(config: str | None, properties: Mapping[str, str]) -> list[st
     metavar="DIR",
     help=f"The data directory (log.dirs). Default: ./{DEFAULT_DATA}, or log.dirs in CONFIG.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), help="Listen on 127.0.0.1:PORT.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Listen on 127.0.0.1:PORT. Default: 9092, or listeners in CONFIG.",
+)
 @click.option(
     "--brokers",
     type=click.IntRange(1, BROKERS_MAX),
     default=1,
     metavar="N",
-    help="Run N brokers, at PORT and the ports after it, each in a directory of its own in DIR.",
+    help="Run N brokers on PORT and the ports that follow, each with its own directory in"
+    " DIR. Default: 1.",
 )
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT/CHROOT",
-    help="The ensemble to join. Default: an embedded ZooKeeper, kept under the data directory.",
+    help="The ZooKeeper servers to connect to. Default: zookeeper.connect in CONFIG,"
+    " otherwise an embedded ZooKeeper server with its data in DIR.",
 )
 @click.option(
     "--log-dir",
     metavar="DIR",
-    help="Directory of server.log, controller.log and state-change.log (pybroker.log.dir).",
+    help="The directory for server.log, controller.log and state-change.log"
+    " (pybroker.log.dir). Default: write no log files.",
 )
 @click.option(
     "--log-config",
     metavar="FILE",
-    help="Configure logging by FILE, see config/logging.ini (pybroker.log.config).",
+    help="A logging configuration in the format of config/logging.ini (pybroker.log.config).",
 )
 @click.option(
     "--override",
     "overrides",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set one option; it wins over CONFIG. May be given several times.",
+    help="Set one option, which wins over CONFIG and over all flags. May be repeated.",
 )
 def command(
     config: str | None,

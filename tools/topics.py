@@ -1,4 +1,5 @@
-"""`pybroker topics`: Kafka's kafka-topics, with the messages and checks of Kafka 3.9."""
+"""The command `pybroker topics`, equivalent to Kafka's kafka-topics, with the messages and checks
+of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ ONLY_WITH: Mapping[str, tuple[str, ...]] = {
     "if_not_exists": ("create",),
     "exclude_internal": ("list", "describe"),
 }
-"""Flag -> the actions that it goes with."""
+"""Flag -> the actions that accept the flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,66 +83,95 @@ class Args:
     "topics", cls=Tool, error_prefix="Error while executing topic command : ", no_args_is_help=False
 )
 @click.option(
-    "--bootstrap-server", metavar="HOST:PORT[,HOST:PORT]", help="The brokers to start from."
+    "--bootstrap-server",
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="Brokers to contact first; they return the addresses of all brokers.",
 )
-@click.option("--create", is_flag=True, help="Create a topic.")
-@click.option("--list", "list_", is_flag=True, help="Print the names of topics.")
-@click.option("--alter", is_flag=True, help="Add partitions to topics.")
+@click.option("--create", is_flag=True, help="Create the topic given with --topic.")
+@click.option(
+    "--list",
+    "list_",
+    is_flag=True,
+    help="Print the names of all topics, or of the topics that --topic matches.",
+)
+@click.option(
+    "--alter",
+    is_flag=True,
+    help="Add partitions to the topics that --topic matches, up to --partitions.",
+)
 @click.option("--describe", is_flag=True, help="Print partitions, leaders and replicas of topics.")
-@click.option("--delete", is_flag=True, help="Delete topics.")
+@click.option("--delete", is_flag=True, help="Delete the topics that --topic matches.")
 @click.option(
     "--topic",
-    help="The topic. A regular expression, except with --create. Required by --create, --alter and"
-    " --delete.",
+    help="The topic's name; except with --create, a regular expression. Required by"
+    " --create, --alter and --delete. Default with --list and --describe: all topics.",
 )
-@click.option("--topic-id", help="Describe the topic with this id; it wins over --topic.")
+@click.option(
+    "--topic-id", help="With --describe: describe the topic with this id. It wins over --topic."
+)
 @click.option(
     "--partitions",
     type=int,
-    help="The number of partitions of a new or altered topic. Default for a new topic: the"
-    " cluster's. Adding partitions moves keys to other partitions.",
+    help="With --create and --alter: the number of partitions. Default with --create:"
+    " num.partitions of the brokers. More partitions map keys to other partitions.",
 )
 @click.option(
-    "--replication-factor", type=int, help="Replicas of each partition. Default: the cluster's."
+    "--replication-factor",
+    type=int,
+    help="With --create: the number of replicas of each"
+    " partition. Default: default.replication.factor of"
+    " the brokers.",
 )
 @click.option(
     "--replica-assignment",
     metavar="0:1,1:2,...",
-    help="The brokers of each partition, the preferred leader first. With --alter, list the"
-    " existing partitions too; they are not changed.",
+    help="The broker ids of each partition's replicas, the preferred leader first. With"
+    " --alter, list the existing partitions too; their replicas do not change.",
 )
 @click.option(
     "--config",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of a new topic; repeatable. For existing topics use pybroker configs.",
+    help="With --create: an option of the topic. May be repeated. For existing topics, use"
+    " pybroker configs.",
 )
 @click.option("--delete-config", multiple=True, hidden=True)
-@click.option("--if-exists", is_flag=True, help="Do nothing if the topic does not exist.")
-@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists already.")
-@click.option("--exclude-internal", is_flag=True, help="Leave out the cluster's own topics.")
+@click.option("--if-exists", is_flag=True, help="Exit with code 0 if the topic does not exist.")
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="With --create: exit with code 0 if the topic already exists.",
+)
+@click.option(
+    "--exclude-internal", is_flag=True, help="Leave out internal topics such as __consumer_offsets."
+)
 @click.option(
     "--under-replicated-partitions",
     is_flag=True,
-    help="Only partitions with replicas that are not in sync.",
+    help="With --describe: print only partitions that have replicas outside the ISR.",
 )
 @click.option(
-    "--unavailable-partitions", is_flag=True, help="Only partitions without a live leader."
+    "--unavailable-partitions",
+    is_flag=True,
+    help="With --describe: print only partitions that have no live leader.",
 )
 @click.option(
     "--under-min-isr-partitions",
     is_flag=True,
-    help="Only partitions with fewer replicas in sync than min.insync.replicas.",
+    help="With --describe: print only partitions with fewer in-sync replicas than"
+    " min.insync.replicas.",
 )
 @click.option(
     "--at-min-isr-partitions",
     is_flag=True,
-    help="Only partitions with exactly min.insync.replicas replicas in sync.",
+    help="With --describe: print only partitions with exactly min.insync.replicas in-sync"
+    " replicas.",
 )
 @click.option(
     "--topics-with-overrides",
     is_flag=True,
-    help="Only topics with options of their own; partitions are not printed.",
+    help="With --describe: print only topics that have their own options, without their"
+    " partitions.",
 )
 @click.option("--partition-size-limit-per-response", type=int, hidden=True)
 @config_file_option("--command-config", "--admin.config")
@@ -162,7 +192,8 @@ def command(bootstrap_server: str | None, config_file: str | None, **flags: obje
 
 
 def parse_args(flags: Mapping[str, object]) -> Args:
-    """Parse the command line. Raises click.UsageError for flags that exclude each other."""
+    """Return the checked command line. Raises click.UsageError for flags that exclude each
+    other."""
     values = dict(flags)
     values["list"] = values.pop("list_")
     values["as_json"] = values.pop("output_format") == "json"
@@ -264,7 +295,7 @@ async def create(admin: Admin, args: Args) -> None:
 
 
 def new_topic(args: Args) -> NewTopic:
-    """Build the request for a new topic. Raises Failure with Kafka's message for an invalid
+    """Return the request for a new topic. Raises Failure with Kafka's message for an invalid
     value."""
     assert args.topic is not None
     if args.partitions is not None and args.partitions < 1:
@@ -284,14 +315,16 @@ def new_topic(args: Args) -> NewTopic:
 
 
 def parse_assignment(text: str) -> dict[int, list[int]]:
-    """`1:2,2:1` -> {0: [1, 2], 1: [2, 1]}. Raises Failure."""
+    """Return partition -> broker ids for a text such as `1:2,2:1`, here {0: [1, 2], 1: [2, 1]}.
+    Raises Failure."""
     found: dict[int, list[int]] = {}
     for partition, part in enumerate(text.split(",")):
         try:
             brokers = [int(word) for word in part.strip().split(":")]
         except ValueError:
             raise Failure(
-                f"Invalid replica assignment: {part!r} is not broker:broker:..."
+                f"Invalid replica assignment: {part!r}, expected broker ids"
+                " in the form broker:broker:..."
             ) from None
         twice = sorted({broker for broker in brokers if brokers.count(broker) > 1})
         if twice:
@@ -306,7 +339,7 @@ def parse_assignment(text: str) -> dict[int, list[int]]:
 
 
 def parse_configs(words: Iterable[str]) -> dict[str, str]:
-    """Parse key=value words. Raises Failure for another word."""
+    """Return the options in NAME=VALUE arguments. Raises Failure for a malformed argument."""
     configs: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -371,7 +404,7 @@ async def describe(admin: Admin, args: Args) -> None:
         if args.as_json:
             write_json([])
         return
-    # Without configs (an old broker, a missing permission) the partitions are printed all the same.
+    # If the broker returns no options (an old broker, a missing permission), print the partitions.
     configs = await admin.describe_configs([ConfigResource.topic(topic.name) for topic in topics])
     live = {node.id for node in (await admin.describe_cluster()).nodes}
     found = [
@@ -391,7 +424,7 @@ async def existing(admin: Admin) -> list[TopicInfo]:
 
 
 async def matching(admin: Admin, args: Args) -> list[TopicInfo]:
-    """Return the topics that match --topic, or all topics without it."""
+    """Return the topics whose names match --topic; all topics if --topic is not given."""
     topics = await existing(admin)
     if args.exclude_internal:
         topics = [topic for topic in topics if not topic.internal]
@@ -402,7 +435,8 @@ async def matching(admin: Admin, args: Args) -> list[TopicInfo]:
 
 
 def name_pattern(text: str) -> re.Pattern[str]:
-    """Compile the regular expression of --topic, in which a comma means "or". Raises Failure."""
+    """Return the compiled regular expression of --topic, in which a comma means "or". Raises
+    Failure."""
     plain = text.strip().replace(" ", "").replace(",", "|").strip("\"'")
     try:
         return re.compile(plain)

@@ -1,5 +1,5 @@
-"""`pybroker verifiable-consumer`: Kafka's kafka-verifiable-consumer (VerifiableConsumer). It prints
-JSON events for system tests."""
+"""The command `pybroker verifiable-consumer`, equivalent to Kafka's kafka-verifiable-consumer
+(VerifiableConsumer). The tool prints JSON events for system tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pybroker.tools._stop import Stop
 from pybroker.tools._verifiable import print_event
 
 POLL_MS = 500
-"""The most time until a signal takes effect."""
+"""The longest time until a signal takes effect."""
 Records = Mapping[TopicPartition, list[ConsumerRecord]]
 
 
@@ -41,18 +41,26 @@ class Args:
 
 @click.command("verifiable-consumer", cls=Tool, error_prefix="verifiable-consumer: error: ")
 @bootstrap_option("--broker-list")
-@click.option("--topic", required=True, help="Consume messages of this topic.")
-@click.option("--group-id", required=True, help="The group that the consumer joins.")
-@click.option("--group-instance-id", help="Join as a static member with this id.")
+@click.option("--topic", required=True, help="The topic to read.")
+@click.option("--group-id", required=True, help="The consumer group to join.")
+@click.option(
+    "--group-instance-id",
+    help="Join the group as a static member with this id. Default: a dynamic member.",
+)
 @click.option(
     "--group-protocol",
     default="classic",
     metavar="classic",
-    help="Only classic is supported.",
+    help="The group protocol; only classic is supported. Default: classic.",
 )
-@click.option("--group-remote-assignor", help="Not used by the classic protocol.")
 @click.option(
-    "--max-messages", type=int, default=-1, help="Records to read. Default: -1, no limit."
+    "--group-remote-assignor", help="No effect: the classic group protocol has no remote assignors."
+)
+@click.option(
+    "--max-messages",
+    type=int,
+    default=-1,
+    help="The number of records to read. Default: -1, no limit.",
 )
 @click.option(
     "--session-timeout",
@@ -61,28 +69,33 @@ class Args:
     metavar="MS",
     help="The session timeout of the member, in ms. Default: 30000.",
 )
-@click.option("--verbose", is_flag=True, help="Print an event for each record.")
+@click.option("--verbose", is_flag=True, help="Also print an event for each record.")
 @click.option(
-    "--enable-autocommit", is_flag=True, help="Let the client commit, not the tool after each poll."
+    "--enable-autocommit",
+    is_flag=True,
+    help="Commit offsets periodically (enable.auto.commit). Default: commit after each poll.",
 )
 @click.option(
     "--reset-policy",
     type=click.Choice(["earliest", "latest", "none"]),
     default="earliest",
-    help="The start without a committed offset. Default: earliest.",
+    help="The position to start from if the group has no committed offset; none is an error."
+    " Default: earliest.",
 )
 @click.option(
     "--assignment-strategy",
     default="range",
     metavar="NAME,...",
-    help="Assignors by preference: range, roundrobin, sticky, cooperative-sticky, or the names of"
-    " Kafka's classes. Default: range.",
+    help="The assignors, the preferred assignor first: range, roundrobin, sticky,"
+    " cooperative-sticky, or the names of Kafka's classes. Default: range.",
 )
 @config_file_option("--consumer.config", "--command-config")
 def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> int:
     """Read a topic in a group, commit offsets, and print JSON events."""
     if flags["group_protocol"].lower() != "classic":
-        raise Failure(f"group protocol {flags['group_protocol']} is not supported; only classic is")
+        raise Failure(
+            f"--group-protocol {flags['group_protocol']} is not supported; expected classic"
+        )
     options = client_options(bootstrap_server, config_file, leaderless_timeout_ms=0)
     options |= {  # flags win over the file, as with Kafka's tool
         "group_id": flags["group_id"],
@@ -99,7 +112,7 @@ def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> int
 
 
 class VerifiableConsumer:
-    """Reads and commits, and prints events."""
+    """Reads records, commits their offsets, and prints events."""
 
     def __init__(self, args: Args, consumer: Consumer) -> None:
         self._args = args
@@ -107,8 +120,8 @@ class VerifiableConsumer:
         self._read = 0
 
     async def run(self) -> int:
-        """Run until the limit or a signal. Return the exit code. Raises PybrokerError if reading
-        fails. The consumer leaves the group in every case."""
+        """Read until the limit or a signal. Return the exit code. Raises PybrokerError if reading
+        fails. The consumer always leaves the group at the end."""
         with Stop() as stop:
             try:
                 async with self._consumer as consumer:
@@ -132,7 +145,8 @@ class VerifiableConsumer:
                 await self._commit(offsets)
 
     def _take(self, found: Records) -> dict[TopicPartition, int]:
-        """Count and print records, up to the limit. Return the offsets to commit."""
+        """Count the records and print their events, up to the limit. Return the offsets to
+        commit."""
         offsets: dict[TopicPartition, int] = {}
         summaries = []
         for key, records in found.items():
@@ -159,7 +173,7 @@ class VerifiableConsumer:
         return offsets
 
     async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets and print the result. Raises FencedInstance."""
+        """Commit offsets and print an event with the result. Raises FencedInstance."""
         problem: dict[str, object] = {}
         try:
             await self._consumer.commit(offsets)

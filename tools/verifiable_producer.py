@@ -1,5 +1,5 @@
-"""`pybroker verifiable-producer`: Kafka's kafka-verifiable-producer (VerifiableProducer). It prints
-JSON events for system tests."""
+"""The command `pybroker verifiable-producer`, equivalent to Kafka's kafka-verifiable-producer
+(VerifiableProducer). The tool prints JSON events for system tests."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from pybroker.tools._stop import Stop
 from pybroker.tools._verifiable import print_event
 
 YIELD_EVERY = 64
-"""After this number of records without a pause, the tool lets the client's other tasks run."""
+"""After this number of records without a pause, the tool yields to the client's other tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The records to send. A negative `record_count` or `throughput` (records a second) means no
-    limit. `create_time` is the first record's timestamp in ms since 1970; None means now."""
+    """The records to send. A negative `record_count` or `throughput` (records per second) means no
+    limit. `create_time` is the first record's timestamp in ms since 1970; None means the present
+    time."""
 
     topic: str
     record_count: int = -1
@@ -41,19 +42,26 @@ class Args:
 
 
 @click.command("verifiable-producer", cls=Tool, error_prefix="verifiable-producer: error: ")
-@click.option("--topic", required=True, help="Produce messages to this topic.")
+@click.option("--topic", required=True, help="The topic to which records are sent.")
 @bootstrap_option("--broker-list")
 @click.option(
-    "--max-messages", type=int, default=-1, help="Records to send. Default: -1, no limit."
+    "--max-messages",
+    type=int,
+    default=-1,
+    help="The number of records to send. Default: -1, no limit.",
 )
 @click.option(
-    "--throughput", type=int, default=-1, help="Records a second, approximately; -1 for no limit."
+    "--throughput",
+    type=int,
+    default=-1,
+    help="The approximate rate in records per second. Default: -1, no limit.",
 )
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "-1"]),
     default="-1",
-    help="The replicas that must have a record before it is acknowledged. Default: -1, the ISR.",
+    help="The replicas that must have a record before it is acknowledged: all in-sync"
+    " replicas (-1), the leader (1) or none (0). Default: -1.",
 )
 @config_file_option("--producer.config", "--command-config")
 @click.option(
@@ -61,13 +69,18 @@ class Args:
     type=int,
     default=-1,
     metavar="MS",
-    help="The time of the first record, in ms since 1970.",
+    help="The timestamp of the first record, in ms since 1970. Default: the present time.",
 )
-@click.option("--value-prefix", type=int, help="Put this number and a dot before each value.")
+@click.option(
+    "--value-prefix",
+    type=int,
+    help="Write this number and a dot before each value. Default: no prefix.",
+)
 @click.option(
     "--repeating-keys",
     type=click.IntRange(min=1),
-    help="Give the records keys: 0, 1, ... below this number, and then 0 again.",
+    help="Give the records the keys 0, 1, ... below this number, and begin again at 0."
+    " Default: no keys.",
 )
 def command(
     topic: str,
@@ -80,7 +93,8 @@ def command(
     value_prefix: int | None,
     repeating_keys: int | None,
 ) -> int:
-    """Send the numbers from 0 on, and print an event for each acknowledged or failed record."""
+    """Send the numbers 0, 1, 2 and so on as records. Print an event for each record that is
+    acknowledged or fails."""
     options = client_options(
         bootstrap_server, config_file, acks=acks, client_id="verifiable-producer"
     )
@@ -96,18 +110,18 @@ def command(
 
 
 class VerifiableProducer:
-    """Sends records, and prints the result of each."""
+    """Sends records, and prints an event with the result of each record."""
 
     def __init__(self, args: Args, options: dict[str, Any]) -> None:
-        """Raises ConfigError."""
+        """Create the producer. Raises ConfigError."""
         self._args = args
         self._producer = Producer(**options)
         self._sent = 0
         self._acked = 0
 
     async def run(self) -> int:
-        """Run until the limit or a signal. Return the exit code. Raises PybrokerError if the
-        cluster cannot be reached."""
+        """Send until the limit or a signal. Return the exit code. Raises PybrokerError if no broker
+        can be reached."""
         started = time.monotonic()
         with Stop() as stop:
             async with self._producer:
@@ -130,7 +144,7 @@ class VerifiableProducer:
         number = 0
         while not stop.is_set and (args.record_count < 0 or number < args.record_count):
             await self._send(key_of(args, number), value_of(args, number), create_time)
-            if create_time is not None:  # advances as in Kafka's tool
+            if create_time is not None:  # the timestamps advance as in Kafka's tool
                 create_time += time.time_ns() // 1_000_000 - started_ms
             number += 1
             if args.throughput > 0:

@@ -1,5 +1,5 @@
-"""`pybroker zookeeper-server-start`: Kafka's zookeeper-server-start. It runs the same ZooKeeper
-server as the embedded one."""
+"""The command `pybroker zookeeper-server-start`, equivalent to Kafka's zookeeper-server-start. The
+command runs the ZooKeeper server that `pybroker start` embeds."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ rootLogger.appenderRef.console.ref=console
 def command(config: str) -> None:
     """Run a ZooKeeper server with the properties in CONFIG until SIGTERM.
 
-    It is the server inside PySpark's jars. KAFKA_HEAP_OPTS may hold flags for its JVM.
+    The server comes from PySpark's jar files. The environment variable KAFKA_HEAP_OPTS may contain
+    options for its JVM.
     """
     if not Path(config).is_file():
-        raise Failure(f"{config} is not a file; pass a zookeeper.properties")
+        raise Failure(f"{config} is not a file; give the path of a zookeeper.properties file")
     descriptor, logging = tempfile.mkstemp(prefix="zookeeper-", suffix=".log4j2.properties")
     os.write(descriptor, _LOGGING.encode())
     os.close(descriptor)

@@ -1,11 +1,12 @@
-"""`pybroker zookeeper-shell`: Kafka's zookeeper-shell, which is ZooKeeper's own shell. It runs one
-command from the command line, or many from a terminal or a pipe."""
+"""The command `pybroker zookeeper-shell`, equivalent to Kafka's zookeeper-shell, which is
+ZooKeeper's own shell. It runs one command from the command line, or several commands from a
+terminal or a pipe."""
 
 from __future__ import annotations
 
 import logging
 import re
-import readline  # noqa: F401  # gives `input` editing and a history by the arrow keys
+import readline  # noqa: F401  # importing readline gives `input` line editing and a history
 import socket
 import sys
 import warnings
@@ -43,7 +44,7 @@ OWN_COMMANDS: Final = {
     "redo": "cmdno",
     "version": "",
 }
-"""Commands of the shell itself, with their usage."""
+"""Commands that the shell runs without a ZooKeeper server: name -> usage."""
 
 _WORD: Final = re.compile(r"\s*([^\"']\S*|\"[^\"]*\"|'[^']*')\s*")
 _TRY_S: Final = 5.0
@@ -51,7 +52,8 @@ _TRY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The parsed command line. Without a `command` the shell is interactive."""
+    """The parsed command line. If `command` is empty, the shell reads commands from standard
+    input."""
 
     server: str
     timeout_ms: int
@@ -83,7 +85,7 @@ def command(words: tuple[str, ...]) -> int:
     try:
         if args.command:
             return shell.perform(list(args.command))
-        return shell.converse()
+        return shell.run_standard_input()
     finally:
         shell.close()
 
@@ -94,7 +96,7 @@ def parse_args(words: Sequence[str]) -> Args:
     if rest[:1] == ["-server"]:
         del rest[0]
     if not rest or rest[0].startswith("-"):
-        raise click.UsageError("zookeeper_host:port[/path] is missing")
+        raise click.UsageError("the address of ZooKeeper is missing: give HOST:PORT[/CHROOT]")
     server, timeout_ms, read_only = rest.pop(0), TIMEOUT_MS, False
     while rest and rest[0].startswith("-"):
         option = rest.pop(0)
@@ -103,17 +105,19 @@ def parse_args(words: Sequence[str]) -> Args:
         elif option == "-timeout" and rest and rest[0].isdecimal() and int(rest[0]) > 0:
             timeout_ms = int(rest.pop(0))
         elif option == "-timeout":
-            raise click.UsageError("-timeout needs a number of milliseconds above 0")
+            raise click.UsageError("-timeout needs a number of ms above 0")
         elif option == "-zk-tls-config-file":
-            raise click.UsageError("-zk-tls-config-file: TLS to ZooKeeper is not supported")
+            raise click.UsageError(
+                "-zk-tls-config-file is not supported: the shell has no TLS; leave it out"
+            )
         else:
             raise click.UsageError(f"No such option: {option}")
     return Args(server, timeout_ms, read_only, tuple(rest))
 
 
 class TimedSession:
-    """kazoo's methods with a timeout of `limit_s` seconds. Without it, kazoo waits for a lost
-    connection without limit."""
+    """A session with kazoo's methods. Each call waits at most `limit_s` seconds; kazoo's own calls
+    wait for a lost connection without limit."""
 
     def __init__(self, client: Session, limit_s: float) -> None:
         self.client = client
@@ -125,7 +129,8 @@ class TimedSession:
 
 
 class Shell:
-    """The shell: a session and a history. It owns the session's threads; `close()` ends them."""
+    """The shell's session and its history of commands. The shell owns the session's threads;
+    `close()` ends them."""
 
     def __init__(self, args: Args) -> None:
         self._args = args
@@ -135,8 +140,8 @@ class Shell:
         self._print_watches = True
         self._closed = False
 
-    def converse(self) -> int:
-        """Run commands from standard input until its end or `quit`. Return the exit code of the
+    def run_standard_input(self) -> int:
+        """Run the commands of standard input until its end or `quit`. Return the exit code of the
         last command."""
         on_terminal = sys.stdin.isatty()
         click.echo("Welcome to ZooKeeper!")
@@ -154,7 +159,7 @@ class Shell:
         return code
 
     def perform(self, words: list[str]) -> int:
-        """Run one command. Return the exit code. Failures are printed on standard error."""
+        """Run one command. Return the exit code. A failure is printed on standard error."""
         path = words[-1]
         try:
             name = words[0]
@@ -177,7 +182,11 @@ class Shell:
             return EXIT_FAILED
         except kazoo.handlers.threading.KazooTimeoutError:
             limit_s = self._args.timeout_ms / 1_000
-            click.echo(f"no answer for {path} from {self._server} in {limit_s:g} s", err=True)
+            click.echo(
+                f"ZooKeeper at {self._server} did not answer the request for {path}"
+                f" within {limit_s:g} s",
+                err=True,
+            )
             return EXIT_FAILED
 
     def _own(self, name: str, words: list[str]) -> int:
@@ -218,7 +227,7 @@ class Shell:
             raise ShellError("No redoing redos")
         self._history[-1] = self._history[number]
         self.perform(again)
-        return 0  # also after a failure, as in ZooKeeper's shell
+        return 0  # 0 even if the command failed, as in ZooKeeper's shell
 
     def _lines(self, on_terminal: bool) -> Iterator[str]:
         if not on_terminal:
@@ -243,7 +252,7 @@ class Shell:
         )
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # kazoo's on a missing chroot
+                warnings.simplefilter("ignore", UserWarning)  # kazoo warns if the chroot is missing
                 session.start(timeout=limit_s)
             timed = TimedSession(session, limit_s)
             if parsed.chroot and timed.exists("/") is None:
@@ -255,14 +264,15 @@ class Shell:
         except kazoo.handlers.threading.KazooTimeoutError:
             session.close()
             raise Failure(
-                f"no ZooKeeper answered at {self._server} within {limit_s:g} s; a process listens"
-                " there, is it a ZooKeeper server?"
+                f"no ZooKeeper server answered at {self._server} within {limit_s:g} s; a"
+                " process accepts connections there: check that it is a ZooKeeper server"
             ) from None
         self._session = timed
         self.announce("None", "null")
 
     def _check_reachable(self, hosts: Sequence[tuple[str, int]], limit_s: float) -> None:
-        """Connect to each server once, so that a wrong address fails at once. Raises Failure."""
+        """Raise Failure if no server accepts a connection, so that a wrong address is reported at
+        once."""
         reasons = []
         for address in hosts:
             try:
@@ -271,17 +281,17 @@ class Shell:
             except OSError as error:
                 reasons.append(f"{address[0]}:{address[1]}: {error.strerror or error}")
         raise Failure(
-            f"no ZooKeeper could be reached ({'; '.join(reasons)}); check the address and that"
-            " the server runs"
+            f"no ZooKeeper server could be reached ({'; '.join(reasons)}); check the address"
+            " and that the server runs"
         )
 
     def announce(self, kind: str, path: str) -> None:
-        """Print an event, unless printwatches is off."""
+        """Print a watch event, unless printwatches is off."""
         if self._print_watches:
             announce(kind, path)
 
     def close(self) -> None:
-        """End the session. Idempotent."""
+        """Close the session. Further calls have no effect."""
         self._closed = True
         if self._session is not None:
             client, self._session = self._session.client, None
@@ -290,7 +300,8 @@ class Shell:
 
 
 def split_words(line: str) -> list[str]:
-    """Split a command into words. Spaces within single or double quotes do not separate."""
+    """Return the words of a command line. Spaces inside single or double quotes do not separate
+    words."""
     found = _WORD.findall(line.strip())
     return [
         word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'" else word
@@ -306,7 +317,7 @@ def usage() -> str:
 
 
 def _quiet() -> logging.Logger:
-    """Return a logger for kazoo that drops its messages: the shell prints one line instead."""
+    """Return a logger that drops kazoo's messages, because the shell prints its own error line."""
     logger = logging.getLogger(f"{__name__}.kazoo")
     if not logging.getLogger().isEnabledFor(logging.DEBUG):
         logger.setLevel(logging.CRITICAL)

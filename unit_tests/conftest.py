@@ -1,4 +1,4 @@
-"""Settings of every unit test: its event loop, and the examples of properties."""
+"""Settings of every unit test: the event loop, and the generated examples of hypothesis."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ HERE: Final = Path(__file__).parent
 JUMPING: Final = tuple(
     str(HERE / name)
     for name in (
-        *("coordinator/controller", "coordinator/groups", "coordinator/runtime", "replication"),
-        *("test_controlled_shutdown", "test_hearsay", "test_membership", "test_standing"),
+        "coordinator/controller",
+        "coordinator/groups",
+        "coordinator/runtime",
+        "replication",
     )
 )
-"""Folders whose tests run on the jumping clock without a mark: they keep everything in memory and
-start no threads."""
+"""The folders whose tests run on the jumping clock without a mark, because they keep everything in
+memory and start no threads.
+"""
 
 
 def pytest_asyncio_loop_factories(

@@ -1,8 +1,8 @@
-"""The event loops that unit tests run on: they know when all their tasks wait.
+"""The event loops of unit tests, which detect when all their tasks wait.
 
-A test that has started something and wants to see how far it gets by itself awaits `idle()`: then
-the loop has nothing left to run. Threads, other processes and their sockets are not covered: a
-test waits for those with `unit_tests.patience.until`, or for an event.
+A test that has started tasks awaits `idle()` until the loop has nothing left to run. `idle` does
+not wait for threads, other processes and their sockets: a test waits for them with
+`unit_tests.patience.until`, or for an event.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ TURN_S_MAX: Final = 0.001
 
 
 class IdleLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock advances while all tasks wait, never past the next timer, and by at most
-    TURN_S_MAX in a turn that runs something. So no time limit expires because the machine stalls:
-    everything that could run has run before."""
+    """A loop whose clock advances while all tasks wait, but not past the next timer, and by at most
+    TURN_S_MAX in a turn that runs callbacks. So no time limit expires because the machine stalls:
+    all ready callbacks run before the clock advances.
+    """
 
     def __init__(self) -> None:
         self.now = self._looked = time.monotonic()
@@ -35,14 +36,15 @@ class IdleLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def idle(self) -> asyncio.Future[None]:
-        """A future that is done as soon as the loop would wait."""
+        """Return a future that is done as soon as the loop would wait."""
         waiting = self.create_future()
         self._idle.append(waiting)
         return waiting
 
     def told_idle(self) -> bool:
-        """Called when all tasks wait. Whether a caller of `idle` was waiting for this and goes
-        on."""
+        """Complete the futures of `idle`, when all tasks wait. Return whether there was such a
+        future.
+        """
         waiting, self._idle = self._idle, []
         for each in waiting:
             if not each.done():
@@ -56,7 +58,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
         return found
 
     def turned(self) -> None:
-        """Called when a turn has run something."""
+        """Adjust the clock after a turn that has run callbacks."""
         self._pass(TURN_S_MAX)
 
     def _pass(self, seconds_max: float) -> None:
@@ -66,26 +68,29 @@ class IdleLoop(asyncio.SelectorEventLoop):
 
 class JumpingLoop(IdleLoop):
     """A loop whose clock begins at 0 and jumps to the next timer when all tasks wait: minutes pass
-    at once, and every run is the same. For tests without sockets, threads and processes."""
+    at once, and every run is the same. It is for tests without sockets, threads and processes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
     def turned(self) -> None:
-        """A turn takes no time."""
+        """Leave the clock unchanged: a turn takes no time."""
 
     def wait(self, selector: selectors.DefaultSelector, seconds: float | None) -> Events:
         if len(selector.get_map()) > 1:  # the first is the loop's own
-            raise RuntimeError("time does not jump where sockets are used")
+            raise RuntimeError(
+                "the jumping clock supports no sockets: mark the test for a real loop"
+            )
         if seconds is None:
-            raise RuntimeError("all tasks wait, and nothing will ever happen")
+            raise RuntimeError("deadlock: all tasks wait, and no timer is set")
         self.now += seconds
         return []
 
 
 class _Noticing(selectors.DefaultSelector):
-    """A selector that notices when the loop has nothing to run."""
+    """A selector that detects when the loop has nothing to run."""
 
     def __init__(self, loop: IdleLoop) -> None:
         super().__init__()
@@ -110,15 +115,15 @@ class LoopClock(SystemClock):
 
 
 async def idle() -> None:
-    """Return when every task waits: for a timer, a socket, a thread or a future that no ready task
-    sets."""
+    """Return when every task waits for a timer, a socket, a thread, or a future that no ready task
+    sets.
+    """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, IdleLoop), "unit_tests/conftest.py makes the loops"
     await loop.idle()
 
 
 async def loop_turns(count: int) -> None:
-    """Let the loop turn `count` times: for tests that try every moment between two steps of the
-    code."""
+    """Let the loop turn `count` times, for tests that interrupt the code at every possible turn."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Find code that makes a test depend on the speed of the machine, for the rule in `test_tidy`."""
+"""Finds code that makes a test depend on the speed of the machine, for the rule in `test_tidy`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ STOPWATCHES = frozenset(
 
 
 def dependences(text: str) -> list[str]:
-    """The lines of a test file that depend on the speed of a machine, with the remedy."""
+    """Return the lines of a test file that depend on the speed of the machine, each with the
+    remedy.
+    """
     if "asyncio" not in text and "time." not in text:
         return []
     found = []
@@ -47,7 +49,9 @@ def _blocks(node: ast.AST) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
 
 
 def _counts_turns(block: tuple[ast.AST, list[ast.stmt]]) -> bool:
-    """A loop that does nothing but yield, or two yields in a row."""
+    """Return whether the statements only yield to the event loop several times: in a loop, or twice
+    in a row.
+    """
     node, statements = block
     yields = [_is_yield(statement) for statement in statements]
     is_loop = isinstance(node, (ast.For, ast.While))
@@ -88,7 +92,7 @@ def _assertions_on_time(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Ite
 
 
 def _is_elapsed(expression: ast.expr) -> bool:
-    """A difference of two times."""
+    """Return whether the expression is a difference of two times."""
     return any(
         isinstance(node, ast.BinOp)
         and isinstance(node.op, ast.Sub)

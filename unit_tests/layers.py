@@ -1,8 +1,9 @@
-"""The rooms of the project and the order inside each; `test_tidy.py` holds the code to them.
+"""The rooms (packages) of the project and the import order inside each room, which `test_tidy.py`
+checks.
 
-A line of ORDER names a room and its floors, the lowest first. On a floor stand modules and smaller
-rooms; `*` stands for all that the line does not name. A module may import what stands on lower
-floors of its room, of the room around it, and so on, so there can be no circle.
+A line of ORDER names a room and its floors, the lowest floor first, separated by `|`. A floor lists
+modules and inner rooms; `*` means all that the line does not name. A module may import modules on
+lower floors of its room and of all enclosing rooms, so import cycles are impossible.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ coordinator.controller: election events leaders partitions placement writes | ch
     context | broker_notifier initializer receipts | partition_state_machine | services |
     controlled_shutdown deletions log_dirs request_nodes suspects topic_changes | brokers
     isr_notices preferred reassignments | rebalance | term | controller
-coordinator.groups: fence offset_store options room states | calls records | fenced_writes member
-    seams | group group_nodes | delete effects handover heartbeat mirror overview | rebalance |
-    expiry join leave sync | coordinator | service
+coordinator.groups: fence memory_limit offset_store options states | calls records | dependencies
+    fenced_writes member | group group_nodes | delete effects handover heartbeat mirror overview |
+    rebalance | expiry join leave sync | coordinator | service
 coordinator.offsets: classic_nodes commit_watches log_records nodes storage_mark | removal
     zookeeper_store | log_store | stores
 coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
 coordinator.zookeeper: * | first_answer link multi_batcher offset_details schemas session_store |
     config_changes registry session topic_nodes | config_store log_end_reports loss_receipts
-handlers: config_entries fetch_sessions metadata_cache metadata_view turns | context | * |
+handlers: config_entries fetch_sessions metadata_cache metadata_view periodic_yield | context | * |
     alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics |
-    controlled_shutdown elect_leaders fetch growth | dispatch | gate metering
+    controlled_shutdown elect_leaders fetch partition_expansion | dispatch | gate metering
 host: child_launcher java process several_brokers standard_output supervision | child_process |
     embedded_zookeeper | run supervisor
 records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
@@ -71,12 +72,12 @@ storage: * | checkpoints files index_table producer_state retention | directory 
     relocation | manager
 testing: cluster_view history loop_thread place relay sockets | cluster_parts proxy | cluster_links
     cluster_waits simulation | cluster | plugin
-testing.history: ops values | model | client_rules eras group_rules loader measures untold |
-    cluster_rules promises | checker
-testing.simulation: disk_faults inodes kinds memory_tree replica_files world | links loop schedule |
-    broker_log fault_sequences machine result shrink zookeeper_wire | disk many swarm tcp workload
-    zookeeper_member zookeeper_takeover | cli cluster_record disk_view transport zookeeper_session |
-    invariants network zookeeper | broker | cluster watching | simulation view |
+testing.history: ops values | model | client_rules eras group_rules loader measures
+    stale_leaders | cluster_rules promises | checker
+testing.simulation: disk_faults environment inodes kinds memory_tree replica_files | links loop
+    schedule | broker_log fault_sequences machine result shrink zookeeper_wire | disk many swarm tcp
+    workload zookeeper_member zookeeper_takeover | cli cluster_record disk_view transport
+    zookeeper_session | invariants network zookeeper | broker | cluster watching | simulation view |
     data_loss_budget movers operator | faults | nemesis | run | __main__
 testing.simulation.workload: options recorder | clients | groups producers readers topics | workload
 tools: _cli _stop _topic_lines _verifiable _without_effect _zookeeper_commands container_environment
@@ -102,8 +103,8 @@ FORBIDDEN: Final[Mapping[str, tuple[str, ...]]] = {
     "pybroker.spark": _INSIDE_A_BROKER,
     "pybroker.testing.history": ("pybroker",),
 }
-"""What a room may not import although it stands lower; its own modules aside."""
+"""Room -> modules that it must not import although they are on a lower floor."""
 
 TIMED_FROM: Final = "client"
 TELLS_TIME: Final = frozenset({"pybroker.clock", "pybroker.applog.output"})
-"""The only modules on floors below `client` that read the clocks of the machine."""
+"""The only modules below the floor of `client` that may read the clocks of the machine."""

@@ -1,8 +1,8 @@
-"""How long tests wait: the one place that holds their limits.
+"""The time limits of all tests, and waits with these limits.
 
-A limit ends a test that hangs; it never decides whether the code is fast enough. So the
-limits are far above the ten seconds that a machine may stand still, and a test that passes never
-comes near them. How fast something is belongs to `benchmarks/`.
+A limit ends a test that hangs; it never decides whether the code is fast enough. So the limits are
+far above the ten seconds for which a machine may stall, and a passing test never comes near them.
+Speed is measured in `benchmarks/`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 PATIENCE_S: Final = 120.0
-"""For an event that must happen."""
+"""The limit in seconds for an event that must happen."""
 
 PATIENCE_MS: Final = 120_000
-"""The same, for requests and clients that count in milliseconds."""
+"""The limit in ms for an event that must happen, for requests and clients with timeouts in ms."""
 
 WORK_S: Final = 600.0
-"""For a program that works for minutes: a compiler, an installation, a Spark job."""
+"""The limit in seconds for a program that works for minutes: a compiler, an installation, a Spark
+job.
+"""
 
 ATTEMPT_S: Final = 5.0
-"""For one attempt of several: when this time is over, the next attempt begins."""
+"""The limit in seconds for one of several attempts, after which the next attempt begins."""
 
 MOMENT_S: Final = 0.05
-"""For an event that must not happen. A busy machine can only make such a test less sharp, because
-the event may happen after the test has looked. It cannot make the test fail."""
+"""The time in seconds to wait for an event that must not happen. On a busy machine the event may
+happen later, and the test then misses it; it cannot fail without a cause.
+"""
 
 _POLL_S: Final = 0.02
 
@@ -40,9 +43,9 @@ class WaitFailed(AssertionError):
 
 
 async def in_time(awaited: Awaitable[T]) -> T:
-    """The result of `awaited`.
+    """Return the result of `awaited`.
 
-    Raises WaitFailed if it does not end in time.
+    Raises WaitFailed if `awaited` does not end within PATIENCE_S.
     """
     try:
         return await asyncio.wait_for(awaited, PATIENCE_S)
@@ -51,9 +54,10 @@ async def in_time(awaited: Awaitable[T]) -> T:
 
 
 async def until(condition: Callable[[], object], what: str = "") -> None:
-    """Let the loop turn until `condition()` is true.
+    """Let the event loop run until `condition()` is true.
 
-    Raises WaitFailed when it is not true in time; the message says `what`, or shows the condition.
+    Raises WaitFailed if the condition is not true within PATIENCE_S; the message has `what`, or the
+    source of the condition.
     """
     deadline = time.monotonic() + PATIENCE_S
     turns = 0
@@ -66,10 +70,9 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
 
 
 def wait_until(condition: Callable[[], object], *, what: str) -> None:
-    """Return as soon as `condition()` is true, for things that send no event (ports, files, other
-    programs' processes).
+    """Poll until `condition()` is true, for conditions without an event (ports, files, processes).
 
-    Raises WaitFailed when it is not true in time.
+    Raises WaitFailed if the condition is not true within PATIENCE_S.
     """
     deadline = time.monotonic() + PATIENCE_S
     pause = threading.Event()

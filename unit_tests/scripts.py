@@ -1,6 +1,7 @@
-"""Tests as scripts: commands, each followed by `----` and its trace. Lines before a command that
-begin with # are comments. With PYBROKER_REWRITE=1 the traces are written anew, to be reviewed as
-part of the change."""
+"""Tests as scripts: text files with commands, each followed by `----` and its expected trace. Lines
+before a command that begin with # are comments. With PYBROKER_REWRITE=1 the test rewrites the
+traces, to be reviewed as part of the change.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ from typing import Final
 REWRITE: Final = os.environ.get("PYBROKER_REWRITE") == "1"
 BETWEEN: Final = "----"
 Play = Callable[[str], Awaitable[list[str]]]
-"""Carries out a command and gives the trace."""
+"""A function that carries out a command and returns its trace."""
 
 
 @dataclass
 class Step:
-    """A command and its trace. `before`: comments and blank lines; `trace` is empty if the script
-    has none yet."""
+    """A command and its trace. `before` has the comments and blank lines before the command;
+    `trace` is empty if the script has no trace yet.
+    """
 
     before: list[str]
     command: str
@@ -46,19 +48,20 @@ def parse(text: str) -> list[Step]:
 
 
 def written(steps: list[Step]) -> str:
-    """The text of a script."""
+    """Return the text of a script."""
     blocks = ["\n".join([*step.before, step.command, BETWEEN, *step.trace]) for step in steps]
     return "\n\n".join(blocks) + "\n"
 
 
 async def played(steps: list[Step], play: Play) -> list[Step]:
-    """The same commands with their traces now."""
+    """Return the same commands with their current traces."""
     return [Step(step.before, step.command, await play(step.command)) for step in steps]
 
 
 def compare(script: Path, found: list[Step], *, rewrite: bool) -> None:
-    """Fail if the trace is not the expected one, or write it as the expected one if `rewrite` is
-    set."""
+    """Fail if a trace differs from the script's trace. With `rewrite`, write the current traces
+    into the script instead.
+    """
     if rewrite:
         script.write_text(written(found))
     else:

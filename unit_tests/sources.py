@@ -1,4 +1,4 @@
-"""The project's Python files in outline, for the tests that look at the code itself."""
+"""Outlines of the project's Python files, for the tests that check the source code."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Import:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The dotted names that may be meant, the longest first."""
+        """Return the dotted names that the import may mean, the longest first."""
         return (f"{self.module}.{self.name}", self.module) if self.name else (self.module,)
 
 
 @dataclass(frozen=True)
 class Outline:
-    """The facts of one file that the rules check; its syntax tree is not kept."""
+    """The facts of one file that the rules check, without its syntax tree."""
 
     docstring: str | None
     statements: tuple[type[ast.stmt], ...]
-    """The kinds of the statements at the top."""
+    """The kinds of the top-level statements."""
     imports: tuple[Import, ...]
-    """Every import statement's names, in order."""
+    """The imported names of all import statements, in order."""
     functions: tuple[tuple[str, int, int], ...]
     """(name, line, length in lines) of every function."""
     calls: tuple[tuple[int, str], ...]
@@ -50,7 +50,7 @@ class Outline:
 
 @dataclass(frozen=True)
 class Source:
-    """One Python file under the name by which it is imported."""
+    """One Python file and the dotted name by which it is imported."""
 
     module: str
     path: Path
@@ -81,7 +81,7 @@ class Source:
 
 @cache
 def package_sources() -> list[Source]:
-    """Every module that is installed, including those behind the symlinks."""
+    """Return every installed module, including modules behind symlinks."""
     found = [
         _source(path, _module(path, package))
         for package in ("pybroker", FOUND_BY_SPARK)
@@ -96,7 +96,7 @@ def package_sources() -> list[Source]:
 
 @cache
 def other_sources() -> list[Source]:
-    """Tests, benchmarks and all other Python files of the project."""
+    """Return the tests, benchmarks and all other Python files of the project."""
     return [
         _source(path, _module(path, folder))
         for folder in (*TEST_FOLDERS, *OTHER_FOLDERS)
@@ -105,7 +105,7 @@ def other_sources() -> list[Source]:
 
 
 def _python(folder: Path) -> list[Path]:
-    """Python files below the folder, not following symlinks."""
+    """Yield the Python files below the folder, without following symlinks."""
     return sorted(path for path in folder.rglob("*.py") if not _behind_link(path, folder))
 
 
@@ -124,7 +124,7 @@ def _source(path: Path, module: str) -> Source:
 
 
 class _Reader(ast.NodeVisitor):
-    """Collects the content of an outline in one walk of the syntax tree."""
+    """A visitor that collects an outline in one walk of the syntax tree."""
 
     def __init__(self) -> None:
         self.imports: list[Import] = []
@@ -174,7 +174,7 @@ class _Reader(ast.NodeVisitor):
 
 
 def dotted(node: ast.expr) -> str:
-    """The text of a plain dotted name, empty for anything else."""
+    """Return the text of a plain dotted name; empty for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (left := dotted(node.value)):

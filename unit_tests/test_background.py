@@ -1,4 +1,6 @@
-"""Tasks that belong to an owner: begun once, ended once, and failures logged."""
+"""Tests of background tasks with an owner: each is started once and stopped once, and failures are
+logged.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from unit_tests.patience import MOMENT_S, in_time, until
 
 
 class Work:
-    """Waits until it is cancelled, then until its clean-up may end."""
+    """A task that waits until it is cancelled, and then until the test lets its clean-up end."""
 
     def __init__(self, *, cleans_up: bool = False) -> None:
         self.begun = 0
@@ -71,8 +73,10 @@ async def test_stop_is_idempotent() -> None:
     assert not task.runs
 
 
-def test_stop_of_an_ended_task_needs_its_event_loop_no_more() -> None:
-    """A component that is stopped again may have begun in a loop that has been closed since."""
+def test_stop_of_an_ended_task_does_not_need_its_event_loop() -> None:
+    """A component that is stopped a second time may have started in an event loop that is closed by
+    now.
+    """
     task, work = BackgroundTask("work"), Work()
 
     async def live() -> None:
@@ -84,7 +88,7 @@ def test_stop_of_an_ended_task_needs_its_event_loop_no_more() -> None:
     assert not task.runs
 
 
-async def test_task_that_never_had_a_turn_is_stopped() -> None:
+async def test_task_that_never_ran_is_stopped() -> None:
     task, work = BackgroundTask("work"), Work()
     task.start(work.run)
     await task.stop()
@@ -125,7 +129,7 @@ async def test_caller_cancelled_in_stop_is_cancelled_after_the_task() -> None:
 
 
 class Rounds:
-    """Work that is done when `left` rounds have passed."""
+    """Work that is complete after `left` rounds."""
 
     def __init__(self, pause_s: float) -> None:
         self.left = 0
@@ -138,7 +142,7 @@ class Rounds:
         return self.left > 0
 
 
-async def test_retry_loop_works_when_it_is_woken_only() -> None:
+async def test_retry_loop_works_only_when_it_is_woken() -> None:
     rounds = Rounds(pause_s=0)
     rounds.loop.start()
     await idle()
@@ -201,7 +205,7 @@ def test_call_for_a_closed_loop_is_dropped() -> None:
     assert not made
 
 
-async def test_second_stop_waits_on_and_does_not_cut_the_cleaning_up_short() -> None:
+async def test_second_stop_waits_and_does_not_interrupt_the_clean_up() -> None:
     task, work = BackgroundTask("work"), Work(cleans_up=True)
     task.start(work.run)
     await idle()
@@ -214,8 +218,10 @@ async def test_second_stop_waits_on_and_does_not_cut_the_cleaning_up_short() -> 
     assert work.has_ended
 
 
-async def test_task_whose_limit_of_waiting_is_just_over_is_stopped() -> None:
-    """asyncio.timeout cancels its task and takes that back: the owner must not rely on it."""
+async def test_task_with_a_timeout_that_just_expired_is_stopped() -> None:
+    """asyncio.timeout cancels its task and then revokes the cancellation, so the owner must not
+    rely on the cancellation count.
+    """
     task, loop = BackgroundTask("work"), asyncio.get_running_loop()
     limits: list[float] = []
 
@@ -291,7 +297,7 @@ async def test_owner_ends_all_of_its_tasks() -> None:
     await owner.close()
 
 
-async def test_owner_tells_of_a_task_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_owner_reports_a_failed_task(caplog: pytest.LogCaptureFixture) -> None:
     failures: list[BaseException] = []
     owner = TaskOwner(failures.append)
     owner.start(fail(), "work")
@@ -301,7 +307,7 @@ async def test_owner_tells_of_a_task_that_failed(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("end", [fail, Work().run])
-async def test_cancel_and_wait_raises_nothing_of_the_tasks(
+async def test_cancel_and_wait_does_not_raise_errors_of_the_tasks(
     end: Callable[[], Awaitable[None]],
 ) -> None:
     tasks = [asyncio.ensure_future(end()) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Many calls at once: order, limit, errors, cancellation."""
+"""Tests of the bounded gather of many calls: order, limit, errors, cancellation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unit_tests.patience import in_time
 
 
 class Calls:
-    """Calls that end when the test says so."""
+    """Calls that the test completes one by one."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -37,7 +37,7 @@ async def test_results_have_the_order_of_the_items(count: int) -> None:
     assert await bounded_gather(later, range(count)) == [10 * n for n in range(count)]
 
 
-async def test_no_more_calls_are_under_way_than_allowed() -> None:
+async def test_no_more_calls_run_at_once_than_allowed() -> None:
     calls = Calls()
     gathering = asyncio.ensure_future(bounded_gather(calls.call, range(5), 2))
     await idle()
@@ -51,14 +51,14 @@ async def test_no_more_calls_are_under_way_than_allowed() -> None:
     assert await in_time(gathering) == [0, 1, 2, 3, 4]
 
 
-async def test_an_error_is_raised_when_the_calls_under_way_have_ended() -> None:
+async def test_an_error_is_raised_after_the_running_calls_have_ended() -> None:
     calls = Calls()
     gathering = asyncio.ensure_future(bounded_gather(calls.call, range(5), 2))
     await idle()
     calls.answers[0].set_exception(ZeroDivisionError())
     await idle()
     assert not gathering.done()
-    assert calls.begun == [0, 1], "nothing new is begun"
+    assert calls.begun == [0, 1], "no new call is started"
     calls.answers[1].set_result(1)
     with pytest.raises(ZeroDivisionError):
         await in_time(gathering)

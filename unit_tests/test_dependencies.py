@@ -1,4 +1,6 @@
-"""Each imported distribution is declared in setup.cfg, and each declared one has its reason."""
+"""Tests of setup.cfg: each imported distribution is declared, and each declaration has its
+reason.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,13 @@ OF_AN_EXTRA = {
     "pybroker.spark": "spark",
     "pyspark_pybroker": "spark",
 }
-"""Module or package -> the extra that its further imports need."""
+"""Module or package -> the extra whose distributions it may import too."""
 
 
 def declared() -> dict[str, list[str]]:
-    """Group (empty for the requirements of every installation, else the extra) -> requirement
-    lines."""
+    """Return the extra (empty for the requirements of every installation) -> its requirement
+    lines.
+    """
     parser = configparser.ConfigParser()
     parser.read_string(TEXT)
     groups = {"": parser["options"]["install_requires"], **parser["options.extras_require"]}
@@ -49,7 +52,7 @@ def distributions(groups: Iterable[str]) -> set[str]:
 
 
 def foreign_imports(items: Iterable[Source]) -> dict[str, str]:
-    """Distribution name -> a module that imports it."""
+    """Return distribution name -> a module that imports it."""
     by_package = importlib.metadata.packages_distributions()
     found = {}
     for source in items:
@@ -61,7 +64,7 @@ def foreign_imports(items: Iterable[Source]) -> dict[str, str]:
 
 
 def extra_of(source: Source) -> str:
-    """The extra that a module needs; empty if it must work in every installation."""
+    """Return the extra that a module needs; empty if the module must work in every installation."""
     name = source.module
     while name and name not in OF_AN_EXTRA:
         name = name.rpartition(".")[0]
@@ -69,7 +72,7 @@ def extra_of(source: Source) -> str:
 
 
 @pytest.mark.parametrize("extra", ["", *sorted(set(OF_AN_EXTRA.values()))])
-def test_the_package_imports_only_what_comes_with_it(extra: str) -> None:
+def test_the_package_imports_only_its_declared_dependencies(extra: str) -> None:
     used = foreign_imports(
         each
         for each in sources.package_sources()
@@ -79,11 +82,11 @@ def test_the_package_imports_only_what_comes_with_it(extra: str) -> None:
     assert not missing, {name: used[name] for name in missing}
 
 
-def test_the_spark_extra_holds_what_the_arrow_extra_does() -> None:
+def test_the_spark_extra_includes_the_arrow_extra() -> None:
     assert distributions(["arrow"]) <= distributions(["spark"])
 
 
-def test_the_tests_import_only_what_their_extra_brings() -> None:
+def test_the_tests_import_only_dependencies_of_their_extra() -> None:
     used = foreign_imports(sources.other_sources())
     extras = ["", "embedded", "spark", "test", "bench", "docker", "docs"]
     missing = used.keys() - distributions(extras) - BUILD_TOOLS

@@ -1,4 +1,4 @@
-"""The files of the image agree with the code and with each other."""
+"""Tests that the files of the Docker image agree with the code and with each other."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_image_takes_the_packages_of_the_extra() -> None:
         '  CMD ["pybroker", "container", "--health"]',
     ],
 )
-def test_the_image_is_what_the_guide_says(line: str) -> None:
+def test_the_image_has_the_ports_and_commands_of_the_guide(line: str) -> None:
     assert line in DOCKERFILE.splitlines()
 
 
@@ -56,7 +56,7 @@ def test_the_classic_builder_can_build_it() -> None:
     assert not re.findall(r"(?m)^(?:RUN|COPY) --(?!from=)|<<[A-Z]", DOCKERFILE)
 
 
-def test_everything_that_is_copied_reaches_the_builder() -> None:
+def test_dockerignore_keeps_all_copied_files() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert ignored[1] == "*"
     kept = {line.removeprefix("!") for line in ignored if line.startswith("!")}
@@ -69,12 +69,12 @@ def test_everything_that_is_copied_reaches_the_builder() -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_the_scripts_are_for_a_shell(path: Path) -> None:
+def test_the_scripts_start_with_a_shell_line(path: Path) -> None:
     text = path.read_text()
     assert text.startswith("#!/bin/sh\n") or path.name == "bash-config"
 
 
-def test_the_zookeeper_of_compose_is_that_of_the_sample_but_open() -> None:
+def test_the_zookeeper_of_compose_has_the_sample_settings_and_listens_on_all_addresses() -> None:
     sample = read_properties(str(ROOT / "config" / "zookeeper.properties"))
     ours = read_properties(str(FOLDER / "zookeeper.properties"))
     differing = {name for name in sample.keys() | ours if sample.get(name) != ours.get(name)}
@@ -93,6 +93,6 @@ def test_compose_sets_variables_that_the_broker_knows() -> None:
     assert config.offsets_topic_replication_factor == 1
 
 
-def test_compose_opens_ports_on_this_machine_only() -> None:
+def test_compose_publishes_ports_on_loopback_only() -> None:
     ports = re.findall(r'(?m)^ +- "([\d.:]+:\d+)"$', COMPOSE)
     assert ports == ["127.0.0.1:9092:9092", "127.0.0.1:8090:8090"]

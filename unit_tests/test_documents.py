@@ -1,4 +1,4 @@
-"""The pages about configuration and the client agree with the code."""
+"""Tests that the documentation pages and sample files agree with the code."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ OF_A_SINGLE_BROKER = {
 
 
 def settings_of(path: Path) -> list[tuple[str, str, str]]:
-    """(setting, value, comment above it) of each setting of a file, including those that are
-    commented out."""
+    """Return (setting, value, comment above it) of each setting of a file, including commented-out
+    settings.
+    """
     found = []
     comment = ""
     for line in path.read_text().splitlines():
@@ -63,7 +64,7 @@ def settings_of(path: Path) -> list[tuple[str, str, str]]:
 
 
 def everything(path: Path) -> dict[str, str]:
-    """All settings of a file, including those that are commented out."""
+    """Return all settings of a file, including commented-out settings."""
     return {name: value for name, value, _ in settings_of(path)}
 
 
@@ -105,7 +106,7 @@ def test_the_sample_files_are_made_from_the_tables(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
-def test_each_setting_stands_once_and_has_its_comment(path: Path) -> None:
+def test_each_setting_occurs_once_and_has_its_comment(path: Path) -> None:
     settings = settings_of(path)
     names = [name for name, _, _ in settings]
     assert names
@@ -137,14 +138,14 @@ def test_commented_out_values_of_the_shipped_broker_file_are_valid() -> None:
             BROKER_OPTIONS[name].parse(value)
 
 
-def test_the_shipped_broker_file_says_kafkas_defaults_except_for_one_broker() -> None:
+def test_the_shipped_broker_file_has_kafkas_defaults_except_for_single_brokers() -> None:
     given = BrokerConfig.parse(read_properties(str(SERVER)))
     defaults = BrokerConfig().values
     differing = {name for name in given.given if given.values[name] != defaults[name]}
     assert differing == OF_A_SINGLE_BROKER
 
 
-def test_every_section_of_the_broker_file_is_for_something() -> None:
+def test_the_sections_of_the_broker_file_list_every_option_once() -> None:
     names = [row.name for _, rows in make_config_files.sections() for row in rows]
     assert sorted(names) == sorted(BROKER_OPTIONS)
 
@@ -158,7 +159,7 @@ def test_the_shipped_client_files_hold_every_option_with_its_default(name: str) 
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_the_first_part_of_a_client_file_serves_every_client(name: str) -> None:
+def test_the_first_part_of_a_client_file_is_valid_for_every_client(name: str) -> None:
     first = (CONFIG / name).read_text().partition("# ---- The ")[0]
     uncommented = re.sub(r"(?m)^#(?! |$)", "", first)
     assert parse_options(AdminOptions, parse_properties(uncommented)) == AdminOptions()
@@ -176,8 +177,8 @@ PAGES_WITH_TABLES = [
 
 
 @pytest.mark.parametrize("path", PAGES_WITH_TABLES, ids=lambda path: path.stem)
-def test_every_row_of_a_table_has_as_many_cells(path: Path) -> None:
-    """A table with rows of different lengths is not rendered at all."""
+def test_all_rows_of_a_table_have_the_same_number_of_cells(path: Path) -> None:
+    """A table with rows of different lengths is not rendered."""
     for table in re.split(r"(?m)^\.\. list-table::.*$", path.read_text())[1:]:
         rows: list[tuple[str, int]] = []
         for line in re.split(r"(?m)^(?=\S)", table)[0].splitlines():
@@ -200,7 +201,7 @@ def test_the_track_record_names_tests_that_exist() -> None:
 
 
 def names_of_tests() -> set[str]:
-    """The files and the functions of all tests."""
+    """Return the files and the functions of all tests."""
     names = set()
     for path in (path for folder in TEST_FOLDERS for path in (ROOT / folder).rglob("test_*.py")):
         names |= {path.name, *re.findall(r"def (test_\w+)\(", path.read_text())}

@@ -1,4 +1,4 @@
-"""The arithmetic of lag: never negative, and None if it is unknown."""
+"""Tests of the computation of consumer lag: it is never negative, and None if it is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the loops that tests run on."""
+"""Tests of the event loops of unit tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unit_tests.patience import MOMENT_S
 FAR_S = 3600.0
 
 
-async def test_an_idle_loop_has_run_everything_that_was_ready() -> None:
+async def test_idle_waits_until_all_ready_callbacks_have_run() -> None:
     steps: list[int] = []
     gate = asyncio.Event()
 
@@ -38,11 +38,11 @@ async def test_an_idle_loop_has_run_everything_that_was_ready() -> None:
         task.cancel()
 
 
-async def test_several_tasks_hear_that_the_loop_is_idle() -> None:
+async def test_idle_returns_in_several_tasks() -> None:
     await asyncio.gather(*(idle() for _ in range(3)))
 
 
-async def test_a_machine_that_stands_still_ends_no_time_limit() -> None:
+async def test_a_stalled_machine_expires_no_time_limit() -> None:
     async with asyncio.timeout(MOMENT_S):
         time.sleep(2 * MOMENT_S)  # noqa: ASYNC251
         await loop_turns(3)
@@ -68,9 +68,9 @@ async def test_idle_comes_before_the_clock_jumps() -> None:
     await timer
 
 
-def test_a_jumping_loop_says_that_nothing_will_ever_happen() -> None:
+def test_a_jumping_loop_reports_a_deadlock() -> None:
     with (
         asyncio.Runner(loop_factory=JumpingLoop) as runner,
-        pytest.raises(RuntimeError, match="nothing will ever happen"),
+        pytest.raises(RuntimeError, match="no timer is set"),
     ):
         runner.run(asyncio.Event().wait())

@@ -1,4 +1,4 @@
-"""Counters, and the distribution of durations."""
+"""Tests of metrics: counters, and the distribution of durations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pybroker.metrics import (
 
 
 @given(st.floats(min_value=1e-7, max_value=1e5))
-def test_a_bucket_is_right_to_an_eighth(seconds: float) -> None:
+def test_a_bucket_is_accurate_to_an_eighth(seconds: float) -> None:
     end = bucket_end_s(bucket_of(seconds))
     assert seconds < end <= seconds * 1.126
 
@@ -28,13 +28,13 @@ def test_buckets_keep_the_order(one: float, other: float) -> None:
     assert bucket_of(low) <= bucket_of(high)
 
 
-def test_no_time_is_a_time() -> None:
+def test_a_duration_of_zero_has_a_bucket_that_ends_at_zero() -> None:
     assert bucket_end_s(bucket_of(0.0)) == 0.0
     assert quantile_s({}, 0.5) == 0.0
 
 
 @pytest.mark.parametrize("meter", [TimeMeter(), SharedTimeMeter()])
-def test_quantiles_of_what_was_counted(meter: TimeMeter) -> None:
+def test_quantiles_of_counted_durations(meter: TimeMeter) -> None:
     for milliseconds in range(1, 101):
         meter.add(milliseconds / 1000)
     assert meter.count == 100 and meter.total_s == pytest.approx(5.05)
@@ -42,7 +42,7 @@ def test_quantiles_of_what_was_counted(meter: TimeMeter) -> None:
         assert quantile_s(meter.buckets, share) == pytest.approx(share / 10, rel=0.15)
 
 
-def test_one_that_stands_for_many_weighs_as_many() -> None:
+def test_a_weighted_duration_counts_with_its_weight() -> None:
     meter = TimeMeter()
     meter.add(0.001, 16)
     meter.add(1.0)
@@ -50,7 +50,7 @@ def test_one_that_stands_for_many_weighs_as_many() -> None:
     assert quantile_s(meter.buckets, 0.5) < 0.002
 
 
-def test_a_topic_that_goes_stays_in_the_sum() -> None:
+def test_a_removed_topic_stays_in_the_sum() -> None:
     metrics = Metrics()
     metrics.topic("a").bytes_in += 5
     metrics.topic("b").bytes_in += 7
@@ -60,7 +60,7 @@ def test_a_topic_that_goes_stays_in_the_sum() -> None:
     assert metrics.all_topics().bytes_in == 12
 
 
-def test_names_that_are_no_topics_take_no_memory() -> None:
+def test_names_of_missing_topics_take_no_memory() -> None:
     metrics = Metrics()
     for number in range(1000):
         metrics.counters(f"no-such-{number}").failed_fetch_requests += 1

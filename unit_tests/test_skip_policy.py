@@ -1,5 +1,6 @@
-"""In CI, where everything is installed, a skipped test fails the run unless its reason is
-allowed."""
+"""Tests of the rule that in CI, where everything is installed, a skipped test fails the run unless
+its reason is allowed.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def exit_code_of_processes(suite: pytest.Pytester) -> int:
     return int(suite.runpytest_subprocess("-n", "2", "-p", "no:hypothesispytest").ret)
 
 
-def test_a_skip_is_fine_on_a_developers_machine(suite: pytest.Pytester) -> None:
+def test_a_skip_is_allowed_outside_of_ci(suite: pytest.Pytester) -> None:
     suite.makepyfile(SKIPS)
     assert exit_code(suite) == pytest.ExitCode.OK
 

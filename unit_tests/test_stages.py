@@ -1,4 +1,4 @@
-"""The table of stages names each integration test, and only tests that exist."""
+"""Tests of the table of stages: it names each integration test, and only tests that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the code base that a machine can check. Each message says how to comply."""
+"""The rules of the code base that a test can check. Each message says how to comply."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ UNWANTED_WORDS: Final = {
     "a number of a work item": r"\b[Ii]ss" + r"ue #?\d",
 }
 COUNTS_TURNS: Final = "unit_tests/idle_loop.py"
-"""The only file that counts turns of the loop, for tests that try every moment."""
+"""The only file that may count turns of the event loop, for tests that interrupt the code at every
+possible turn.
+"""
 CLOCK_CALLS: Final = re.compile(r"(datetime\.)?(datetime|date)\.(now|utcnow|today)")
 
 FLOORS: Final = {
@@ -56,23 +58,23 @@ FLOORS: Final = {
         line.partition(":") for line in ORDER.replace("\n    ", " ").strip().split("\n")
     )
 }
-"""The floors of each room, the lowest first."""
+"""Room -> its floors, the lowest first."""
 
 PACKAGE: Final = sources.package_sources()
 TESTS: Final = sources.other_sources()
 
 
 def floor(room: str, name: str) -> int:
-    """The floor of a module or smaller room in a room, 0 the lowest."""
+    """Return the floor of a module or inner room in a room; 0 is the lowest."""
     floors = FLOORS.get(room, [{"*"}])
     found = [number for number, names in enumerate(floors) if name in names]
     found += [number for number, names in enumerate(floors) if "*" in names]
-    assert found, f"{room}.{name} stands on no floor: add it to ORDER in unit_tests/layers.py"
+    assert found, f"{room}.{name} is on no floor: add it to ORDER in unit_tests/layers.py"
     return found[0]
 
 
 def may_import(importer: str, imported: str) -> bool:
-    """Whether ORDER lets a module import another one."""
+    """Return whether ORDER lets a module import another module."""
     if imported in ("pybroker", importer) or imported.startswith(importer + "."):
         return True  # the version, or a re-export of a package's own modules
     mine, theirs = importer.split("."), imported.split(".")
@@ -90,12 +92,12 @@ def starts_with(module: str, prefix: str) -> bool:
 
 
 def offences(items: list[Source], against: Callable[[Source], list[str]]) -> str:
-    """The offences in the files, a line each; empty if there are none."""
+    """Return the violations in the files, one line each; empty if there are none."""
     return "".join(f"\n{source.label}: {each}" for source in items for each in against(source))
 
 
 def clock_readings(source: Source) -> list[str]:
-    """The lines in which a module reads a clock of the machine."""
+    """Return the lines in which a module reads a clock of the machine."""
     imports = [
         f"line {item.line}: import time" for item in source.outline.imports if item.module == "time"
     ]
@@ -105,7 +107,7 @@ def clock_readings(source: Source) -> list[str]:
 
 
 def imported_modules(item: Import, known: set[str]) -> str | None:
-    """The module of ours that an import reaches, or None for other packages."""
+    """Return the project's module that an import names; None for other packages."""
     if not starts_with(item.module, "pybroker"):
         return None
     return next((name for name in item.candidates if name in known), item.module)
@@ -138,11 +140,11 @@ def written(module: str, text: str) -> Source:
         ("pybroker.broker.app", "pybroker.tools.topics", False),
     ],
 )
-def test_the_layer_table_means_what_it_says(importer: str, imported: str, allowed: bool) -> None:
+def test_may_import_follows_the_order_table(importer: str, imported: str, allowed: bool) -> None:
     assert may_import(importer, imported) is allowed
 
 
-def test_the_readers_of_code_see_what_they_look_for() -> None:
+def test_outlines_have_imports_and_clock_readings() -> None:
     source = written(
         "pybroker.storage.x",
         "import time\nif TYPE_CHECKING:\n    from tools import y\n"
@@ -197,7 +199,7 @@ def test_imports_are_absolute_and_never_by_a_bare_folder_name() -> None:
     assert not wrong, f"write: from pybroker.tools.x import y:{wrong}"
 
 
-def test_imports_stand_at_the_top() -> None:
+def test_imports_are_at_the_top() -> None:
     def inside(source: Source) -> list[str]:
         if source.module == "pybroker.__main__":
             return []
@@ -233,7 +235,7 @@ def test_functions_stay_small() -> None:
     assert not wrong, f"split the function by idea:{wrong}"
 
 
-def test_each_module_says_why_it_exists() -> None:
+def test_each_module_has_a_docstring() -> None:
     def silent(source: Source) -> list[str]:
         return [] if source.outline.docstring else ["no docstring"]
 
@@ -255,7 +257,7 @@ def test_time_is_read_through_the_clock() -> None:
 
 
 LOADED_ON_DEMAND = frozenset({"pybroker.testing", "pybroker.spark", "pybroker.spark.etl"})
-"""Packages whose names are imported on first access."""
+"""Packages that import their names at the first access."""
 
 
 def test_a_package_file_holds_its_docstring_and_names_of_others_only() -> None:
@@ -274,7 +276,7 @@ def test_a_package_file_holds_its_docstring_and_names_of_others_only() -> None:
     assert not wrong, f"move it into a module:{wrong}"
 
 
-def test_lateness_is_seen() -> None:
+def test_dependences_on_the_speed_of_the_machine_are_found() -> None:
     text = (
         "import asyncio\nimport time\n"
         "async def f(n):\n"
@@ -297,7 +299,7 @@ def test_no_test_depends_on_how_fast_a_machine_is() -> None:
     assert not wrong, wrong
 
 
-def test_riddles_are_seen() -> None:
+def test_unclear_docstrings_and_test_names_are_found() -> None:
     source = written(
         "unit_tests.test_x",
         '"""What is told."""\nclass C:\n    """Whatever is told."""\n'
@@ -354,22 +356,25 @@ def test_a_folder_of_the_top_is_a_package_through_a_relative_link(folder: str) -
 
 
 def names_in_git(*options: str) -> list[str]:
-    """The names of the files in git; empty without git."""
+    """Return the names of the files in git; empty without git."""
     command = ["git", "ls-files", *options]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return listed.stdout.splitlines() if listed.returncode == 0 else []
 
 
 def test_no_link_leads_out_of_the_sources() -> None:
-    """A checked-out link would replace an ignored path of the same name, such as a virtual
-    environment."""
+    """A checked-out symlink would replace an ignored path of the same name, such as a virtual
+    environment.
+    """
     links = [ROOT / name for name in names_in_git("--cached") if (ROOT / name).is_symlink()]
     outside = [str(link) for link in links if link.readlink().is_absolute()]
     assert not outside, "git rm --cached: " + ", ".join(outside)
 
 
 def project_texts() -> list[Path]:
-    """The project's own text files: those of git, or those of the folders if there is no git."""
+    """Return the project's own text files: the files in git, or all files of the folders without
+    git.
+    """
     names = names_in_git("--cached", "--others", "--exclude-standard")
     paths = [ROOT / name for name in names] or [source.path for source in PACKAGE + TESTS]
     return [
@@ -380,7 +385,7 @@ def project_texts() -> list[Path]:
 
 
 @pytest.mark.parametrize("what", UNWANTED_WORDS)
-def test_no_file_holds(what: str) -> None:
+def test_no_file_has_forbidden_text(what: str) -> None:
     pattern = re.compile(UNWANTED_WORDS[what])
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"

@@ -1,1 +1,2 @@
-"""The race of this broker with Apache Kafka: same client, same ZooKeeper, same machine, in turn."""
+"""The race of pybroker with Apache Kafka: the same client, the same ZooKeeper and the same machine,
+one broker after the other."""

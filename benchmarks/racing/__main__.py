@@ -1,4 +1,4 @@
-"""The race's command line, and its course: the order of measures and contestants."""
+"""The command line of the race, and the order of its measures and contestants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Final
 
 from benchmarks.racing import lifecycle, loads, processes, report
-from benchmarks.racing.contestants import OURS, Contestant, Field, rotated
+from benchmarks.racing.contestants import OURS, Contestant, ContestantFactory, rotated
 from benchmarks.racing.measures import Figures, RunningMeasures, Scale
 from benchmarks.racing.results import Results, Sample, about_this_machine
 from integration_tests import maven
@@ -24,7 +24,7 @@ from integration_tests.apache import ApacheZooKeeper
 from integration_tests.wire_client import ConnectionClosed
 from unit_tests.patience import WaitFailed
 
-Lone = Callable[[Field, Sequence[str], Scale], Iterator[tuple[str, Figures]]]
+Lone = Callable[[ContestantFactory, Sequence[str], Scale], Iterator[tuple[str, Figures]]]
 LONE: Final[dict[str, Lone]] = {"start": lifecycle.start, "partitions": lifecycle.partitions}
 STANDING: Final = tuple(RunningMeasures(Scale()).runs)
 FAILURES: Final = (WaitFailed, ConnectionClosed, OSError, RuntimeError)
@@ -32,8 +32,8 @@ DISK_BYTES_A_ROUND: Final = 7 * 10**9
 
 
 class Progress:
-    """Prints progress on standard error, with an estimate of the remaining time from earlier
-    rounds of the same measures."""
+    """Prints progress on standard error. The remaining time is estimated from earlier rounds of the
+    same measures."""
 
     def __init__(self, measures: Sequence[str], rounds: int) -> None:
         self._left = dict.fromkeys(measures, rounds)
@@ -45,7 +45,7 @@ class Progress:
         print(f"race {minutes:02d}:{seconds:02d} {text}", file=sys.stderr, flush=True)
 
     def done(self, measure: str, seconds: float) -> None:
-        """Note the end of one round of a measure."""
+        """Record the end of one round of a measure."""
         self._left[measure] -= 1
         self._seconds[measure] = seconds
         known = sum(self._seconds.values()) / len(self._seconds)
@@ -54,9 +54,11 @@ class Progress:
 
 
 class Race:
-    """One run: rounds of measures. Owns the results and their file."""
+    """One race: several rounds of measures. Owns the results and their file."""
 
-    def __init__(self, field: Field, scale: Scale, chosen: Sequence[str], output: Path) -> None:
+    def __init__(
+        self, field: ContestantFactory, scale: Scale, chosen: Sequence[str], output: Path
+    ) -> None:
         self._field = field
         self._scale = scale
         self._chosen = chosen
@@ -64,8 +66,8 @@ class Race:
         self.results = Results(about_this_machine(), field.names)
 
     def run(self, rounds: int, minutes: float) -> None:
-        """Run all rounds. The last measures, which take the most time, get fewer rounds if
-        `minutes` are over."""
+        """Run all rounds. Once `minutes` are over, the last measures, which take the most time, get
+        no further rounds."""
         deadline = time.monotonic() + minutes * 60
         self._progress = Progress(self._chosen, rounds)
         with contextlib.ExitStack() as stack:
@@ -83,7 +85,9 @@ class Race:
                 begun = time.monotonic()
                 self._lone_round(name, number)
                 if time.monotonic() + (time.monotonic() - begun) > deadline:
-                    self._progress.say(f"{name}: {number + 1} rounds, the time is over")
+                    self._progress.say(
+                        f"{name}: only {number + 1} rounds, because the time limit is reached"
+                    )
                     break
 
     def _entered(self, stack: contextlib.ExitStack, name: str) -> Contestant:
@@ -92,7 +96,7 @@ class Race:
         return contestant
 
     def _warm_up_seconds(self, contestant: Contestant) -> float:
-        """The warm-up time: only a contestant with a just-in-time compiler needs all of it."""
+        """Return the warm-up time: a contestant without a just-in-time compiler needs less time."""
         share = 0.25 if contestant.name == OURS or contestant.name in self._field.commands else 1.0
         return self._scale.warm_up_seconds * share
 
@@ -112,61 +116,70 @@ class Race:
         self._record(name, number, LONE[name](self._field, order, self._scale))
 
     def _record(self, name: str, number: int, found: Iterable[tuple[str, Figures]]) -> None:
-        """Collect a measure's figures and save them. A failing measure is reported and missing in
-        the table; the race goes on."""
+        """Run a measure and save its figures. If the measure fails, the failure is reported, the
+        table lacks the figure, and the race continues."""
         begun = time.monotonic()
         try:
             for who, figures in found:
                 self.results.samples.append(Sample(name, number, who, figures))
                 self.results.save(self._output / "race.json")
         except FAILURES as error:
-            self._progress.say(f"{name}, round {number + 1}, is left incomplete: {error}")
+            self._progress.say(f"{name}, round {number + 1}, failed and is incomplete: {error}")
         self._progress.done(name, time.monotonic() - begun)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="benchmarks/race.py",
-        description="Races this broker with Apache Kafka and prints a table; see "
-        "docs/performance.rst.",
+        description="Compare pybroker with Apache Kafka and print a table.",
     )
-    parser.add_argument("--rounds", type=int, default=5, help="how often all is measured (5)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="the number of rounds of all measures (default: 5)"
+    )
     parser.add_argument(
         "--minutes",
         type=float,
         default=35.0,
-        help="after so many, no further round of the slowest measures begins (35)",
+        help="minutes after which no round of the slowest measures begins (default: 35)",
     )
     parser.add_argument(
         "--only",
         default="",
         metavar="MEASURE,...",
-        help=f"some measures, by name or its beginning: {', '.join((*STANDING, *LONE))}",
+        help="only measures with these names or beginnings of names, separated by commas:"
+        f" {', '.join((*STANDING, *LONE))}",
     )
-    parser.add_argument("--quick", action="store_true", help="small loads, to see that all works")
+    parser.add_argument(
+        "--quick", action="store_true", help="use small loads, to test that everything works"
+    )
     parser.add_argument(
         "--contestant",
         action="append",
         default=[],
         metavar="NAME=COMMAND",
-        help="a further broker that serves Kafka's protocol; {port} and {folder} are put in",
+        help="another broker; {port} and {folder} in COMMAND are replaced",
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=Path("build/race"),
         metavar="FOLDER",
-        help="where race.json, race.txt and race.png go (build/race)",
+        help="the folder for race.json, race.txt and race.png (default: build/race)",
     )
     parser.add_argument(
-        "--folder", type=Path, metavar="FOLDER", help="where brokers put their data (as mktemp)"
+        "--folder",
+        type=Path,
+        metavar="FOLDER",
+        help="the folder for the data of the brokers (default: the folder for temporary files)",
     )
     parser.add_argument(
-        "--report", type=Path, metavar="FILE.json", help="no race, only the table of an earlier one"
+        "--report", type=Path, metavar="FILE.json", help="print the table of an earlier race"
     )
-    parser.add_argument("--rst", action="store_true", help="the table in reStructuredText")
     parser.add_argument(
-        "--into", type=Path, metavar="FILE.rst", help="with --report: replaces a document's table"
+        "--rst", action="store_true", help="with --report: print the table in reStructuredText"
+    )
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE.rst", help="with --report: replace a document's table"
     )
     options = parser.parse_args(arguments)
     if options.rounds < 1:
@@ -175,12 +188,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def chosen_measures(only: str) -> list[str]:
-    """The measures to run, in their order."""
+    """Return the measures to run, in their order."""
     known = (*STANDING, *LONE)
     wanted = [word for word in only.split(",") if word]
     unknown = [word for word in wanted if not any(name.startswith(word) for name in known)]
     if unknown:
-        raise SystemExit(f"race: no measure begins with {', '.join(unknown)}; see --help")
+        raise SystemExit(
+            f"race: --only: no measure begins with {', '.join(unknown)}; --help lists the measures"
+        )
     return [name for name in known if not wanted or name.startswith(tuple(wanted))]
 
 
@@ -189,18 +204,18 @@ def further_contestants(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, command = text.partition("=")
         if not (name and equals and command):
-            raise SystemExit(f"race: --contestant takes NAME=COMMAND, not {text!r}")
+            raise SystemExit(f"race: --contestant is {text!r}, expected NAME=COMMAND")
         found[name] = command
     return found
 
 
 def check_machine(folder: Path, rounds: int) -> None:
-    """End the program with the reason if the race cannot run here."""
+    """End the program with the reason if the race cannot run on this machine."""
     try:
         maven.java()
         maven.class_path()
     except maven.MavenUnavailable as error:
-        raise SystemExit(f"race: Apache Kafka cannot be had: {error}") from error
+        raise SystemExit(f"race: Apache Kafka's jars cannot be fetched: {error}") from error
     free, needed = shutil.disk_usage(folder).free, (rounds + 1) * DISK_BYTES_A_ROUND
     if free < needed:
         raise SystemExit(
@@ -210,12 +225,12 @@ def check_machine(folder: Path, rounds: int) -> None:
 
 
 def end_by_signal(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM and SIGHUP as Ctrl-C, so that no broker is left behind."""
+    """Handle SIGTERM and SIGHUP as Ctrl-C, so that the program stops its brokers before it ends."""
     raise KeyboardInterrupt
 
 
 def show_report(options: argparse.Namespace) -> None:
-    """Print the report for `--report`."""
+    """Print the report of an earlier race (`--report`)."""
     try:
         results = Results.load(options.report)
         if options.into is not None:
@@ -253,7 +268,7 @@ def main() -> None:
         loads.allow_files(scale.connections + 1000)
         zookeeper = ApacheZooKeeper(folder / "zookeeper")
         race = Race(
-            Field(folder, zookeeper.connect, commands, itertools.count(1)),
+            ContestantFactory(folder, zookeeper.connect, commands, itertools.count(1)),
             scale,
             chosen,
             options.output,
@@ -262,11 +277,11 @@ def main() -> None:
             with contextlib.closing(zookeeper):
                 zookeeper.start()
                 if not options.quick:
-                    print("race: fills the page cache", file=sys.stderr)
+                    print("race: filling the page cache", file=sys.stderr)
                     processes.fill_page_cache(folder)
                 race.run(options.rounds, options.minutes)
         except KeyboardInterrupt:
-            print("race: stopped; what was measured so far follows", file=sys.stderr)
+            print("race: stopped; the results so far follow", file=sys.stderr)
             raise SystemExit(130) from None
         except FAILURES as error:
             print(f"race: {error}", file=sys.stderr)

@@ -1,14 +1,16 @@
-"""Three brokers of ours beside three of Apache Kafka: replication 3, acks=all, two replicas in sync
-at least.
+"""The race of two clusters: three pybroker brokers against three Apache Kafka brokers, with
+replication factor 3, acks=all and min.insync.replicas=2.
 
     python benchmarks/cluster_race.py [--rounds N] [--quick] [--only MEASURE,...]
 
-Measures: `produce-100`, `produce-1024` (MB/s and processor seconds a GB of all three brokers),
-`latency` (of an acknowledgement at 1,000 records a second), `leader-kill-6` and `leader-kill-2`
-(kill -9 of a leader with sessions of 6 and 2 s: seconds to the first new acknowledgement), and
-`controller-kill` (kill -9 of the controller, which leads a third of 2,000 partitions: seconds
-until every partition has a live leader). Each round begins with the other contestant. Needs Java
-and the jars that `mvn` brings.
+Measures: `produce-100` and `produce-1024` (MB/s, and processor seconds per GB of all three
+brokers); `latency` (time until an acknowledgement, at 1,000 records per second); `leader-kill-6`
+and `leader-kill-2` (kill -9 of a leader with session timeouts of 6 and 2 s: seconds until the first
+new acknowledgement); and `controller-kill` (kill -9 of the controller, which leads a third of 2,000
+partitions: seconds until every partition has a live leader).
+
+The contestants take turns in beginning a round. The program needs Java and the jars that `mvn`
+fetches.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ Figures = Mapping[str, float]
 
 
 class Cluster:
-    """Three brokers of one contestant on a part of one ZooKeeper."""
+    """Three brokers of one contestant, with their own chroot in the shared ZooKeeper."""
 
     def __init__(self, name: str, folder: Path, zookeeper: str, session_ms: int) -> None:
         self.name = name
@@ -93,12 +95,16 @@ class Cluster:
         return self.admin.list_topics(topic, timeout=20)
 
     def topic(self, partitions: int) -> str:
-        """Create a topic and wait until every partition has a leader and all replicas in sync."""
+        """Create a topic, and wait until every partition has a leader and all replicas are in
+        sync."""
         self._topics += 1
         name = f"race-{self._topics}"
         created = self.admin.create_topics([NewTopic(name, partitions, BROKERS)])
         created[name].result(PATIENCE_SECONDS)
-        self.until(lambda: self._is_whole(name, partitions), f"{name} is led and in sync")
+        self.until(
+            lambda: self._is_whole(name, partitions),
+            f"topic {name} has leaders and all replicas in sync",
+        )
         return name
 
     def _is_whole(self, name: str, partitions: int) -> bool:
@@ -119,7 +125,7 @@ class Cluster:
         wait_until(met, what=f"{self.name}: {what}")
 
     def kill(self, broker: int) -> None:
-        """SIGKILL, without waiting for the failover."""
+        """Kill a broker by SIGKILL, without waiting for the failover."""
         self.servers[broker].process.kill9()
 
 
@@ -166,8 +172,8 @@ def _require_all(cluster: Cluster, topic: str, count: int) -> None:
 
 
 class Acks:
-    """Sends one record after the other to one partition, at a fixed rate, and records the times of
-    sending and acknowledgement."""
+    """Sends records to one partition at a fixed rate, and records the times of sending and
+    acknowledgement."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._producer = confluent_kafka.Producer(
@@ -186,14 +192,15 @@ class Acks:
         )
         self._topic = topic
         self.done: list[tuple[float, float]] = []
-        """The times of sending and acknowledgement (seconds of `time.perf_counter`)."""
+        """(time of sending, time of acknowledgement) of each record, in seconds of
+        `time.perf_counter`."""
 
     def send(self) -> None:
         begun = time.perf_counter()
 
         def answered(error: object, message: object) -> None:
             if error is not None:
-                raise ClientFailed(f"a record was given up: {error}")
+                raise ClientFailed(f"a record was not acknowledged: {error}")
             self.done.append((begun, time.perf_counter()))
 
         self._producer.produce(self._topic, b"v" * 100, partition=0, on_delivery=answered)
@@ -204,7 +211,7 @@ class Acks:
 
     def flush(self) -> None:
         if self._producer.flush(PATIENCE_SECONDS):
-            raise ClientFailed("records were not answered")
+            raise ClientFailed("some records were not acknowledged")
 
 
 def latency(cluster: Cluster, scale: Scale) -> Figures:
@@ -219,13 +226,14 @@ def latency(cluster: Cluster, scale: Scale) -> Figures:
 
 
 def leader_kill(cluster: Cluster, scale: Scale) -> Figures:
-    """Measured by plain requests to every remaining broker, every 5 ms: libraries look for a new
-    leader once a second, which would dominate the result."""
+    """Return the seconds until the first new acknowledgement after a leader is killed. Plain
+    requests are sent to every remaining broker every 5 ms: client libraries look for a new leader
+    only once per second, which would dominate the result."""
     topic = cluster.topic(1)
     leader = cluster.metadata(topic).topics[topic].partitions[0].leader
     batch = batch_of(b"v" * 100)
     with Connection(cluster.servers[leader].bootstrap) as connection:
-        # A broker's metadata may name the new leader before that broker itself knows that it leads.
+        # A broker's metadata may name the new leader before the new leader receives its command.
         cluster.until(lambda: produce_one(connection, topic, batch).error_code == 0, "it leads")
     with contextlib.ExitStack() as stack:
         others = [
@@ -240,7 +248,7 @@ def leader_kill(cluster: Cluster, scale: Scale) -> Figures:
                 if produce_one(connection, topic, batch).error_code == 0:
                     return {"s": time.perf_counter() - killed}
             time.sleep(0.005)
-    raise ClientFailed(f"{cluster.name}: nobody leads after the leader was killed")
+    raise ClientFailed(f"{cluster.name}: the partition has no leader after its leader was killed")
 
 
 def controller_kill(cluster: Cluster, scale: Scale) -> Figures:
@@ -256,7 +264,9 @@ def controller_kill(cluster: Cluster, scale: Scale) -> Figures:
         if len(led) == scale.partitions:
             return {"s": time.perf_counter() - killed}
         if time.perf_counter() - killed > PATIENCE_SECONDS:
-            raise ClientFailed(f"{cluster.name}: partitions are without a leader")
+            raise ClientFailed(
+                f"{cluster.name}: some partitions have no leader after the controller was killed"
+            )
         time.sleep(0.05)
 
 
@@ -276,7 +286,7 @@ MEASURES: Final = {
     "controller-kill": Measure(controller_kill),
 }
 STANDING: Final = ("produce-100", "produce-1024", "latency")
-"""These measures share one cluster, which is warm when they begin."""
+"""Measures that share one cluster, which is warmed up before them."""
 
 
 def warm_up(cluster: Cluster, names: Sequence[str], scale: Scale) -> None:
@@ -328,7 +338,9 @@ def table(found: Mapping[tuple[str, str], Mapping[str, list[float]]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="benchmarks/cluster_race.py")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="small loads, to see that all works")
+    parser.add_argument(
+        "--quick", action="store_true", help="use small loads, to test that everything works"
+    )
     parser.add_argument("--only", default="", metavar="MEASURE,...")
     parser.add_argument("--output", type=Path, metavar="FILE.json")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
-"""The contestants of the race: brokers with one interface to start, stop, kill and query them.
-Each has its own folder and its own chroot in one ZooKeeper. The measures are in other modules.
-"""
+"""The contestants of the race: brokers with one interface to start, stop, kill and query them. Each
+contestant has its own folder and its own chroot in one ZooKeeper. Other modules contain the
+measures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OURS: Final = "pybroker"
 APACHE: Final = "Apache Kafka"
 HEAP_MIB: Final = 1024
 SERVER_PROPERTIES: Final = {"auto.create.topics.enable": "false"}
-"""The options that both brokers get, besides their defaults."""
+"""The options that both brokers get; all other options have their defaults."""
 
 READY_SECONDS_MAX: Final = 300.0
 REQUEST_SECONDS_MAX: Final = 180.0
@@ -49,8 +49,8 @@ _METADATA_VERSION: Final = 4
 _LATEST: Final = -1
 _TOPIC_EXISTS: Final = 36
 _NO_BROKERS_YET: Final = 38
-"""INVALID_REPLICATION_FACTOR: the error of a broker that does not know its own registration
-yet."""
+"""INVALID_REPLICATION_FACTOR: a broker returns this error until it has read its own
+registration."""
 
 
 class NotReady(RuntimeError):
@@ -76,7 +76,7 @@ class Server(Protocol):
 
 
 class CommandServer:
-    """Any program that serves Kafka's protocol on a port of 127.0.0.1 and keeps no data."""
+    """A program that serves Kafka's protocol on a port of 127.0.0.1 and stores no data."""
 
     def __init__(self, command: str, folder: Path) -> None:
         self.port = free_port()
@@ -110,7 +110,7 @@ class CommandServer:
 
 
 class Contestant:
-    """One broker in the race, with the operations that measures need."""
+    """A broker in the race, with the operations that measures need."""
 
     def __init__(self, name: str, server: Server) -> None:
         self.name = name
@@ -132,20 +132,21 @@ class Contestant:
 
     @property
     def output_at_end(self) -> str | None:
-        """The last output lines of a broker that has ended by itself; None while it runs."""
+        """Return the last output lines of a broker whose process has ended unexpectedly; None while
+        it runs."""
         process = self._server.process
         return None if process.running else process.output[-2000:]
 
     @property
     def target(self) -> Target:
-        """This broker as a target of the request benchmark."""
+        """Return this broker as a target of the request benchmark."""
         return Meter(("127.0.0.1", self._server.port), self.pid)
 
     def launch(self) -> None:
         self._server.launch()
 
     def start(self) -> None:
-        """Start the broker; returns when it answers."""
+        """Start the broker, and wait until it answers a request."""
         self.launch()
         self._manages_topics = wait_for(self._versions, self, "it answers ApiVersions")
 
@@ -155,14 +156,15 @@ class Contestant:
         return any(item.api_key == ApiKey.CREATE_TOPICS for item in answer.api_keys)
 
     def stop(self) -> None:
-        """SIGTERM; with many partitions the stop takes long."""
+        """Stop the broker by SIGTERM, and wait for its end. With many partitions this takes
+        long."""
         process = self._server.process
         process.signal(signal.SIGTERM)
         process.wait()
         self._server.stop()
 
     def kill(self) -> None:
-        """SIGKILL; returns when the broker can be started again."""
+        """Kill the broker by SIGKILL, and wait until it can be started again."""
         self._server.kill9()
 
     def close(self) -> None:
@@ -174,7 +176,7 @@ class Contestant:
         return connection
 
     def new_topic(self, partitions: int = 1) -> str:
-        """Create a topic and wait until every partition has a leader."""
+        """Create a topic, and wait until every partition has a leader."""
         name = f"race-{next(self._numbers)}"
         if self._manages_topics:
             self.create([name], partitions)
@@ -194,13 +196,15 @@ class Contestant:
                 answer = connection.ask(4, request, CreateTopicsResponse)
             codes = {topic.error_code for topic in answer.topics} - {0, _TOPIC_EXISTS}
             if codes - {_NO_BROKERS_YET}:
-                raise NotReady(f"{self.name}: CreateTopics is answered with errors {codes}")
+                raise NotReady(
+                    f"{self.name}: the broker answered CreateTopics with the errors {codes}"
+                )
             return None if codes else True
 
         wait_for(created, self, "it creates topics")
 
     def wait_for_leaders(self, names: Sequence[str], partitions: int) -> None:
-        """Returns as soon as a Metadata answer has a leader for every partition of the topics."""
+        """Wait until a Metadata response has a leader for every partition of the topics."""
 
         def led() -> bool | None:
             answer = self.metadata(names)
@@ -224,7 +228,7 @@ class Contestant:
             return connection.ask(_METADATA_VERSION, request, MetadataResponse)
 
     def end_offset(self, topic: str) -> int:
-        """The offset that the next record of partition 0 gets."""
+        """Return the log end offset of partition 0."""
         wanted = ListOffsetsPartition(partition_index=0, timestamp=_LATEST)
         request = ListOffsetsRequest(
             replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
@@ -233,29 +237,31 @@ class Contestant:
             answer = connection.ask(1, request, ListOffsetsResponse)
         (found,) = answer.topics[0].partitions
         if found.error_code:
-            raise NotReady(f"{self.name}: ListOffsets is answered with error {found.error_code}")
+            raise NotReady(
+                f"{self.name}: the broker answered ListOffsets with error {found.error_code}"
+            )
         return found.offset
 
     def start_afresh(self) -> None:
-        """Restart a broker that cannot create topics with empty logs. Nothing is deleted during a
-        race: the memory of deleted files would go back to the host of a virtual machine, and
-        reusing it would be expensive."""
+        """Restart a broker that cannot create topics, with empty logs. Files are not deleted during
+        a race: the host of a virtual machine would take back their memory, and using it again would
+        be slow."""
         if not self._manages_topics:
             self.close()
             self.start()
 
 
 class Meter(Target):
-    """A target whose processor time is read to the nanosecond."""
+    """A target whose processor time is measured in nanoseconds."""
 
     def cpu_seconds(self) -> float:
         return processes.cpu_seconds(self.pid)
 
 
 def wait_for(condition: Callable[[], bool | None], contestant: Contestant, what: str) -> bool:
-    """Wait for the first result that is not None, trying again after connection errors. The pause
-    between attempts grows with their duration, so that they cause little load.
-    """
+    """Return the first result that is not None, after trying again until then. Connection errors
+    are ignored. The pause between two attempts grows with their duration, so that the attempts
+    cause little load."""
     deadline = time.monotonic() + READY_SECONDS_MAX
     while (begun := time.monotonic()) < deadline:
         with contextlib.suppress(OSError, ConnectionClosed):
@@ -265,12 +271,13 @@ def wait_for(condition: Callable[[], bool | None], contestant: Contestant, what:
         if contestant.output_at_end is not None:
             raise NotReady(f"{contestant.name} has ended:\n{contestant.output_at_end}")
         time.sleep(max(_POLL_SECONDS, 4 * (time.monotonic() - begun)))
-    raise NotReady(f"{contestant.name}: not within {READY_SECONDS_MAX} s: {what}")
+    raise NotReady(f"{contestant.name}: waited {READY_SECONDS_MAX} s in vain until {what}")
 
 
 @dataclass(frozen=True)
-class Field:
-    """Creates contestants: their folders, their ZooKeeper, and the additional servers."""
+class ContestantFactory:
+    """Creates the contestants with their folders and their ZooKeeper, and the additional
+    servers."""
 
     folder: Path
     zookeeper: str
@@ -282,7 +289,7 @@ class Field:
         return [OURS, APACHE, *self.commands]
 
     def contestant(self, name: str) -> Contestant:
-        """A new contestant with an empty folder; it is not started."""
+        """Return a new contestant with an empty folder. The broker is not started."""
         number = next(self.numbers)
         folder = self.folder / str(number)
         zookeeper = f"{self.zookeeper}/race-{number}"
@@ -290,7 +297,7 @@ class Field:
 
     def _server(self, name: str, folder: Path, zookeeper: str) -> Server:
         if name == OURS:
-            # As for users, but on a free port.
+            # The options are those that a user would set, except for a free port.
             overrides = {**SERVER_PROPERTIES, "pybroker.http.listener": "127.0.0.1:0"}
             return PybrokerProcess(folder, zookeeper=zookeeper, overrides=overrides)
         if name == APACHE:
@@ -305,6 +312,6 @@ class Field:
 
 
 def rotated(names: Sequence[str], round_number: int) -> list[str]:
-    """The order of a round: each contestant is first in turn."""
+    """Return the contestants in the order of a round: each contestant begins a round in turn."""
     shift = round_number % len(names)
     return [*names[shift:], *names[:shift]]

@@ -1,7 +1,9 @@
-"""librdkafka from confluent-kafka's wheel, called directly with thousands of messages per call.
-confluent-kafka's own classes make a Python object of each message, which costs more than the
-broker's work for it, so the client would be measured. Therefore this module calls the library by
-ctypes; the consumer passes messages to a C function that does nothing.
+"""Calls librdkafka, from the wheel of confluent-kafka, directly with thousands of messages per
+call.
+
+The classes of confluent-kafka create a Python object for each message. This costs more than the
+broker's work for the message, so they would measure the client. This module therefore calls the
+library by ctypes; the consumer passes messages to a C function that does nothing.
 """
 
 from __future__ import annotations
@@ -61,11 +63,11 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
 
 
 def library() -> ctypes.CDLL:
-    """The library inside the installed wheel of confluent-kafka."""
+    """Return the library inside the installed wheel of confluent-kafka."""
     folder = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
     found = sorted(folder.glob("librdkafka*"))
     if not found:
-        raise ClientFailed(f"no librdkafka in {folder}: install confluent-kafka from its wheel")
+        raise ClientFailed(f"{folder} has no librdkafka: install confluent-kafka from its wheel")
     loaded = ctypes.CDLL(str(found[0]))
     for name, result, arguments in _FUNCTIONS:
         function = getattr(loaded, name)
@@ -74,7 +76,7 @@ def library() -> ctypes.CDLL:
 
 
 class _Client:
-    """One client instance and one topic."""
+    """A librdkafka client and one topic."""
 
     def __init__(self, kind: int, options: Mapping[str, object], topic: str) -> None:
         self._library = library()
@@ -104,7 +106,7 @@ ANY_PARTITION: Final = -1
 
 
 class Producer(_Client):
-    """Sends values to a partition of a topic, or to all (ANY_PARTITION)."""
+    """Sends values to one partition of a topic, or to all partitions (ANY_PARTITION)."""
 
     def __init__(
         self,
@@ -115,8 +117,8 @@ class Producer(_Client):
         partition: int = 0,
         **options: object,
     ) -> None:
-        """`send` takes its values from `values` in turn; `options` are librdkafka's, with
-        underscores for dots."""
+        """Create the client. `send` takes its values from `values` in turn. `options` are
+        librdkafka's options, with underscores for dots."""
         self._partition = partition
         super().__init__(
             _PRODUCER,
@@ -140,7 +142,7 @@ class Producer(_Client):
         return self
 
     def send(self, count: int) -> None:
-        """Queue `count` messages; waits while the queue is full."""
+        """Queue `count` messages. The call blocks while the queue is full."""
         while count:
             wanted = min(count, len(self._messages))
             queued = self._library.rd_kafka_produce_batch(
@@ -151,10 +153,10 @@ class Producer(_Client):
                 time.sleep(_QUEUE_FULL_PAUSE_SECONDS)
 
     def flush(self) -> None:
-        """Wait until every message was acknowledged or has failed; the log end shows how many were
-        stored."""
+        """Wait until every message was acknowledged or has failed. The log end offset shows how
+        many messages were stored."""
         if self._library.rd_kafka_flush(self._handle, FLUSH_MS_MAX):
-            raise ClientFailed(f"messages were not answered within {FLUSH_MS_MAX} ms")
+            raise ClientFailed(f"messages were not acknowledged within {FLUSH_MS_MAX} ms")
 
 
 class Consumer(_Client):
@@ -173,7 +175,7 @@ class Consumer(_Client):
         )
         self._ignore = ctypes.cast(ctypes.CDLL(None).labs, c_void_p)
         if self._library.rd_kafka_consume_start(self._topic, 0, offset):
-            raise ClientFailed(f"cannot consume {topic} from {offset}")
+            raise ClientFailed(f"topic {topic} cannot be consumed from offset {offset}")
 
     def __enter__(self) -> Consumer:
         return self
@@ -188,19 +190,19 @@ class Consumer(_Client):
         super().__exit__(kind, error, traceback)
 
     def skip(self, count: int) -> int:
-        """Consume at least `count` messages; return their number."""
+        """Consume at least `count` messages. Return their number."""
         done, last_news = 0, time.monotonic()
         while done < count:
             got = self._library.rd_kafka_consume_callback(self._topic, 0, 100, self._ignore, None)
             if got > 0:
                 done, last_news = done + got, time.monotonic()
             elif time.monotonic() - last_news > SILENCE_SECONDS_MAX:
-                raise ClientFailed(f"only {done} of {count} messages came")
+                raise ClientFailed(f"only {done} of {count} messages arrived")
         return done
 
     def next_arrival(self, wait_ms: int) -> float | None:
-        """The arrival time of the next message (seconds of `time.perf_counter`), None if there was
-        none."""
+        """Return the arrival time of the next message (seconds of `time.perf_counter`); None if no
+        message arrives."""
         message = self._library.rd_kafka_consume(self._topic, 0, wait_ms)
         arrived = time.perf_counter()
         if not message:

@@ -1,4 +1,4 @@
-"""The measures of starting and stopping: each with brokers of its own, on empty folders."""
+"""The measures of starting and stopping. Each measure has its own brokers with empty folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from benchmarks.racing import loads, processes
-from benchmarks.racing.contestants import Contestant, Field
+from benchmarks.racing.contestants import Contestant, ContestantFactory
 from benchmarks.racing.measures import Figures, Scale
 from benchmarks.requests import ask, produce_frame
 
@@ -15,9 +15,11 @@ FIRST_TOPIC = "first"
 _SETTLE_SECONDS = 3.0
 
 
-def start(field: Field, names: Sequence[str], scale: Scale) -> Iterator[tuple[str, Figures]]:
-    """Start times with one topic; then memory and processor time of idle brokers, all of them at
-    the same time."""
+def start(
+    field: ContestantFactory, names: Sequence[str], scale: Scale
+) -> Iterator[tuple[str, Figures]]:
+    """Return the start times with one topic, and then the memory and processor time of idle
+    brokers, all measured at the same time."""
     with contextlib.ExitStack() as stack:
         running, figures = [], {}
         for name in names:
@@ -42,8 +44,9 @@ def start(field: Field, names: Sequence[str], scale: Scale) -> Iterator[tuple[st
 
 
 def start_times(contestant: Contestant) -> Figures:
-    """Seconds from the process to the answer: first to ApiVersions and, on the same data again, to
-    Metadata with a leader for the topic. The broker keeps running afterwards."""
+    """Return the seconds from the start of the process to the response: first to ApiVersions and,
+    after a restart on the same data, to Metadata with a leader for the topic. The broker keeps
+    running."""
     begun = time.perf_counter()
     contestant.start()
     first = time.perf_counter() - begun
@@ -58,7 +61,8 @@ def start_times(contestant: Contestant) -> Figures:
 
 
 def seconds_until_led(contestant: Contestant, topics: Sequence[str], partitions: int) -> float:
-    """From starting the process until Metadata has a leader for every partition."""
+    """Return the seconds from the start of the process until Metadata has a leader for every
+    partition."""
     begun = time.perf_counter()
     contestant.launch()
     contestant.wait_for_leaders(topics, partitions)
@@ -66,15 +70,18 @@ def seconds_until_led(contestant: Contestant, topics: Sequence[str], partitions:
 
 
 def append(contestant: Contestant, topics: Sequence[str], partitions: int) -> None:
-    """A batch of ten records of 100 B for each partition."""
+    """Append a batch of ten records of 100 B to each partition."""
     with contestant.target.connect() as connection:
         for topic in topics:
             for partition in range(partitions):
                 ask(connection, produce_frame(partition, 10, b"v" * 100, topic=topic))
 
 
-def partitions(field: Field, names: Sequence[str], scale: Scale) -> Iterator[tuple[str, Figures]]:
-    """One broker after the other with many partitions, some records in each."""
+def partitions(
+    field: ContestantFactory, names: Sequence[str], scale: Scale
+) -> Iterator[tuple[str, Figures]]:
+    """Return the times of brokers with many partitions that have some records each, one broker
+    after the other."""
     loads.allow_files(2 * scale.topics * scale.partitions_each)
     topics = [f"many-{number:03d}" for number in range(scale.topics)]
     each = scale.partitions_each

@@ -1,6 +1,6 @@
-"""The loads of clients on a broker: one function per load, each with its result.
+"""The loads of clients on a broker. Each function runs one load and returns its result.
 
-The loads know one running contestant and a topic. Other modules decide how often, in which order
+A load receives one running contestant and a topic. Other modules decide how often, in which order
 and against which broker a load runs.
 """
 
@@ -30,7 +30,7 @@ CONNECTIONS: Final = 8
 MEGABYTE: Final = 1_000_000
 GIGABYTE: Final = 1_000_000_000
 RATE: Final = 1000
-"""Messages a second of the latency loads."""
+"""The rate of the latency loads, in messages per second."""
 
 _FETCH_HEAD: Final = struct.Struct(">iihii")  # correlation, throttle, error, session, topics
 # Partition, error, high watermark, last stable and first offset, aborted transactions, preferred
@@ -41,7 +41,7 @@ _SETTLE_SECONDS: Final = 2.0
 
 @dataclass(frozen=True)
 class Throughput:
-    """The result of a stream of values. Bytes are those of the values, before compression."""
+    """The throughput of a stream of values. Bytes are those of the values before compression."""
 
     mb_per_second: float
     cpu_seconds_per_gb: float
@@ -49,7 +49,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Latency:
-    """Quantiles of latency in milliseconds."""
+    """Quantiles of the latency in milliseconds."""
 
     p50: float
     p99: float
@@ -63,8 +63,8 @@ class Requests:
 
 
 def values(size: int) -> list[bytes]:
-    """Values as typical services write them: JSON lines of words and numbers, the same in every
-    run. Lz4 compresses them to about half."""
+    """Return values as typical services write them: JSON lines of words and numbers. The values are
+    the same in every run. Lz4 compresses them to about half their size."""
     source = random.Random(size)
     words = [
         "".join(source.choices("abcdefghijklmnopqrstuvwxyz", k=source.randint(3, 9)))
@@ -80,8 +80,8 @@ def values(size: int) -> list[bytes]:
 
 
 def throughput(contestant: Contestant, cpu: float, started: float, size: int) -> Throughput:
-    """The throughput since `started` (time.perf_counter) with CPU time `cpu` then, for `size`
-    bytes."""
+    """Return the throughput of `size` bytes since `started` (time.perf_counter), when the CPU time
+    was `cpu`."""
     elapsed = time.perf_counter() - started
     used = processes.cpu_seconds(contestant.pid) - cpu
     return Throughput(size / elapsed / MEGABYTE, used / size * GIGABYTE)
@@ -96,7 +96,7 @@ def produce(
     codec: str,
     acks: str,
 ) -> Throughput:
-    """Send `count` messages through librdkafka and wait for all answers."""
+    """Send `count` messages through librdkafka, and wait for all acknowledgements."""
     options = {"compression_codec": codec, "acks": acks, "linger_ms": 5}
     with Producer(contestant.bootstrap, topic, messages, **options) as producer:
         producer.send(1)
@@ -115,7 +115,7 @@ def produce(
 def consume(
     contestant: Contestant, topic: str, offset: int, count: int, *, size: int, passes: int
 ) -> Throughput:
-    """Read `count` messages of `size` bytes, `passes` times, with a new consumer each time."""
+    """Read `count` messages of `size` bytes, `passes` times, each time with a new consumer."""
     done = 0
     cpu, started = processes.cpu_seconds(contestant.pid), time.perf_counter()
     for _ in range(passes):
@@ -127,7 +127,7 @@ def consume(
 def requests(
     contestant: Contestant, topic: str, *, records: int, under_way: int, seconds: float
 ) -> Requests:
-    """Produce requests with acks=all over 8 connections, each to a partition of its own."""
+    """Send Produce requests with acks=all over 8 connections, each to its own partition."""
     frames = [
         produce_frame(partition, records, b"v" * 100, topic=topic)
         for partition in range(CONNECTIONS)
@@ -149,9 +149,9 @@ def percentiles(seconds: Sequence[float]) -> Latency:
 
 
 def end_to_end(contestant: Contestant, topic: str, *, acks: int, seconds: float) -> Latency:
-    """The latency from sending a record to its arrival at a waiting consumer, by plain sockets:
-    one thread sends at fixed times regardless of answers, so that a pause of the broker delays
-    every record sent during it."""
+    """Return the latency from sending a record to its arrival at a waiting consumer, by plain
+    sockets. One thread sends at fixed times, whether or not responses arrive, so that a pause of
+    the broker delays every record sent during the pause."""
     frame = produce_frame(0, 1, b"v" * 100, topic=topic, acks=acks)
     with contestant.target.connect() as producer, contestant.target.connect() as consumer:
         ask(producer, frame)
@@ -182,9 +182,8 @@ def end_to_end(contestant: Contestant, topic: str, *, acks: int, seconds: float)
 
 
 class _Arrivals:
-    """The arrival times of the records of a topic, in order. A Fetch is always in flight. All
-    batches have one record and the same size.
-    """
+    """Records the arrival times of a topic's records, in order. A Fetch is always in flight. All
+    batches have one record and the same size."""
 
     def __init__(
         self, connection: socket.socket, topic: str, offset: int, batch_bytes: int
@@ -204,7 +203,7 @@ class _Arrivals:
         )
 
     def read(self) -> None:
-        """Read the received bytes; there must be some."""
+        """Read the received bytes. Raises if the connection is closed."""
         part = self._connection.recv(MEGABYTE)
         if not part:
             raise ClientFailed("the broker closed the consumer's connection")
@@ -224,12 +223,12 @@ class _Arrivals:
         size: int
         _, error, _, _, _, aborted, _, size = _PARTITION_HEAD.unpack_from(frame, position)
         if error or aborted > 0:
-            raise ClientFailed(f"Fetch is answered with error {error}")
+            raise ClientFailed(f"the broker answered Fetch with error {error}")
         return size // self._batch_bytes
 
 
 def records_bytes(frame: bytes, topic: str) -> int:
-    """The size of the batch in a frame of `produce_frame`, which ends with it."""
+    """Return the size of the batch at the end of a frame that `produce_frame` made."""
     position = frame.index(topic.encode()) + len(topic) + 4 + 4
     size: int = struct.unpack_from(">i", frame, position)[0]
     return size
@@ -238,7 +237,8 @@ def records_bytes(frame: bytes, topic: str) -> int:
 def end_to_end_by_client(
     contestant: Contestant, topic: str, *, acks: str, seconds: float
 ) -> Latency:
-    """As `end_to_end`, through librdkafka with linger 0; a thread consumes."""
+    """Return the latency as `end_to_end` does, but through librdkafka with linger 0. A thread
+    consumes."""
     count = int((seconds + _SETTLE_SECONDS) * RATE)
     sent: list[float] = []
     arrived: list[float] = []
@@ -275,17 +275,17 @@ def end_to_end_by_client(
 
 
 @dataclass(frozen=True)
-class Crowd:
-    """The cost of idle connections: seconds to open all, KiB per connection, and the time of a
-    Produce beside them."""
+class IdleConnections:
+    """The cost of idle connections: the seconds to open all of them, the memory per connection in
+    KiB, and the time of a Produce while they are open."""
 
     connect_seconds: float
     kib_each: float
     produce: Latency
 
 
-def idle_connections(contestant: Contestant, topic: str, count: int) -> Crowd:
-    """Open connections that send nothing after a first Metadata request."""
+def idle_connections(contestant: Contestant, topic: str, count: int) -> IdleConnections:
+    """Open connections that send a Metadata request and then nothing."""
     allow_files(count + 1000)
     hello = framed(ApiKey.METADATA, MetadataRequest(topics=[]))
     frame = produce_frame(0, 1, b"v" * 100, topic=topic)
@@ -305,11 +305,11 @@ def idle_connections(contestant: Contestant, topic: str, count: int) -> Crowd:
         for connection in opened:
             connection.close()
     kib = (after.rss_mib - before.rss_mib) * 1024 / count
-    return Crowd(elapsed, kib, produced)
+    return IdleConnections(elapsed, kib, produced)
 
 
 def times(connection: socket.socket, frame: bytes, count: int) -> list[float]:
-    """The seconds of each of `count` requests, one after the other."""
+    """Return the seconds of each of `count` requests, which are sent one after the other."""
     taken = []
     for _ in range(count):
         started = time.perf_counter()
@@ -319,7 +319,7 @@ def times(connection: socket.socket, frame: bytes, count: int) -> list[float]:
 
 
 def metadata_milliseconds(contestant: Contestant, count: int) -> float:
-    """Median of a Metadata request for all topics."""
+    """Return the median time of a Metadata request for all topics, in milliseconds."""
     frame = framed(ApiKey.METADATA, MetadataRequest(topics=None))
     with contestant.target.connect() as connection:
         ask(connection, frame)
@@ -327,13 +327,16 @@ def metadata_milliseconds(contestant: Contestant, count: int) -> float:
 
 
 def allow_files(count: int) -> None:
-    """Raise the limit of open files, which children inherit, as far as the machine allows.
+    """Raise the limit of open files as far as the machine allows. Child processes inherit the
+    limit.
 
-    Raises ClientFailed if that is not enough.
+    Raises ClientFailed if the limit is below `count`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else max(soft, count)
     if soft != wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if wanted < count:
-        raise ClientFailed(f"{count} open files are needed, the limit is {wanted} (ulimit -n)")
+        raise ClientFailed(
+            f"{count} open files are needed, but the limit is {wanted}; raise it with ulimit -n"
+        )

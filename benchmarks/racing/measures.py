@@ -1,6 +1,5 @@
-"""The measures of brokers that run all the time: their loads, amounts and topics. The measures of
-starting and stopping are in `lifecycle`.
-"""
+"""The measures of running brokers: their loads, amounts and topics. `lifecycle` has the measures of
+starting and stopping."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from benchmarks.racing.contestants import Contestant
 from benchmarks.racing.metrics import ACKS, CODECS, SIZES, produce_name
 
 Figures = Mapping[str, float]
-"""Metric's name within its measure -> figure."""
+"""Name of a metric within its measure -> the figure."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Scale:
     partitions_each: int = 100
 
     def quick(self) -> Scale:
-        """Small amounts, to see that everything works."""
+        """Return small amounts, for a test that everything works."""
         return replace(
             self,
             messages={size: count // 5 for size, count in self.messages.items()},
@@ -49,7 +48,7 @@ class Scale:
 
 
 class RunningMeasures:
-    """The measures of one round against brokers that run. Owns the topics of the round."""
+    """The measures of one round against running brokers. Owns the topics of the round."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
@@ -72,7 +71,7 @@ class RunningMeasures:
         self.runs["connections"] = self._connections
 
     def run(self, name: str, contestant: Contestant) -> Figures:
-        """Run one measure, after pending writes have reached the disk."""
+        """Run one measure, after the kernel has written all dirty pages to the disk."""
         os.sync()
         return self.runs[name](contestant)
 
@@ -96,7 +95,7 @@ class RunningMeasures:
                     return
 
     def end_round(self, contestant: Contestant) -> None:
-        """Drop the round's topics: the next round uses new ones."""
+        """Drop the topics of the round: the next round uses new topics."""
         for key in [key for key in self._written if key[0] == contestant.name]:
             del self._written[key]
         contestant.start_afresh()
@@ -119,7 +118,9 @@ class RunningMeasures:
     def _consume_hot(self, contestant: Contestant, *, size: int) -> Figures:
         topic, offset = self._topic_with_records(contestant, size)
         count = self.scale.messages[size]
-        loads.consume(contestant, topic, offset, count, size=size, passes=1)  # fills the cache
+        loads.consume(
+            contestant, topic, offset, count, size=size, passes=1
+        )  # this read fills the page cache
         passes = self.scale.hot_passes[size]
         done = loads.consume(contestant, topic, offset, count, size=size, passes=passes)
         return {"rate": done.mb_per_second, "cpu": done.cpu_seconds_per_gb}
@@ -172,7 +173,7 @@ class RunningMeasures:
 
 
 REQUEST_LOADS: Final = (("unbatched-1", 1, 1), ("unbatched-4", 1, 4), ("batched-4", 100, 4))
-"""Measure, records per request, requests in flight on each connection."""
+"""(measure, records per request, requests in flight on each connection)."""
 
 
 def latency_figures(latency: loads.Latency) -> Figures:

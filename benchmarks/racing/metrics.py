@@ -1,6 +1,7 @@
-"""The metrics with their units and goals: the table that the report prints.
+"""The metrics of the race with their units and goals: the rows of the report's table.
 
-A metric's key is "measure/metric". Goals are ratios of our figure to another contestant's.
+A metric's key is "measure/metric". A goal is a bound for the ratio of pybroker's figure to another
+contestant's figure.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ ACKS: Final = ("1", "all")
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound of a ratio."""
+    """A bound for a ratio."""
 
     ratio: float
     at_least: bool
@@ -37,8 +38,8 @@ BARE_PER_REQUEST: Final = Goal(0.5, at_least=True)
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of the table. `goal` is against Apache Kafka, `bare_goal` against a minimal broker
-    that does nothing but the loads, if one races."""
+    """A row of the table. `goal` is the goal against Apache Kafka. `bare_goal` is the goal against
+    a minimal broker that only serves the loads, if there is such a contestant."""
 
     key: str
     title: str

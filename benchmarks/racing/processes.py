@@ -1,6 +1,5 @@
-"""The resources of processes: processor time and memory of a process and its children, and the
-page cache. Linux only. Nothing here depends on the kind of process.
-"""
+"""Measures the resources of processes: the processor time and memory of a process and its children,
+and the page cache. Linux only. Nothing in this module depends on the kind of process."""
 
 from __future__ import annotations
 
@@ -20,35 +19,38 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Memory:
-    """Resident memory in MiB: all pages, and with shared pages divided among their users."""
+    """Resident memory in MiB: the RSS, and the PSS, in which shared pages are divided among their
+    processes."""
 
     rss_mib: float
     pss_mib: float
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all its descendants."""
+    """Return the process and all its descendants."""
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of the tree so far, user and system, ended threads included."""
+    """Return the processor time of the process tree so far, user and system time, including ended
+    threads."""
     return sum(_cpu_clock(member) for member in tree(pid))
 
 
 def _cpu_clock(pid: int) -> float:
-    """The kernel's clock of another process: nanoseconds, where /proc/PID/stat counts in 10 ms.
+    """Return the id of the kernel's CPU clock of another process, as clock_getcpuclockid(3)
+    computes it.
 
-    The number of that clock is what clock_getcpuclockid(3) computes.
+    The clock counts nanoseconds, while /proc/PID/stat counts in steps of 10 ms.
     """
     try:
         return time.clock_gettime((~pid << 3) | 2)
-    except OSError:  # the process has just ended
+    except OSError:  # the process has ended meanwhile
         return 0.0
 
 
 def memory(pid: int) -> Memory:
-    """Memory of the tree at this moment."""
+    """Return the present memory of the process tree."""
     rss = pss = 0
     for member in tree(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -64,14 +66,14 @@ def _kib(text: str, name: str) -> int:
 
 
 def bytes_from_disk(pid: int) -> int:
-    """The bytes that the process has read from the disk so far."""
+    """Return the number of bytes that the process has read from the disk so far."""
     text = Path(f"/proc/{pid}/io").read_text(encoding="ascii")
     found = re.search(r"^read_bytes: (\d+)", text, re.MULTILINE)
     return int(found.group(1)) if found else 0
 
 
 def drop_from_page_cache(folder: Path) -> None:
-    """Write the segment files below `folder` to the disk and drop their cached pages."""
+    """Write the segment files below `folder` to the disk, and drop their cached pages."""
     for path in folder.rglob("*.log"):
         with _opened(path) as file:
             os.fsync(file)
@@ -88,11 +90,11 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def fill_page_cache(folder: Path) -> None:
-    """Fill free memory with cached pages of an empty file, which stays in `folder`.
+    """Fill the free memory with cached pages of a new file, which stays in `folder`.
 
-    A virtual machine gets memory from its host when a page is first written, and may give free
-    pages back: the first use of a page then costs ten times as much as copying data into it. Pages
-    of the cache are reused without that.
+    A virtual machine gets memory from its host when a page is first written, and may return free
+    pages to the host. The first use of a page then costs ten times as much as copying data into it.
+    Pages of the page cache can be used again without this cost.
     """
     path = folder / "nothing"
     size = psutil.virtual_memory().available

@@ -1,6 +1,6 @@
-"""The report of a race: a table for the terminal, one for the documents, and a plot.
+"""The report of a race: a table for the terminal, a table for the documents, and a plot.
 
-Everything comes from `Results`; nothing is measured here.
+All figures come from `Results`; this module measures nothing.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from benchmarks.racing.results import Results, Spread
 
 MET, MISSED = "yes", "NO"
 BEGIN, END = ".. The race's table begins.", ".. The race's table ends."
-"""Comments in a document between which the table is replaced."""
+"""The comments in a document that enclose the table to replace."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A metric with its results: figures by contestant, our ratios by contestant."""
+    """A metric with its results: figures by contestant, and pybroker's ratios by contestant."""
 
     metric: Metric
     figures: dict[str, Spread]
     ratios: dict[str, Spread]
 
     def verdict(self) -> str:
-        """Whether the median of the ratio to Apache Kafka meets the goal."""
+        """Return whether the median ratio to Apache Kafka meets the goal."""
         return verdict(self.metric.goal, self.ratios.get(APACHE))
 
 
@@ -41,7 +41,7 @@ def verdict(goal: Goal | None, ratio: Spread | None) -> str:
 
 
 def rows(results: Results) -> Iterator[Row]:
-    """The metrics with results."""
+    """Return the metrics that have results."""
     for metric in METRICS.values():
         found = {
             name: Spread.of(list(results.figures(metric.key, name).values()))
@@ -57,7 +57,7 @@ def rows(results: Results) -> Iterator[Row]:
 
 
 def number(value: float) -> str:
-    """Format a number with three significant digits."""
+    """Return a number with three significant digits."""
     if value >= 100 or value == 0:
         return f"{value:,.0f}"
     digits = 1 if value >= 10 else 2 if value >= 1 else 3
@@ -81,7 +81,7 @@ def headings(results: Results) -> list[str]:
 
 
 def cells(results: Results, row: Row) -> list[str]:
-    """One line of the table, under `headings`."""
+    """Return one line of the table, with a cell for each of `headings`."""
     metric = row.metric
     line = [
         metric.title,
@@ -108,7 +108,8 @@ def rounds(results: Results) -> int:
 
 
 def fewer_rounds(results: Results) -> str:
-    """The measures with fewer rounds than the others, because the time was over."""
+    """Return the list of measures that have fewer rounds than the others because of the time
+    limit."""
     found: dict[str, set[int]] = {}
     for sample in results.samples:
         found.setdefault(sample.measure, set()).add(sample.round)
@@ -117,7 +118,7 @@ def fewer_rounds(results: Results) -> str:
 
 
 def summary(results: Results) -> str:
-    """The description of the run: machine, versions, rounds."""
+    """Return the description of the race: machine, versions, number of rounds."""
     about = results.about
     return (
         f"{about['date']}, {about['cores']} cores, {about['memory']} of memory, {about['system']}; "
@@ -126,7 +127,7 @@ def summary(results: Results) -> str:
 
 
 def table(results: Results) -> str:
-    """The table for the terminal."""
+    """Return the table for the terminal."""
     lines = [headings(results), *(cells(results, row) for row in rows(results))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = [
@@ -140,7 +141,7 @@ def table(results: Results) -> str:
 
 
 def rst(results: Results) -> str:
-    """The table for docs/performance.rst."""
+    """Return the table for docs/performance.rst."""
     lines = [headings(results), *(cells(results, row) for row in rows(results))]
     return "\n".join(
         [
@@ -156,13 +157,12 @@ def rst(results: Results) -> str:
 
 
 def put_into(document: Path, results: Results) -> None:
-    """Replace the table between the two comments of a document. Raises ValueError without the
-    comments.
-    """
+    """Replace the table between the two comments of a document. Raises ValueError if a comment is
+    missing."""
     before, begin, rest = document.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"{document} has no lines {BEGIN!r} and {END!r}")
+        raise ValueError(f"{document} lacks the lines {BEGIN!r} and {END!r} around the table")
     text = f"{before}{BEGIN}\n\n{rst(results)}\n{END}{after}"
     document.write_text(text, encoding="utf-8")
 
@@ -173,7 +173,8 @@ def _list_table_row(line: Sequence[str]) -> str:
 
 
 def plot(results: Results, path: Path) -> None:
-    """Plot a bar per metric: our ratio to Apache Kafka with its spread, and the goal as a mark."""
+    """Plot a bar for each metric: the ratio to Apache Kafka with its range, and the goal as a
+    mark."""
     shown = [row for row in rows(results) if APACHE in row.ratios][::-1]
     if not shown:
         return

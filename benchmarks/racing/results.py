@@ -1,4 +1,4 @@
-"""The results of a race so far: samples in a JSON file that is complete after each measure."""
+"""The results of a race so far: samples in a JSON file, which is written after each measure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from integration_tests.maven import KAFKA_VERSION
 
 @dataclass(frozen=True)
 class Sample:
-    """The figures of one contestant in one measure of one round."""
+    """The figures of one contestant in one round of one measure."""
 
     measure: str
     round: int
@@ -27,14 +27,14 @@ class Sample:
 
 @dataclass
 class Results:
-    """All samples, with the machine and the time of the run."""
+    """All samples of a race, with the machine and the time of the race."""
 
     about: dict[str, str]
     contestants: list[str]
     samples: list[Sample] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        """Replace the file atomically."""
+        """Write the file atomically."""
         content = {
             "about": self.about,
             "contestants": self.contestants,
@@ -56,7 +56,7 @@ class Results:
         return [name for name in self.contestants if name not in (OURS, APACHE)]
 
     def figures(self, key: str, contestant: str) -> dict[int, float]:
-        """The figures of the metric "measure/metric" by round."""
+        """Return round -> figure of a contestant for the metric "measure/metric"."""
         measure, _, metric = key.partition("/")
         return {
             sample.round: sample.figures[metric]
@@ -67,14 +67,15 @@ class Results:
         }
 
     def ratios(self, key: str, other: str) -> list[float]:
-        """The ratios of our figure to the other's, in the rounds that have both."""
+        """Return the ratios of pybroker's figure to another contestant's figure, in the rounds that
+        have both."""
         ours, theirs = self.figures(key, OURS), self.figures(key, other)
         return [ours[number] / theirs[number] for number in ours if theirs.get(number)]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, smallest and largest."""
+    """The median, the smallest and the largest value."""
 
     median: float
     low: float
@@ -88,7 +89,7 @@ class Spread:
 
 
 def about_this_machine() -> dict[str, str]:
-    """The facts of this machine that a reader of the figures needs."""
+    """Return the facts about this machine that a reader of the figures needs."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),

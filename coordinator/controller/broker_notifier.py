@@ -1,8 +1,8 @@
-"""The controller's messages to the brokers. A round of the controller handles one event; the
-notifier collects the changes of a round and sends them at its end, one request of each kind to each
-broker.
+"""The controller's requests to the brokers. The controller handles one event per round. The
+notifier collects the changes of the round and sends them at the end of the round: one request of
+each kind to each broker.
 
-Owns a sender for every live broker. This module decides nothing about partitions.
+The notifier owns a sender for every live broker. It decides nothing about partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ChannelFactory = Callable[[Broker], BrokerChannel]
 class BrokerNotifier:
     """The notifier of one controller's term. Owns the senders, from `open` to `close`.
 
-    `changed`: partitions whose state was stored in this round -> whether this created the state
+    `changed`: partition whose state was stored in this round -> whether the write created the state
     node.
     """
 
@@ -65,8 +65,8 @@ class BrokerNotifier:
             sender.work.set_brokers(brokers)
 
     async def move(self, broker_ids: Iterable[int]) -> None:
-        """Connect to these live brokers at their new endpoints. `open` sends the endpoints to all
-        brokers."""
+        """Connect to these live brokers at their new endpoints. `open` sends the new endpoints to
+        all brokers."""
         for broker_id in broker_ids:
             broker = self._context.brokers[broker_id]
             await self._senders[broker_id].move(broker, self._channels(broker))
@@ -105,9 +105,9 @@ class BrokerNotifier:
             for sender in self._senders.values():
                 sender.work.describe(facts)
 
-    async def tell_current_state(self, broker_ids: Collection[int]) -> None:
-        """Queue all metadata and all roles (leader or follower) for these brokers, which know
-        nothing yet.
+    async def queue_current_state(self, broker_ids: Collection[int]) -> None:
+        """Queue all metadata and all roles (leader or follower) for these brokers. They have not
+        received anything from this controller yet.
 
         A partition that is not online is sent without a leader, so that a restarted broker does not
         take the lead again. Its metadata is sent once more at the end of the round, after the
@@ -126,7 +126,7 @@ class BrokerNotifier:
                 if broker_id in partition.replicas and partition.state is not None:
                     work.lead_or_follow(facts)
 
-    def tell_roles_again(self, broker_id: int) -> None:
+    def queue_roles_again(self, broker_id: int) -> None:
         """Queue all roles of the broker again."""
         if broker_id not in self._senders:
             return  # a broker without a sender gets all roles when its sender is opened
@@ -134,9 +134,9 @@ class BrokerNotifier:
             if partition.state is not None and broker_id in partition.replicas:
                 self._senders[broker_id].work.lead_or_follow(self._context.facts(partition))
 
-    def tell_roles(self, broker_id: int, keys: Iterable[TopicPartition]) -> None:
-        """Queue the broker's roles in these partitions. For a broker in controlled shutdown: `tell`
-        sends it no roles."""
+    def queue_roles(self, broker_id: int, keys: Iterable[TopicPartition]) -> None:
+        """Queue the broker's roles in these partitions. For a broker in controlled shutdown:
+        `send_round` queues no roles for it."""
         for key in keys:
             facts = self._context.facts(self._context.partitions[key])
             self._senders[broker_id].work.lead_or_follow(facts)
@@ -145,7 +145,7 @@ class BrokerNotifier:
         for each in stops:
             self._senders[broker_id].work.stop(each)
 
-    async def tell(self) -> None:
+    async def send_round(self) -> None:
         """End the round: queue its changes for the brokers, and wake every sender. Brokers in
         controlled shutdown get no new roles."""
         changed, self.changed = self.changed, {}
@@ -165,12 +165,13 @@ class BrokerNotifier:
             sender.wake()
 
     def _complete(self, sender: BrokerSender) -> None:
-        """Mark the first roles and metadata as full ones. The broker then takes all other replicas
-        for left over from deleted topics. So nothing is marked if the controller could not read all
-        topics, and roles are not marked while a partition of the broker has no state."""
+        """Mark the first roles and the first metadata for the broker as the full set. The broker
+        then removes every replica that the set does not name, as left over from a deleted topic.
+        Therefore neither is marked if the controller could not read all topics, and roles are not
+        marked while a partition of the broker has no stored state."""
         whole = not self._context.damaged
-        untold = any(
+        lacks_state = any(
             partition.state is None and sender.broker.id in partition.replicas
             for partition in self._context.partitions.values()
         )
-        sender.work.complete(full_roles=whole and not untold, full_metadata=whole)
+        sender.work.complete(full_roles=whole and not lacks_state, full_metadata=whole)

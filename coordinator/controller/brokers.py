@@ -37,7 +37,7 @@ class BrokerChanges:
         return self._services.context
 
     async def look(self) -> None:
-        """Read the registered brokers, and act on each change since the last reading.
+        """Read the registered brokers, and handle each change since the last read.
 
         A broker with a new registration counts as lost and started (KIP-380). A broker that only
         changed its endpoints is the same broker. Raises ControllerMoved, or CoordError.
@@ -64,8 +64,9 @@ class BrokerChanges:
             log.info("brokers_lost brokers=%s", sorted(lost))
         services.journal.brokers_changed(lost, started)
         came_back = lost & current.keys()
-        # A leader may have added one of them to the ISR since, and would wait for it.
-        left_out = self._left_out(lost)
+        # A leader may have added one of the lost brokers to the ISR since the state was last read.
+        # The leader would wait for that broker's fetches.
+        left_out = self._outside_isr(lost)
         await services.machine.refresh(left_out)
         disturbed = self._lose(lost)
         if started:
@@ -81,20 +82,20 @@ class BrokerChanges:
         notifier.open(started)
         for key, version in left_out.items():
             partition = self._context.partitions[key]
-            # A restarted broker may have left the ISR by itself, since a power loss cut its log
-            # short. A leader that had added it before would count it as in sync still, and would
-            # never add it again.
+            # A restarted broker may have removed itself from the ISR, because a power loss cut its
+            # log short. A leader that does not know this still counts the broker as in sync, and
+            # would never add it to the ISR again.
             if partition.version > version or not came_back.isdisjoint(partition.replicas):
                 notifier.changed_state(key)
         notifier.describe_replicas_of(lost | started)
-        await notifier.tell_current_state(started)
+        await notifier.queue_current_state(started)
         await services.repair(disturbed)
         self._deletions.stop_replicas_of(started)
         await self._deletions.finish()
 
-    def _left_out(self, lost: set[int]) -> dict[TopicPartition, int]:
-        """Return the partitions with a replica on one of these brokers that is outside the ISR as
-        the controller knows it -> the version of the partition's state."""
+    def _outside_isr(self, lost: set[int]) -> dict[TopicPartition, int]:
+        """Return partition -> version of its state, for each partition with a replica on one of
+        these brokers that is outside the ISR in the controller's context."""
         return {
             partition.topic_partition: partition.version
             for partition in self._context.kept_partitions()
@@ -103,8 +104,8 @@ class BrokerChanges:
         }
 
     def _lose(self, lost: set[int]) -> set[TopicPartition]:
-        """Note that these brokers have ended. A restarted broker counts too: it was not in sync in
-        between. Return the partitions that had one of them in the ISR."""
+        """Record that these brokers have ended, and return the partitions that had one of them in
+        the ISR. A restarted broker counts as lost too: it was not in sync while it was down."""
         context = self._context
         context.leaving -= lost
         self._log_dirs.forget(lost)

@@ -1,7 +1,7 @@
-"""The controller's requests to one broker: the pending work, and the task that sends it.
+"""The controller's requests to one broker: the pending work, and the task that sends the requests.
 
-`PendingWork` is pure: newer facts replace older ones that were not sent yet, and commands come out
-in an order that brokers can follow. `BrokerSender` owns the task, which retries until the broker's
+`PendingWork` does no I/O: newer facts replace older unsent facts, and the commands are returned in
+an order that brokers can apply. `BrokerSender` owns the task, which retries until the broker's
 registration ends. `broker_notifier.py` decides what a broker is sent.
 """
 
@@ -44,12 +44,13 @@ Item = PartitionFacts | StopReplicaPartition
 NEWER_IS_KNOWN: Final = frozenset(
     {ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.STALE_BROKER_EPOCH}
 )
-"""Answers for one partition which mean that the broker knows something newer. The command is not
-retried for this partition."""
+"""Error codes for one partition which mean that the broker has received newer commands. The command
+is not retried for this partition."""
 IS_GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 CLOSE_LIMIT_S: Final = 1.0
-"""How long `close` waits for the task to end. The partitions of a lost broker wait meanwhile."""
-_CLOSE_LOOKS: Final = 20
+"""How long `close` waits for the task to end. The elections for a lost broker's partitions are
+delayed by this time."""
+_CLOSE_PARTS: Final = 20
 """`close` waits for CLOSE_LIMIT_S in this number of parts. A pause of the whole event loop then
 uses up one part, however long it lasts: the task had no chance to run during the pause."""
 
@@ -66,25 +67,26 @@ class Backoff:
         return float(min(self.max_s, self.initial_s * 2 ** min(attempt, 20)))
 
 
-def _is_worth_a_line(attempt: int) -> bool:
-    """Whether attempt number 0, 1, 2, 4, 8 ... : attempts may go on for days, so few are logged."""
+def _is_logged(attempt: int) -> bool:
+    """Whether the attempt is logged: number 0, 1, 2, 4, 8 and so on. Attempts may continue for
+    days, so only these are logged."""
     return attempt & (attempt - 1) == 0
 
 
 class PendingWork:
-    """The facts and commands that one broker has not been sent yet.
+    """The facts and commands that the controller has not yet sent to one broker.
 
-    Commands come out in this order: the list of brokers and the partitions to forget
+    `take` returns the commands in this order: the list of brokers and the partitions to forget
     (UpdateMetadata), replicas to stop (StopReplica), partitions to lead or follow (LeaderAndIsr),
-    the metadata of the other partitions (UpdateMetadata). So a broker knows the brokers before it
-    follows one, and leads a partition before clients hear of it.
-    Before `complete` is called, only the list of brokers, the partitions to forget and the replicas
-    to stop come out. After it, the first roles and the first metadata are full ones if `complete`
-    says so: a full one lets the broker drop what vanished while it was not connected to a
-    controller. Once a replica is to be stopped and kept, roles are not full ones any more, since
-    such a replica has no role.
-    Invariant: a partition is never both to be stopped and to be led or followed. The exception is a
-    partition that is to be removed first and then opened again.
+    the metadata of the other partitions (UpdateMetadata). So a broker has the endpoints of a leader
+    before it follows the leader, and it leads a partition before clients see it as the leader.
+    Before `complete` is called, `take` returns only the list of brokers, the partitions to forget
+    and the replicas to stop. After that call, the first LeaderAndIsr and the first UpdateMetadata
+    have Extent.ALL if `complete` allows it. With Extent.ALL the broker drops every replica or
+    partition that the request does not name: it was removed while the broker was not connected to a
+    controller. When a replica shall be stopped but its log kept, LeaderAndIsr no longer has
+    Extent.ALL, since that replica has no role. Invariant: no partition has both a pending stop and
+    a pending role. The exception is a partition that the broker removes first and then opens again.
     """
 
     def __init__(self, broker: Broker, controller_id: int, controller_epoch: int) -> None:
@@ -99,7 +101,8 @@ class PendingWork:
         self._complete = False
         self._full_roles = self._full_metadata = False
         self._keeps_more = False
-        """Whether the broker keeps replicas without a role."""
+        """Whether the broker was asked to stop a replica and keep its log: this replica has no
+        role."""
 
     @property
     def is_complete(self) -> bool:
@@ -107,8 +110,9 @@ class PendingWork:
         return self._complete
 
     def complete(self, *, full_roles: bool, full_metadata: bool) -> None:
-        """Note that all initial facts for the broker are pending. With `full_roles` the broker has
-        no other replicas. With `full_metadata` the cluster has no other partitions."""
+        """Record that all initial facts for the broker are pending. `full_roles`: the pending roles
+        are those of all replicas on the broker. `full_metadata`: the pending metadata describes all
+        partitions of the cluster."""
         self._complete = True
         self._full_roles, self._full_metadata = full_roles, full_metadata
 
@@ -183,13 +187,13 @@ class PendingWork:
             self._full_roles |= command.extent is Extent.ALL
 
     def defer(self, item: Item) -> None:
-        """Keep `item` of a LeaderAndIsr or StopReplica request, which the broker refused, for
-        `resume`. A newer pending command for the partition replaces it, now or before `resume`."""
+        """Store `item` of a LeaderAndIsr or StopReplica request, which the broker refused, until
+        `resume`. A newer pending command for the partition replaces the stored item."""
         if not self._is_replaced(item):
             self._deferred[item.topic_partition] = item
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """Make the deferred item of that partition pending again, if there still is one."""
+        """Make the deferred item of that partition pending again. No deferred item: do nothing."""
         item = self._deferred.pop(topic_partition, None)
         if item is not None:
             self._put_back(item)
@@ -242,8 +246,8 @@ class BrokerSender:
         self._wake.set()
 
     async def move(self, broker: Broker, channel: BrokerChannel) -> None:
-        """Use `channel`, since the broker has other endpoints. A request under way on the previous
-        channel fails, and is sent again."""
+        """Send over `channel` from now on: the broker has new endpoints. A request under way on the
+        previous channel fails, and is sent again."""
         before, self._channel = self._channel, channel
         self.broker = broker
         if before is not channel:
@@ -256,20 +260,20 @@ class BrokerSender:
             handle.cancel()
         self._later.clear()
         self._task.cancel()
-        for _ in range(_CLOSE_LOOKS):
+        for _ in range(_CLOSE_PARTS):
             if self._task.runs:
-                await self._task.finish(CLOSE_LIMIT_S / _CLOSE_LOOKS)
+                await self._task.finish(CLOSE_LIMIT_S / _CLOSE_PARTS)
         if self._task.runs:
             log.error("channel_not_closed broker=%d after_s=%g", self.broker.id, CLOSE_LIMIT_S)
 
     async def _run(self) -> None:
         try:
-            await self._tell()
+            await self._send_all()
         finally:
             # Here, and not in `close`: the caller of `close` may be cancelled while it waits.
             await self._channel.close()
 
-    async def _tell(self) -> None:
+    async def _send_all(self) -> None:
         attempt = 0
         while True:
             command = self.work.take()
@@ -299,7 +303,8 @@ class BrokerSender:
         except (PybrokerError, OSError, TimeoutError) as error:
             self._warn_of(error, attempt)
         except Exception:
-            # The task must outlive any defect of a channel: the broker would never be told again.
+            # The task must not end after an unexpected error of the channel: the broker would never
+            # get another command.
             log.exception("command_failed broker=%d", self.broker.id)
         else:
             self._note_answers(command, answers)
@@ -308,7 +313,7 @@ class BrokerSender:
         return False
 
     def _warn_of(self, error: Exception, attempt: int) -> None:
-        if _is_worth_a_line(attempt):
+        if _is_logged(attempt):
             log.warning(
                 "command_failed broker=%d attempt=%d error=%r", self.broker.id, attempt, error
             )
@@ -355,7 +360,7 @@ class BrokerSender:
         topic_partition = item.topic_partition
         attempt = self._attempts.get(topic_partition, 0)
         self._attempts[topic_partition] = attempt + 1
-        if _is_worth_a_line(attempt):
+        if _is_logged(attempt):
             log.warning(
                 "command_refused broker=%d partition=%s error=%s attempt=%d",
                 self.broker.id,

@@ -1,4 +1,5 @@
-"""The controller's view of the cluster: live brokers, topics, partitions, deletions under way.
+"""The controller's view of the cluster: live brokers, topics, partitions, topic deletions under
+way.
 
 Only the controller's consumer task changes it. Every value that it returns is immutable. The view
 may be out of date, so every write to ZooKeeper is conditional on the version that was read.
@@ -35,20 +36,20 @@ class ClusterContext:
     partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
     deletions: dict[str, Deletion] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
-    """Topics with a node that cannot be read, or without a stored topic id."""
+    """Topics whose node cannot be parsed, or whose topic id is not stored."""
     unclean_elections: int = 0
     """Leaders elected outside the ISR and the eligible replicas, in this term."""
     unclean_epochs: dict[TopicPartition, int] = field(default_factory=dict)
-    """The leader epoch that began with the partition's latest unclean election."""
+    """Partition -> the leader epoch of its latest unclean election."""
     failed_log_dirs: set[int] = field(default_factory=set)
     """Live brokers that have lost a log directory."""
     offline: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas that a live broker cannot open, by broker."""
     yielding: dict[TopicPartition, set[int]] = field(default_factory=dict)
-    """Brokers that refused to lead the partition: other replicas are preferred as leaders."""
+    """Partition -> the brokers that refused to lead it: other replicas are preferred as leaders."""
     stale: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
-    """Members of the ISR whose broker ended, or restarted, since it was known to be in sync: they
-    have to leave the ISR. Kept until the smaller ISR is stored, whatever fails in between."""
+    """Partition -> the ISR members whose broker ended or restarted since it was last in sync. The
+    controller has to remove them from the ISR. An entry is kept until the smaller ISR is stored."""
     leaving: set[int] = field(default_factory=set)
     """Live brokers in controlled shutdown."""
     _by_topic: dict[str, dict[int, Partition]] = field(default_factory=dict)
@@ -128,9 +129,9 @@ class ClusterContext:
         return [broker for broker in hosts if broker not in self.leaving]
 
     def is_disturbed(self, partition: Partition) -> bool:
-        """Whether a decision about the partition depends on its topic's policy. It does if the
-        partition is not online, if a member of the ISR is stale or may not be elected, or if
-        there are eligible replicas outside the ISR."""
+        """Whether a decision about the partition depends on its topic's policy. True if the
+        partition is not online, if a member of the ISR is stale or may not be elected, or if there
+        are eligible replicas outside the ISR."""
         if partition.state is None:
             return False
         candidates = self.candidates_of(partition)

@@ -1,7 +1,6 @@
 """ControlledShutdown: before a broker stops, the controller elects other leaders for the partitions
-that it leads, and removes it from the in-sync replicas. Clients then wait for one metadata refresh
-and not for the end of the broker's session.
-"""
+that the broker leads, and removes the broker from the in-sync replicas. Clients then wait for one
+metadata refresh and not for the end of the broker's session."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ log = logging.getLogger(__name__)
 def decide_handover(
     partition: Partition, leaving: Collection[int], now: Circumstances
 ) -> StateWrite | None:
-    """Return the state without the brokers `leaving`: another leader, a smaller ISR. None if no
-    other replica may lead: then the leader stays until its broker ends."""
+    """Return the partition's state without the brokers `leaving`: another leader, a smaller ISR.
+    Return None if no other replica may lead: the leader then leads until its broker ends."""
     state = partition.state
     if state is None or partition.status is not PartitionStatus.ONLINE:
         return None
@@ -52,8 +51,8 @@ class Handovers:
         self._look_at_brokers = look_at_brokers
 
     async def answer(self, event: HandoverAsked) -> None:
-        """Hand over the broker's partitions and set the reply. A refusal is set as the reply's
-        exception. Raises ControllerMoved, or CoordError."""
+        """Hand over the partitions that the broker leads, and set the reply. A refusal is set as
+        the reply's exception. Raises ControllerMoved, or CoordError."""
         if event.reply.done():
             return  # the caller was cancelled, or this controller's term has ended
         try:
@@ -102,7 +101,7 @@ class Handovers:
         await services.machine.move([*led, *followed], self._decide)
         remaining = tuple(key for key in led if self._leads(broker.id, key))
         handed_over = [key for key in led if key not in set(remaining)]
-        services.notifier.tell_roles(broker.id, handed_over)
+        services.notifier.queue_roles(broker.id, handed_over)
         services.notifier.stop(
             broker.id,
             [

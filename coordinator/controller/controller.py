@@ -1,6 +1,6 @@
-"""The controller of a broker: one queue, one consumer task. The broker stands for election and is
-the controller once it has won. It steps down when its session ends or another broker is the
-controller.
+"""The controller part of a broker: one queue of events and one consumer task. The broker stands for
+election, and is the controller once it has won. It steps down when its ZooKeeper session ends or
+another broker is the controller.
 
 Watches and answers only put events into the queue. `term.py` handles the events of an elected
 controller. This module only decides which broker is the controller, and when.
@@ -48,7 +48,8 @@ NO_CONTROLLER_EPOCH = -1
 
 
 class Controller:
-    """Every broker runs one; at most one in the cluster is active.
+    """The controller part of one broker. Every broker has a Controller; at most one in the cluster
+    is active.
 
     The broker calls `start` once it is registered, `session_expired` when its ZooKeeper session is
     lost, `session_renewed` when it is registered again in a new session, and `stop` before it
@@ -78,8 +79,8 @@ class Controller:
         self._won_generation = 0
         self._controller_id: int | None = None
         self.looked = asyncio.Event()
-        """Set once this broker knows which broker is the controller. If it is this broker, set once
-        its term has begun."""
+        """Set once this broker has read which broker is the controller. If this broker is the
+        controller, set once its term has begun."""
         self._session_lost = False
         self._stopping = False
         self._task = BackgroundTask("controller")
@@ -91,7 +92,7 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as it can know without asking."""
+        """Whether this broker is the controller, as last read from ZooKeeper."""
         return self._term is not None and not self._session_lost and not self._stopping
 
     @property
@@ -116,10 +117,10 @@ class Controller:
     async def elect_leaders(
         self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Election]:
-        """Hold elections. Return one result for each partition.
+        """Hold leader elections. Return one result for each partition.
 
-        Raises BrokerError NOT_CONTROLLER. If this broker stops being the controller meanwhile, the
-        error leaves open which elections were held.
+        Raises BrokerError NOT_CONTROLLER. If this broker stops being the controller during the
+        call, any of the elections may or may not have been held.
         """
         reply: asyncio.Future[Mapping[TopicPartition, Election]]
         reply = asyncio.get_running_loop().create_future()
@@ -138,8 +139,9 @@ class Controller:
         return await self._ask(HandoverAsked(broker_id, broker_epoch, reply), reply)
 
     def policies_changed(self, topics: Collection[str] | None) -> None:
-        """Look at the partitions of these topics (None: of all) again, since their options have
-        changed: unclean.leader.election.enable or min.insync.replicas may have another value."""
+        """Elect leaders again for the partitions of these topics (None: of all topics), because
+        their options have changed: unclean.leader.election.enable or min.insync.replicas may have
+        another value."""
         if self.is_active:
             self._enqueue(PoliciesChanged(None if topics is None else frozenset(topics)))
 
@@ -156,8 +158,8 @@ class Controller:
     # ---- life
 
     def start(self) -> None:
-        """Begin to stand for election. Needs a running event loop, a ZooKeeper session, and the
-        parent nodes of Kafka's nodes."""
+        """Stand for election from now on. Requires a running event loop, a ZooKeeper session, and
+        the parent nodes of Kafka's nodes."""
         if not self._task.runs:
             self._task.start(self._consume)
             self._enqueue(ControllerChanged())
@@ -192,7 +194,7 @@ class Controller:
     # ---- the consumer
 
     def _enqueue(self, event: Event) -> None:
-        """Put the event into the queue, unless an equal event waits there."""
+        """Put the event into the queue, unless the queue has an equal event."""
         if event not in self._queued and not self._stopping:
             self._queued.add(event)
             self._queue.put_nowait(event)
@@ -221,7 +223,7 @@ class Controller:
                 log.error("event_failed event=%s reason=%r", event, error)
                 await self._begin_anew()
             except Exception:
-                # The context may be half changed: the only safe way on is to read it again.
+                # The handler may have changed a part of the context: read the whole context again.
                 log.exception("event_failed event=%s", event)
                 await self._begin_anew()
 
@@ -258,8 +260,8 @@ class Controller:
             self.looked.set()
 
     async def _check_controller(self) -> None:
-        """Look for the newer controller that a broker reported. If /controller is still ours, the
-        broker is mistaken."""
+        """Look for the newer controller that a broker reported. If /controller still belongs to
+        this broker, ignore the report."""
         if self._term is not None:
             await self._look()
 

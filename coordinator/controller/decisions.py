@@ -1,7 +1,7 @@
 """Pure decisions about the next state of a partition, from the controller's view of the cluster.
 
-A decision is a `StateWrite`. The partition has the new state only when the write is stored. Nothing
-here waits, writes or logs.
+A decision is a `StateWrite`. The partition has the new state only when the write is stored. No
+function here waits, writes or logs.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Circumstances:
 
 
 def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None:
-    """Return the best state that the live brokers allow; None if nothing is to be written.
+    """Return the best state that the live brokers allow; None if the stored state needs no change.
 
     A new partition gets the first live assigned replica as its leader, and all live replicas as its
     ISR. A lost leader is replaced in the same write that shrinks the ISR. Lost followers leave the
-    ISR, and the leader epoch grows so that the leader takes notice. When no replica may lead, the
-    partition gets no leader and keeps its ISR: each member holds all committed records, and the
-    last member must never be forgotten (KAFKA-5083).
+    ISR, and the leader epoch is raised so that the leader applies the new ISR. When no replica may
+    lead, the partition gets no leader and keeps its ISR: each member has all committed records, and
+    the last member must stay in the ISR (KAFKA-5083).
     """
     state = partition.state
     if state is None:
@@ -96,9 +96,9 @@ def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None
 def succeeded(
     partition: Partition, elected: Elected, now: Circumstances, reason: Reason
 ) -> StateWrite:
-    """Return the state with the new leader. A replica that leaves an ISR which becomes too small
-    stays eligible. After an unclean election no replica is eligible: the new leader's log
-    counts from now on."""
+    """Return the state with the new leader. If the new ISR is smaller than `required`, a replica
+    that leaves the ISR becomes eligible. After an unclean election no replica is eligible: the new
+    leader's log alone is valid from then on."""
     state = partition.state
     assert state is not None and elected.leader in elected.isr
     changed = isr_changed(state, elected.isr, 0 if elected.unclean else now.required)
@@ -116,8 +116,8 @@ def succeeded(
 def without(
     partition: Partition, gone: Collection[int], now: Circumstances, reason: Reason
 ) -> StateWrite | None:
-    """Return the state without these followers in the ISR; None if none of them is in it. The
-    leader must not be among them."""
+    """Return the state without these followers in the ISR; None if none of them is in the ISR. The
+    leader must not be one of `gone`."""
     state = partition.state
     assert state is not None and state.leader not in gone
     isr = tuple(replica for replica in state.isr if replica not in gone)

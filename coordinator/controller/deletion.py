@@ -1,12 +1,13 @@
-"""Deleting a topic: which replicas still have to confirm, and which nodes are removed in which
-order.
+"""The deletion of a topic: which replicas still have to confirm, and in which order the nodes are
+removed.
 
-Brokers forget the topic (leader LEADER_DURING_DELETION), live replicas remove their data and
-confirm, then the nodes go: first the tree below the topic, last, in one multi, the topic, its
-configuration, its loss receipts and the request. So whatever happens in between, the request
-survives as long as anything of the topic does, and a new controller starts over. A replica on a
-dead broker does not hold up the deletion. That multi also removes the node of the topic's id:
-nothing that was meant for the topic is stored for a recreated one (`zookeeper/topic_nodes.py`).
+First, UpdateMetadata with leader LEADER_DURING_DELETION makes all brokers forget the topic. Then
+live brokers delete their replicas and confirm. Then the controller removes the nodes: first the
+tree below the topic; last, in one multi, the topic's node, its configuration, its loss receipts,
+its topic id and the deletion request. The request exists as long as any node of the topic, so a new
+controller can start the deletion again. A replica on a dead broker does not delay the deletion.
+Because the multi removes the topic id's node, a late write for the deleted topic cannot apply to
+its recreation (`zookeeper/topic_nodes.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A deletion under way, and where its replicas are in it."""
+    """A topic deletion under way, and the status of each replica of the topic."""
 
     topic: str
     replicas: Mapping[ReplicaKey, ReplicaStatus] = field(default_factory=dict)
@@ -40,8 +41,8 @@ class Deletion:
     def begun(
         cls, topic: str, assignment: Mapping[int, Iterable[int]], live: Collection[int]
     ) -> Deletion:
-        """Of a topic with these replicas, by partition; those on live brokers are to be stopped
-        (`expecting`)."""
+        """Return the new deletion of a topic. `assignment`: partition -> broker ids. Replicas on
+        the `live` brokers are ONLINE, all others DELETION_INELIGIBLE."""
         found = {}
         for number, replicas in assignment.items():
             for broker_id in replicas:
@@ -58,24 +59,26 @@ class Deletion:
         return ReplicaStatus.DELETION_STARTED not in self.replicas.values()
 
     def expecting(self, broker_id: int, topic_partitions: Iterable[TopicPartition]) -> Deletion:
-        """That broker has been told to remove these replicas. Raises IllegalMove."""
+        """Return the deletion after the broker was asked to delete these replicas: their
+        confirmation is awaited. Raises IllegalMove."""
         keys = [(broker_id, topic_partition) for topic_partition in topic_partitions]
         return self._moved(keys, ReplicaStatus.DELETION_STARTED)
 
     def confirmed(self, broker_id: int, topic_partitions: Iterable[TopicPartition]) -> Deletion:
-        """That broker has removed these replicas; what it says of others, or says twice, does not
-        count."""
+        """Return the deletion after the broker confirmed that it deleted these replicas. A replica
+        whose confirmation is not awaited is ignored."""
         keys = [(broker_id, topic_partition) for topic_partition in topic_partitions]
         awaited = [key for key in keys if self._is_awaited(key)]
         return self._moved(awaited, ReplicaStatus.DELETION_SUCCESSFUL)
 
     def without_broker(self, broker_id: int) -> Deletion:
-        """That broker is gone; nothing more is expected of it."""
+        """Return the deletion after the broker has ended: none of its confirmations is awaited."""
         awaited = [key for key in self.replicas if key[0] == broker_id and self._is_awaited(key)]
         return self._moved(awaited, ReplicaStatus.DELETION_INELIGIBLE)
 
     def finished(self) -> Deletion:
-        """Nothing is left of the topic's replicas. Raises IllegalMove while one is awaited."""
+        """Return the deletion with every replica NON_EXISTENT. Raises IllegalMove while the
+        confirmation of a replica is awaited."""
         return self._moved(self.replicas, ReplicaStatus.NON_EXISTENT)
 
     def _is_awaited(self, key: ReplicaKey) -> bool:
@@ -87,8 +90,8 @@ class Deletion:
 
 
 async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: uuid.UUID) -> bool:
-    """Remove all nodes of the topic, its configuration and the request. Whether all are gone;
-    if not, call again later.
+    """Remove all nodes of the topic, its configuration and the deletion request. Return whether all
+    are removed. If not, the caller has to call again later.
 
     Raises ControllerMoved, or CoordError when the outcome is unknown.
     """
@@ -97,7 +100,7 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: 
     await coord.sync(paths.topic(name))
     with suppress(NoNode):
         if await topic_nodes.stored_id(coord, name) not in (NO_TOPIC_ID, topic_id):
-            return True  # of another one: ours went when a reply was lost
+            return True  # a recreated topic: the removal was applied and its reply lost
         roots.insert(0, paths.topic(name))
         last = [paths.topic(name), paths.topic_config(name), *last]
     below = [path for root in roots for path in await _nodes_below(coord, root)]
@@ -117,7 +120,7 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: 
 
 
 async def _nodes_below(coord: Coord, root: str) -> list[str]:
-    """All nodes below `root`, parents before their children."""
+    """Return the paths of all nodes below `root`, parents before their children."""
 
     async def children(path: str) -> list[str] | None:
         try:

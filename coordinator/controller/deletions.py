@@ -1,6 +1,7 @@
-"""Carrying out deletions: from a request under /admin/delete_topics to the last node.
+"""The controller's topic deletions, from the request under /admin/delete_topics to the removal of
+the last node.
 
-What a deletion still waits for is in `deletion.py`.
+`deletion.py` has the state of one deletion.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class Deletions:
-    """Of one term; changes the context's deletions. `look_at_topics` brings the context's topics
-    up to date and gives all names that exist."""
+    """The handler of topic deletions in one controller's term. Changes the context's deletions.
+    `look_at_topics` brings the context's topics up to date and returns the names of all topics."""
 
     def __init__(
         self,
@@ -41,7 +42,9 @@ class Deletions:
         return self._services.context
 
     async def look(self) -> None:
-        """Take up what is asked for."""
+        """Read the deletion requests, begin the requested deletions, and finish those whose
+        replicas have all confirmed. A request for an unknown topic is removed; with
+        delete.topic.enable=false every request is removed."""
         requested = await read_deletion_requests(self._services.coord, self._watch)
         if not self._services.settings.delete_topic_enable:
             await self._drop_requests(requested)
@@ -68,7 +71,7 @@ class Deletions:
         self._services.retries.repeat_if(failed, DeletionRequested())
 
     def begin(self, names: Iterable[str]) -> None:
-        """Let the brokers forget these topics and remove their replicas."""
+        """Queue the requests by which brokers forget these topics and delete their replicas."""
         if not self._services.settings.delete_topic_enable:
             return
         for name in sorted(set(names) - self._context.deletions.keys()):
@@ -80,12 +83,13 @@ class Deletions:
             self._stop_replicas(name, self._context.brokers)
 
     def stop_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """These brokers have started while topics are being deleted."""
+        """Queue StopReplica requests for these brokers, which started while topics are being
+        deleted."""
         for name in self._context.deletions:
             self._stop_replicas(name, broker_ids)
 
     def forget_brokers(self, broker_ids: Collection[int]) -> None:
-        """These brokers are gone: no deletion waits for them."""
+        """Stop waiting for confirmations of these brokers, which have ended."""
         for name, deletion in self._context.deletions.items():
             for broker_id in broker_ids:
                 deletion = deletion.without_broker(broker_id)
@@ -106,7 +110,7 @@ class Deletions:
             )
 
     async def confirmed(self, event: ReplicasDeleted) -> None:
-        """A broker has removed replicas."""
+        """Handle a broker's confirmation that it deleted replicas."""
         broker = self._context.brokers.get(event.broker_id)
         if broker is None or broker.epoch != event.broker_epoch:
             return
@@ -119,11 +123,11 @@ class Deletions:
         await self.finish()
 
     async def finish(self) -> None:
-        """Remove the nodes of every topic for which no replica is awaited any more."""
+        """Remove the nodes of every topic whose replicas have all confirmed their deletion."""
         for name, deletion in list(self._context.deletions.items()):
             if not deletion.is_confirmed:
                 continue
-            deletion.finished()  # whoever drops a topic too early is told so here
+            deletion.finished()  # raises IllegalMove if a confirmation is still awaited
             if await self._remove_topic(name):
                 log.info("topic_deleted topic=%s", name)
                 self._services.journal.deletion(name, done=True)

@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """This broker is the controller of `epoch`. `epoch_version` is the version of the node
-    /controller_epoch."""
+    """The result that this broker is the controller with controller epoch `epoch`. `epoch_version`
+    is the version of the node /controller_epoch."""
 
     broker_id: int
     epoch: int
@@ -29,8 +29,8 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Broker `controller_id` is the controller. None: the node /controller has just vanished or
-    been created again."""
+    """The result that broker `controller_id` is the controller. None: the node /controller was
+    deleted or created again during the read."""
 
     controller_id: int | None
 
@@ -39,7 +39,7 @@ async def elect(coord: Coord, broker_id: int, clock: Clock, watch: Watch) -> Won
     """Read which broker is the controller, and stand for election if there is none.
 
     `watch` fires at the next change of /controller after this call began. Raises ConnectionLoss or
-    SessionExpired when the outcome cannot be known now: then call again.
+    SessionExpired when the outcome is unknown: the caller has to call again.
     """
     await coord.sync(paths.CONTROLLER)
     if await coord.exists(paths.CONTROLLER, watch) is not None:
@@ -63,8 +63,8 @@ async def elect(coord: Coord, broker_id: int, clock: Clock, watch: Watch) -> Won
 
 
 async def incumbent(coord: Coord, broker_id: int) -> Won | Lost:
-    """Return which broker is the controller now. `Won` only if the current session owns
-    /controller: a node with this broker's id from an earlier session is about to vanish.
+    """Return which broker is the controller now. Return `Won` only if the current session owns
+    /controller: ZooKeeper is about to delete a node that an earlier session of this broker created.
 
     The epoch is read between two reads of the same node, so it is the epoch of that node's owner.
     """
@@ -84,8 +84,8 @@ async def incumbent(coord: Coord, broker_id: int) -> Won | Lost:
 
 
 async def resign(coord: Coord, won: Won) -> None:
-    """Remove our /controller node; the next controller's node is never touched. If the connection
-    is gone, the end of the session removes it."""
+    """Remove this broker's /controller node, never that of the next controller. If the connection
+    to ZooKeeper is lost, the end of the session removes the node."""
     try:
         await coord.multi(
             [CheckOp(paths.CONTROLLER_EPOCH, won.epoch_version), DeleteOp(paths.CONTROLLER)]

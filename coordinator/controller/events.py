@@ -1,4 +1,5 @@
-"""The controller's events. An event carries no data that could become stale: its handler reads.
+"""The controller's events. An event has no data that could become stale: its handler reads the
+present data.
 
 Equal events in the queue are one event, therefore all are frozen and hashable.
 """
@@ -16,8 +17,8 @@ from pybroker.model import NO_LEADER, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ControllerChanged:
-    """/controller was created, changed or deleted, or may be: read it, and stand for election if it
-    does not exist."""
+    """/controller was, or may have been, created, changed or deleted. The handler reads
+    /controller, and stands for election if the node does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class ReplicasRefused:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasAccepted:
-    """A broker accepted its roles in these partitions, which it had refused before."""
+    """A broker has accepted its roles in these partitions after it had refused them."""
 
     broker_id: int
     broker_epoch: int
@@ -141,12 +142,12 @@ class PoliciesChanged:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """It is time to retry what failed (`retries.py`)."""
+    """It is time to retry the failed work (`retries.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """A broker refused a command because it has seen a newer controller."""
+    """A broker refused a command because the broker has received commands of a newer controller."""
 
 
 Event = (

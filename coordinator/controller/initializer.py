@@ -1,6 +1,5 @@
-"""A new controller reads the cluster from ZooKeeper before it does anything else. It sets a watch
-with each list as it reads it, so it hears of every change after the reading.
-"""
+"""A new controller's first step: read the whole cluster from ZooKeeper. Each read of a list of
+nodes also sets a watch, so the controller notices every later change."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ class Watches:
 
 
 class ControllerInitializer:
-    """Reads brokers, topics and partition states into one context. Owned by the controller's
-    consumer task."""
+    """Reads brokers, topics and partition states into one context. Only the controller's consumer
+    task uses it."""
 
     def __init__(
         self,
@@ -102,9 +101,10 @@ class ControllerInitializer:
         await self._put_partitions(keys, states, unreadable)
 
     async def identify(self, nodes: Iterable[TopicNode]) -> dict[str, TopicDescription]:
-        """Return the topics, each with a topic id, and a node of that id. Kafka's older tools write
-        topic nodes without an id: such a node gets the id in the context, or a new one, and is
-        otherwise kept. A topic whose id could not be stored is left out."""
+        """Return the topics by name, after making sure that each has a topic id and a node for that
+        id. Kafka's older tools write topic nodes without an id: such a node gets the id in the
+        context, or a new one, and is otherwise kept. The result excludes a topic whose id could not
+        be stored."""
         identified: dict[str, TopicDescription] = {}
         writes: dict[str, Write] = {}
         stored = {*await self._coord.children(paths.TOPIC_IDS)}

@@ -38,7 +38,7 @@ class IsrNotices:
     async def take(self) -> None:
         """Read the partition states that the notices name, and remove the notices.
 
-        Raises ControllerMoved, or CoordError: then the notices stay, and are read again.
+        Raises ControllerMoved, or CoordError: the notices are then kept and read again.
         """
         nodes = await self.find()
         if not nodes:

@@ -1,6 +1,6 @@
 """The decision journal: each decision of the controller, its reason, and the event that caused it.
 
-Entries are plain JSON objects. This module makes them and another keeps them; adding an entry never
+Entries are plain JSON objects. This module makes the entries, and `note` stores them: it never
 waits and never fails. Every entry has `time` (UTC), `controller` and `controller_epoch`, `event`
 (the event that the controller is handling, see `events.py`) and `what`:
 
@@ -9,10 +9,10 @@ waits and never fails. Every entry has `time` (UTC), `controller` and `controlle
   new partition;
 - `elected`, `steps-down`: a term began or ended;
 - `brokers`: the brokers that were `lost` and `started`;
-- `deletion`: the `topic` is being deleted, or (`done`) is gone;
-- `election-failed`: the node of Kafka's tools asked for a preferred election of `partition`, which
+- `deletion`: the deletion of `topic` has begun, or with `done` has ended;
+- `election-failed`: a preferred election of `partition`, which the node of Kafka's tools requested,
   failed; `reason` is the name of an error of the protocol;
-- `election-ignored`: that node cannot be read; `reason` says why.
+- `election-ignored`: that node cannot be parsed; `reason` has the parser's message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REASON_CHARACTERS_MAX: Final = 200
 
 Entry = dict[str, object]
 Note = Callable[[Entry], None]
-"""Keeps an entry. Must not wait or raise."""
+"""Stores an entry. Must not wait or raise."""
 
 
 class Journal:

@@ -1,7 +1,7 @@
 """The choice of a partition's leader: one pure function for each strategy.
 
-A strategy looks at the assignment, the stored state and the live brokers; it knows no epochs and
-writes nothing. `decisions.py` turns its answer into a new state.
+A strategy uses the assignment, the stored state and the live brokers, but no epochs. It writes
+nothing. `decisions.py` makes a new state of its result.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ def offline(
     stale: Collection[int] = (),
     unclean: bool = False,
 ) -> Elected | None:
-    """Return a leader for a partition that lost its own; None if no replica may lead.
+    """Return a new leader for a partition whose leader is lost; None if no replica may lead.
 
-    Return the first of these, each in the order of the assignment:
+    Return the first of the following replicas. Within each kind, the order of the assignment
+    counts:
 
     - a live replica in sync;
     - a live member of the ISR whose broker has restarted since (`stale`): the other members have to
       catch up with it before they are in sync again;
-    - a live eligible replica, since it still holds all committed records (KIP-966);
+    - a live eligible replica, since it still has all committed records (KIP-966);
     - with `unclean`, any live replica.
     """
     in_sync = tuple(broker for broker in state.isr if broker in live and broker not in stale)
@@ -58,8 +59,8 @@ def offline(
 def preferred(
     replicas: Sequence[int], state: PartitionState, live: Collection[int]
 ) -> Elected | None:
-    """Return the preferred replica, which is the first assigned one, if it is live and in sync. The
-    ISR stays the same."""
+    """Return the preferred replica, which is the first assigned replica, with an unchanged ISR.
+    Return None unless that replica is live and in sync."""
     if replicas and replicas[0] in live and replicas[0] in state.isr:
         return Elected(replicas[0], state.isr)
     return None
@@ -68,9 +69,9 @@ def preferred(
 def handover(
     replicas: Sequence[int], state: PartitionState, live: Collection[int], leaving: Collection[int]
 ) -> Elected | None:
-    """Return a leader in place of one that is about to stop: the first assigned replica that is in
-    sync and in `live`, the live brokers that do not stop. The `leaving` brokers are taken out of
-    the ISR."""
+    """Return a new leader for a partition whose leader is about to stop: the first assigned replica
+    that is in sync and in `live`, the live brokers that do not stop. The returned ISR excludes the
+    `leaving` brokers. Return None if there is no such replica."""
     isr = tuple(broker for broker in state.isr if broker not in leaving)
     for candidate in replicas:
         if candidate in isr and candidate in live:

@@ -1,9 +1,9 @@
 """Failed log directories of live brokers (`/log_dir_event_notification`, KIP-112).
 
 A notification names only the broker. The controller sends the broker all its roles again, and the
-broker answers KAFKA_STORAGE_ERROR for each replica in the failed directory. A broker uses the same
-way to refuse to lead with a replica, or to report that a replica has left the ISR by itself, though
-no directory failed.
+broker answers KAFKA_STORAGE_ERROR for each replica in the failed directory. A broker writes the
+same notification when no directory failed: to refuse to lead with a replica, or to report that it
+removed its replica from the ISR.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class LogDirFailures:
             else:
                 log.warning("replicas_changed broker=%d", broker_id)
                 await self._look_at(broker_id)
-            self._services.notifier.tell_roles_again(broker_id)
+            self._services.notifier.queue_roles_again(broker_id)
         if nodes:
             await self._services.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
     async def _look_at(self, broker_id: int) -> None:
-        """Read the states that the broker may have changed. Send each state whose ISR the broker
-        has left to the replicas, since the leader may not know it. Elect a leader for partitions
-        that have none."""
+        """Read the states that the broker may have changed. If the broker has left an ISR, send the
+        state to the replicas, since the leader may not have it. Elect leaders for partitions
+        without a leader."""
         services = self._services
         keys = [
             partition.topic_partition
@@ -65,7 +65,8 @@ class LogDirFailures:
         ]
         await services.machine.refresh(keys)
         for key in keys:
-            # Also for a state that was read before: after an ISR notice leaders are sent nothing.
+            # Also for a state that was read before: the controller sends leaders no LeaderAndIsr
+            # after an ISR change notification.
             if not self._counts_on(key, broker_id):
                 services.notifier.changed_state(key)
         await services.repair(key for key in keys if not self._is_led(key))
@@ -79,7 +80,8 @@ class LogDirFailures:
         return state is None or state.leader != NO_LEADER
 
     async def _read(self, node: str) -> tuple[int, LogDirEvent]:
-        """Return the broker (-1 if the node is gone or cannot be read) and its reason."""
+        """Return (broker id, reason) of a notification; the id is -1 if the node does not exist or
+        cannot be parsed."""
         try:
             return schemas.decode_log_dir_event(node, (await self._services.coord.get(node))[0])
         except NoNode:
@@ -89,8 +91,8 @@ class LogDirFailures:
             return -1, LogDirEvent.DIRECTORY_FAILED
 
     def answered(self, event: ReplicasRefused | ReplicasAccepted) -> list[TopicPartition]:
-        """Note the replicas that a broker refused to open or lead, or accepted after all. Return
-        those that changed.
+        """Record the replicas that a broker refused to open or lead, or accepted after a refusal.
+        Return the partitions whose record changed.
 
         If no directory of the broker failed, a refusal counts only if another replica can lead
         instead: the refused replica has to be copied first, has a gap in its log, or its disk is
@@ -118,8 +120,8 @@ class LogDirFailures:
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
-        """Whether `leader` is the partition's leader and another replica could lead that has not
-        refused, too: otherwise the lead would go round forever."""
+        """Whether `leader` leads the partition, and another replica could lead that has not
+        refused. If every replica has refused, leadership would move between them forever."""
         partition = self._context.partitions[key]
         state = partition.state
         if state is None or state.leader != leader:
@@ -127,7 +129,8 @@ class LogDirFailures:
         others = {*self._context.hosts_of(partition)}.intersection(partition.replicas) - {leader}
         others -= self._context.yielding.get(key, set())
         if self._context.unclean_epochs.get(key) == state.leader_epoch:
-            # An unclean election chose it, and it has not led yet: so any other replica may lead.
+            # An unclean election chose this leader, and it has not led yet: any other replica may
+            # lead.
             return bool(others)
         return not others.isdisjoint((*state.isr, *state.eligible))
 

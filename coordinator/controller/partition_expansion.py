@@ -1,8 +1,8 @@
-"""Topics grow as every broker may ask for it: more partitions, written to the topic's node.
+"""Partition expansion: any broker may add partitions to a topic by writing the topic's node.
 
-As in `topics.py` no epoch is checked, but that the node is what was read: of two who grow a topic
-at the same time the second builds on the first. The controller opens the partitions when it sees
-them.
+No controller epoch is checked, as in `topics.py`. The write is conditional on the version of the
+topic's node: if two brokers expand a topic at the same time, the second reads the result of the
+first and plans again. The controller elects leaders for the new partitions when the node changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 Replicas = dict[int, tuple[int, ...]]
 
 
-def plan_growth(
+def plan_expansion(
     name: str,
     topic: TopicAssignment,
     count: int,
@@ -43,11 +43,12 @@ def plan_growth(
     brokers: Sequence[Broker],
     rng: Rng,
 ) -> Replicas:
-    """Where the partitions go that make `count` of them; `brokers` are the live ones, by id, and
-    `chosen` is what somebody wrote by hand, one entry for each new partition.
+    """Return new partition -> replicas for the partitions that the topic needs to have `count`.
+    `brokers` are the live brokers in order of their ids. `chosen`: the caller's own replicas, one
+    entry for each new partition; None: this function places the replicas.
 
     Raises BrokerError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR,
-    REASSIGNMENT_IN_PROGRESS, each with Kafka's words.
+    REASSIGNMENT_IN_PROGRESS, with the messages of Apache Kafka.
     """
     if topic.adding or topic.removing:
         raise BrokerError(
@@ -88,16 +89,19 @@ async def expand_topic(
     *,
     validate_only: bool,
 ) -> int:
-    """Store partitions until the topic has `count`; gives `count`. The rest as `plan_growth`, which
-    says what BrokerErrors there may be; besides them UNKNOWN_TOPIC_OR_PARTITION,
-    INVALID_TOPIC_EXCEPTION for a topic that is being deleted, and CoordError when ZooKeeper cannot
-    be reached."""
+    """Add partitions so that the topic has `count`, and return `count`. With `validate_only`
+    nothing is written. The other arguments are those of `plan_expansion`.
+
+    Raises the errors of `plan_expansion`; BrokerError UNKNOWN_TOPIC_OR_PARTITION, or
+    INVALID_TOPIC_EXCEPTION for a topic that is being deleted; CoordError if ZooKeeper cannot be
+    reached.
+    """
     wanted: TopicAssignment | None = None
     for attempt in range(ATTEMPTS_MAX):
         topic, version = await _find(coord, name)
         if wanted is not None and topic == wanted:
-            break  # the connection was lost after the write, not before
-        added = plan_growth(name, topic, count, chosen, brokers, rng)
+            break  # the write whose reply was lost has been applied
+        added = plan_expansion(name, topic, count, chosen, brokers, rng)
         if validate_only:
             return count
         wanted = replace(topic, replicas={**topic.replicas, **added})
@@ -118,14 +122,16 @@ async def expand_topic(
             break
     else:
         raise BrokerError(
-            ErrorCode.UNKNOWN_SERVER_ERROR, f"the node {paths.topic(name)} keeps changing"
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"the node {paths.topic(name)} could not be written in {ATTEMPTS_MAX} attempts, because"
+            " other clients kept changing it; try again",
         )
     log.info("partitions_created topic=%s partitions=%d", name, count)
     return count
 
 
 async def _find(coord: Coord, name: str) -> tuple[TopicAssignment, int]:
-    """The topic's node, and its version."""
+    """Return (content of the topic's node, version of the node)."""
     if topic_name_fault(name) is not None:
         raise _unknown(name)
     if await coord.exists(paths.delete_topic(name)) is not None:

@@ -1,7 +1,7 @@
-"""The partition state machine: writes decisions to ZooKeeper, reads back writes with an unknown
-outcome, and decides again where another write came first.
+"""The partition state machine: it writes decisions to ZooKeeper, reads back writes with an unknown
+outcome, and decides again if another client changed the state first.
 
-The caller gives the decision as a pure function.
+The caller passes the decision as a pure function.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ state_change = logging.getLogger("pybroker.state_change")
 """Changes of leaders and in-sync replicas, as in Kafka's state-change log."""
 
 ATTEMPTS_MAX: Final = 3
-"""Attempts to decide and store at once; another one is due when a leader has changed the ISR in
-between."""
+"""The number of attempts to decide and store without a pause. An attempt fails if a leader has
+changed the ISR since the state was read."""
 
 Decide = Callable[[Partition], StateWrite | None]
 
 
 class PartitionStateMachine:
     """Moves the partitions of one context to new states. The `notifier` gets each partition whose
-    state was stored, `retries` each whose state could not be stored."""
+    state was stored, `retries` gets each partition whose state could not be stored."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class PartitionStateMachine:
         self._retries = retries
 
     async def move(self, topic_partitions: Iterable[TopicPartition], decide: Decide) -> None:
-        """Decide for each of the partitions and store the decisions, in order of their names.
+        """Decide for each of the partitions and store the decisions, in order of the partitions'
+        names.
 
         Raises ControllerMoved, or CoordError.
         """
@@ -133,7 +134,7 @@ class PartitionStateMachine:
             else:
                 self._note_stored(write, _version(outcome), text)
                 stored.append(write)
-        _tell_stored(stored)
+        _log_stored(stored)
         return await self._read_back(refused) if refused else []
 
     async def _create_parents(self, writes: Sequence[StateWrite]) -> None:
@@ -146,8 +147,8 @@ class PartitionStateMachine:
                 log.warning("create_failed node=%s reason=%r", parent, outcome)
 
     async def _read_back(self, refused: Sequence[StateWrite]) -> list[TopicPartition]:
-        """Compare the stored states with the refused writes: a lost reply may hide that our own
-        write was stored. Return the partitions for which a new decision is necessary."""
+        """Compare the stored states with the refused writes: after a lost reply, this controller's
+        own write may be stored. Return the partitions for which a new decision is necessary."""
         keys = [write.topic_partition for write in refused]
         try:
             nodes, damaged = await read_states(self._coord, keys)
@@ -190,8 +191,9 @@ class PartitionStateMachine:
         )
 
     def _keep_stale(self, write: StateWrite) -> None:
-        """Keep the stale replicas that are still in the ISR, as after a requested election: they
-        leave it later. A stale replica that was elected leader need not leave."""
+        """Keep the stale mark of replicas that are still in the written ISR, as after a requested
+        election: a later write removes them. A stale replica that was elected leader is not stale
+        any more."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:
@@ -199,8 +201,8 @@ class PartitionStateMachine:
 
     def _adopt(self, key: TopicPartition, node: StateNode) -> None:
         """Adopt a stored state that this controller did not write: a leader changed the ISR, a
-        broker left the ISR by itself (`health/power_loss.py`), or an earlier controller wrote
-        first."""
+        broker removed itself from the ISR (`health/power_loss.py`), or an earlier controller wrote
+        the state."""
         if node.state.controller_epoch > self._context.controller_epoch:
             raise ControllerMoved(f"the state of {key} was written by a newer controller")
         context, before = self._context, self._context.partitions[key]
@@ -216,13 +218,13 @@ class PartitionStateMachine:
             before.state is not None and before.state.leader_epoch == node.state.leader_epoch
         )
         if same_epoch and stale == were_stale:
-            self._notifier.describe([key])  # the leader itself changed the ISR: it knows the state
+            self._notifier.describe([key])  # the leader wrote this ISR: no LeaderAndIsr
         else:
             self._notifier.changed_state(key)
 
 
-def _tell_stored(writes: Iterable[StateWrite]) -> None:
-    """Log one line for all states that one controller stored for one reason."""
+def _log_stored(writes: Iterable[StateWrite]) -> None:
+    """Log the number of stored states, one line for each reason and controller epoch."""
     causes = Counter((write.reason.value, write.state.controller_epoch) for write in writes)
     for (reason, epoch), count in causes.items():
         log.info("states_stored partitions=%d reason=%s epoch=%d", count, reason, epoch)

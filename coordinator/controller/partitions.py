@@ -1,8 +1,8 @@
-"""The life of a partition as the controller sees it: four statuses, a table of legal moves, and the
-writes of its state.
+"""The status of a partition in the controller: four statuses, a table of the allowed transitions,
+and the writes of the partition's state.
 
-A decision (`decisions.py`) is a `StateWrite`. Only when the write is stored does `stored` make the
-new `Partition`. Nothing here waits, writes or logs.
+A decision (`decisions.py`) is a `StateWrite`. After the write is stored, `stored` returns the new
+`Partition`. No function here waits, writes or logs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ NO_VERSION: Final = -1
 
 class PartitionStatus(enum.Enum):
     NON_EXISTENT = "NonExistent"
-    """Never created, or deleted."""
+    """The partition was never created, or it is deleted."""
     NEW = "New"
-    """Assigned, but it never had a leader: it has no state node."""
+    """The partition is assigned to brokers, but never had a leader: it has no state node."""
     ONLINE = "Online"
-    """It has a leader that the controller believes to be alive."""
+    """The partition has a leader whose broker is live in the controller's context."""
     OFFLINE = "Offline"
-    """It had a leader whose broker has ended or was restarted."""
+    """The partition had a leader whose broker has ended or was restarted."""
 
 
 LEGAL_MOVES: Final[Mapping[PartitionStatus, frozenset[PartitionStatus]]] = MappingProxyType(
@@ -43,18 +43,18 @@ LEGAL_MOVES: Final[Mapping[PartitionStatus, frozenset[PartitionStatus]]] = Mappi
         PartitionStatus.NON_EXISTENT: frozenset({PartitionStatus.OFFLINE}),
     }
 )
-"""Target -> the statuses from which it may be reached."""
+"""Target status -> the statuses from which a partition may move to it."""
 
 
 class IllegalMove(PybrokerError):
-    """The controller tried a move that is not in the table: its context is wrong and has to be read
-    again."""
+    """The controller tried a transition that is not in the table: its context is wrong and has to
+    be read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateNode:
-    """The content of a state node. `data` is its text, so that a rewrite keeps unknown keys.
-    `written` is its mzxid, which orders its last write among all writes to ZooKeeper."""
+    """The content of a state node. `data` is the node's text, so that a rewrite keeps unknown keys.
+    `written` is the node's mzxid, which orders its last write among all writes to ZooKeeper."""
 
     state: PartitionState
     version: int
@@ -67,8 +67,8 @@ class Partition:
     """One partition in the controller's context.
 
     `version` is the version of the state node (the partition epoch), NO_VERSION while there is no
-    node. `data` is the node's text.
-    Invariant: `state` is None exactly in the statuses NonExistent and New.
+    node. `data` is the node's text. Invariant: `state` is None in the statuses NonExistent and New,
+    and in no other.
     """
 
     topic_partition: TopicPartition
@@ -105,7 +105,7 @@ class Reason(enum.Enum):
 class StateWrite:
     """A write of `state` to the partition's state node: set it at `expected_version`, or create it
     if that is NO_VERSION. `unclean`: the write may lose committed records. `incarnations`: pairs
-    (broker id, version of its incarnation node) that must still hold: none of these brokers has
+    (broker id, version of its incarnation node); the write is refused if one of these brokers has
     begun a new incarnation."""
 
     topic_partition: TopicPartition
@@ -126,11 +126,11 @@ def found(
     node: StateNode | None,
     brokers: Mapping[int, Broker],
 ) -> Partition:
-    """Return a partition as a new controller reads it; `node` is None if it has no state node.
+    """Return the partition for a new controller's context; `node` is None if it has no state node.
 
-    A leader that registered after the state was last written is not the process that was elected.
-    Its partition is Offline, so that the restarted leader gets a new leader epoch and is not
-    confused with the process before (KIP-380's bounce, seen across a controller failover).
+    If the leader's broker registered after the state was last written, the broker has restarted
+    since its election. The partition is then Offline, so that the restarted leader gets a new
+    leader epoch (KIP-380, applied across a controller failover).
     """
     partition = Partition(topic_partition, replicas).moved(PartitionStatus.NEW)
     if node is None:
@@ -146,8 +146,8 @@ def found(
 
 
 def registered_since(node: StateNode, brokers: Mapping[int, Broker]) -> frozenset[int]:
-    """Return the members of the ISR whose brokers registered after the state was last written: they
-    are not the processes that were known to be in sync."""
+    """Return the members of the ISR whose brokers registered after the state was last written. They
+    have restarted since they were last in sync."""
     return frozenset(
         replica
         for replica in node.state.isr

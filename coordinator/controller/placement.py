@@ -1,7 +1,8 @@
-"""The placement of new replicas by Kafka's own rule, so that tools which predict it agree.
+"""The placement of new replicas by Kafka's own rule, so that Kafka's tools predict the same
+placement.
 
-Pure: brokers and randomness in, an assignment out. `topics.py` decides whether a request is legal
-(for example, the replication factor against the number of brokers).
+The functions only compute an assignment from brokers and random numbers. `topics.py` checks whether
+a request is valid, for example the replication factor against the number of brokers.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ def assign_replicas(
     """Return partition -> replicas, preferred replica first, for `partitions` partitions from
     `first_partition` on.
 
-    First replicas go round the brokers from a random start. Followers are shifted by a random
-    amount that grows with every round, so that the followers of one broker's partitions spread.
-    `start` takes the place of both random numbers: new partitions of a topic continue its pattern.
-    When every broker names a rack, no rack gets a second replica before each rack has one
-    (KIP-36); otherwise racks are ignored.
+    First replicas are assigned round-robin, beginning at a random broker. Followers are shifted by
+    a random number of brokers, plus one after each round, so that the followers of one broker's
+    partitions are on different brokers. `start` replaces both random numbers, so that new
+    partitions of a topic continue its pattern. When every broker names a rack, no rack gets a
+    second replica before each rack has one (KIP-36); otherwise racks are ignored.
 
     Raises ValueError unless 1 <= replication_factor <= len(brokers) and partitions >= 1.
     """
     if not 1 <= replication_factor <= len(brokers):
-        raise ValueError(f"{replication_factor} replicas do not fit on {len(brokers)} brokers")
+        raise ValueError(
+            f"replication factor {replication_factor}, expected 1 to {len(brokers)} (live brokers)"
+        )
     if partitions < 1:
         raise ValueError(f"{partitions} partitions cannot be placed")
     racks = {broker.id: broker.rack for broker in brokers if broker.rack is not None}
@@ -71,8 +74,8 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _follower_index(first: int, shift: int, number: int, brokers: int) -> int:
-    """Return the index of a follower: 1 to brokers-1 places after the first replica, so never on
-    it."""
+    """Return the index of a follower's broker: 1 to `brokers` - 1 places after that of the first
+    replica, so never the same."""
     return (first + 1 + (shift + number) % (brokers - 1)) % brokers
 
 

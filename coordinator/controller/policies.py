@@ -1,6 +1,5 @@
-"""The topic options on which elections depend: read from ZooKeeper before each decision that needs
-them, so that the newest change counts.
-"""
+"""The topic options on which elections depend. They are read from ZooKeeper before each decision
+that needs them, so that the newest values apply."""
 
 from __future__ import annotations
 
@@ -30,13 +29,13 @@ class Policy:
 
 
 PolicyOf = Callable[[Mapping[str, str]], Policy]
-"""From the options that are set for a topic to its policy."""
+"""Function: the options that are set for a topic -> the topic's policy."""
 
 
 def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
     """Return the policy of a topic with these options. An option with an invalid value is ignored,
-    as it is where logs are opened. If that is unclean.leader.election.enable, unclean elections are
-    forbidden: the topic's value may have been meant to forbid them."""
+    as when logs are opened. An invalid unclean.leader.election.enable forbids unclean elections:
+    its author may have intended that."""
     own = {name: overrides[name] for name in (_MIN_ISR, _UNCLEAN) if name in overrides}
     if not own:
         return Policy(broker.min_insync_replicas, broker.unclean_leader_election_enable)

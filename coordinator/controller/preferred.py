@@ -40,8 +40,9 @@ _NOT_AVAILABLE: Final = {
     ElectionType.PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     ElectionType.UNCLEAN: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
-_FAILURES_TOLD_MAX: Final = 20
-"""Partitions named in the log; the node may ask for tens of thousands."""
+_FAILURES_LOGGED_MAX: Final = 20
+"""The most partitions that are named in the log: the node may request tens of thousands of
+elections."""
 _DELETED: Final = Election(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted")
 _UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
 
@@ -50,8 +51,8 @@ _UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition 
 
 
 def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | None:
-    """Return the state with the preferred replica as the leader; None if it leads already or may
-    not lead."""
+    """Return the state with the preferred replica as the leader; None if the preferred replica
+    leads already or may not lead."""
     state = partition.state
     first = partition.replicas[0]
     if state is None or state.leader == first or first in now.yielding:
@@ -74,7 +75,7 @@ def is_needed(partition: Partition, election_type: ElectionType, hosts: Collecti
 # ---- carrying them out
 
 
-class AskedElections:
+class RequestedElections:
     """The handler of requested elections in one controller's term."""
 
     def __init__(self, services: ControllerServices, watch: Watch) -> None:
@@ -82,7 +83,7 @@ class AskedElections:
         self._watch = watch
 
     async def look(self) -> None:
-        """Hold the elections that the node asks for, if there is one, and remove it."""
+        """Read the node. If it exists, hold the requested elections and remove the node."""
         found = await read_request(self._services, paths.PREFERRED_ELECTION, self._watch)
         if found is None:
             return
@@ -99,7 +100,8 @@ class AskedElections:
         )
 
     async def answer(self, event: ElectionAsked) -> None:
-        """Hold the elections of an ElectLeaders request, even if its caller has stopped waiting."""
+        """Hold the elections of an ElectLeaders request and set the reply, even if the caller has
+        stopped waiting."""
         held = await self.hold(event.election_type, event.topic_partitions)
         if not event.reply.done():
             event.reply.set_result(held)
@@ -107,7 +109,7 @@ class AskedElections:
     async def hold(
         self, election_type: ElectionType, topic_partitions: Iterable[TopicPartition]
     ) -> Elections:
-        """Hold the elections. Return one result for each partition, in their order.
+        """Hold the elections. Return partition -> result, in the order of the given partitions.
 
         Raises ControllerMoved, or CoordError.
         """
@@ -163,8 +165,8 @@ class AskedElections:
         return Election(ErrorCode.NONE, leader=leader)
 
     def _note(self, held: Elections) -> None:
-        """Write failed elections to the log and the journal: a request by the node has no
-        answer."""
+        """Write failed elections to the log and the journal, because a request by the node gets no
+        response."""
         elected = sum(election.code is ErrorCode.NONE for election in held.values())
         log.info("preferred_election partitions=%d elected=%d", len(held), elected)
         failed = [
@@ -172,10 +174,10 @@ class AskedElections:
             for key, election in held.items()
             if election.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
         ]
-        for key, name in failed[:_FAILURES_TOLD_MAX]:
+        for key, name in failed[:_FAILURES_LOGGED_MAX]:
             log.warning("preferred_election_failed partition=%s reason=%s", key, name)
-        if len(failed) > _FAILURES_TOLD_MAX:
+        if len(failed) > _FAILURES_LOGGED_MAX:
             log.warning("preferred_elections_failed partitions=%d", len(failed))
         for key, name in failed:
-            if key in self._services.context.partitions:  # the node may name any unknown partition
+            if key in self._services.context.partitions:  # the node may name unknown partitions
                 self._services.journal.election_failed(key, name)

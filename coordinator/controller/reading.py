@@ -1,7 +1,7 @@
-"""Reading brokers, topics and partition states with many requests under way at once.
+"""Reads brokers, topics and partition states from ZooKeeper, with many requests under way at once.
 
-A damaged node is left out and logged: one bad node must not stop the controller of a whole cluster.
-Nothing is decided here.
+A node that cannot be parsed is logged and excluded: one bad node must not stop the controller of a
+whole cluster. This module decides nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class TopicNode:
 
 
 async def read_each(read: Callable[[K], Awaitable[V | None]], keys: Iterable[K]) -> dict[K, V]:
-    """Return key -> `read(key)`, with the reads at once that `bounded_gather` allows. A key whose
-    read returns None is left out."""
+    """Return key -> `read(key)`, without the keys whose read returns None. `bounded_gather` limits
+    the number of reads under way."""
     wanted = list(keys)
     values = await bounded_gather(read, wanted)
     return {key: each for key, each in zip(wanted, values, strict=True) if each is not None}
@@ -88,8 +88,8 @@ async def read_deletion_requests(coord: Coord, watch: Watch | None = None) -> se
 async def read_topics(
     coord: Coord, names: Iterable[str], watch: Watch | None = None
 ) -> tuple[dict[str, TopicNode], set[str]]:
-    """Return (the topics that exist, the names of those whose node is damaged). `watch` fires when
-    the node of one of them changes."""
+    """Return (name -> topic node, names of the topics whose node cannot be parsed). `watch` fires
+    when the node of one of `names` changes."""
     damaged: set[str] = set()
 
     async def one(name: str) -> TopicNode | None:
@@ -110,8 +110,8 @@ async def read_topics(
 async def read_states(
     coord: Coord, topic_partitions: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, StateNode], set[TopicPartition]]:
-    """Return (the states that exist, the partitions whose state node is damaged). The caller must
-    leave the damaged ones alone: their node exists, but its state is unknown."""
+    """Return (partition -> state node, partitions whose state node cannot be parsed). The caller
+    must not change the partitions of the second set: their stored state is unknown."""
     damaged: set[TopicPartition] = set()
 
     async def one(topic_partition: TopicPartition) -> StateNode | None:

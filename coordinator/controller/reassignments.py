@@ -1,8 +1,7 @@
-"""The node /admin/reassign_partitions of Kafka's older tools. This version moves no replicas. The
-controller logs a warning and removes the request, as Kafka's controller drops partitions that it
-cannot reassign. The tool's --verify then reports a failure, and a later version does not start an
-old request.
-"""
+"""The node /admin/reassign_partitions of Kafka's older tools. This version does not move replicas.
+The controller logs a warning and removes the request, as Kafka's controller drops partitions that
+it cannot reassign. The tool's --verify then reports a failure, and a later version does not start
+an old request."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from pybroker.ports import Watch
 log = logging.getLogger(__name__)
 
 _NAMED_MAX: Final = 20
-"""Partitions named in the log; the node may ask for tens of thousands."""
+"""The most partitions that are named in the log: the node may name tens of thousands."""
 _HOW_TO_GO_ON: Final = (
     "this version does not reassign partitions: they keep their replicas, and the controller"
     " removes the request. To place the records on other brokers, create a topic with"
@@ -38,8 +37,8 @@ class Reassignments:
         self._watch = watch
 
     async def look(self) -> None:
-        """Refuse the request and remove its node, if there is one. Raises ControllerMoved, or
-        CoordError."""
+        """Read the node. If it exists, log a warning and remove the node. Raises ControllerMoved,
+        or CoordError."""
         path = paths.REASSIGNMENTS
         found = await read_request(self._services, path, self._watch)
         if found is None:

@@ -1,7 +1,7 @@
 """Automatic preferred leader elections (auto.leader.rebalance.enable): the controller regularly
 moves leaders back to the preferred replicas of brokers that lead too few of their partitions.
 
-It does this in rounds, so that the controller of a large cluster handles other events in between.
+A check elects in rounds, so that the controller of a large cluster handles other events in between.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ BETWEEN_ROUNDS_S: Final = 1.0
 
 
 def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, list[TopicPartition]]:
-    """Return broker -> the partitions in which it is the preferred replica but not the leader, for
-    brokers where these are more than `percentage` percent of the partitions in which they are
-    the preferred replica."""
+    """Return broker -> the partitions in which the broker is the preferred replica but not the
+    leader. The result has only brokers that do not lead more than `percentage` percent of the
+    partitions in which they are the preferred replica."""
     totals: dict[int, int] = {}
     led_by_others: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
@@ -50,12 +50,13 @@ class Rebalance:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Schedule the first check, which schedules the next one, unless the option is off."""
+        """Schedule the first check, unless auto.leader.rebalance.enable is off. Each check
+        schedules the next check."""
         if self._settings is not None:
             self._schedule(self._settings.first_check_s)
 
     async def check(self) -> None:
-        """Hold the elections that are due, and schedule the next check.
+        """Hold one round of the elections that are due, and schedule the next check.
 
         Raises ControllerMoved, or CoordError.
         """
@@ -88,7 +89,8 @@ class Rebalance:
         versions = {partition.topic_partition: partition.version for partition in chosen}
 
         def decide(partition: Partition) -> StateWrite | None:
-            """Skip a partition whose leader has just changed the ISR: a later check elects."""
+            """Return None for a partition whose leader has just changed the ISR: a later check
+            elects."""
             changed = partition.version != versions[partition.topic_partition]
             return None if changed else self._decide(partition)
 

@@ -38,8 +38,8 @@ class ReceiptBook:
         self._clock = clock
 
     async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
-        """Return partition -> the write of its receipt, to be stored together with its unclean
-        election. Raises CoordError."""
+        """Return partition -> the write of its loss receipt, for each unclean election in `writes`.
+        The caller stores it in the multi of the election. Raises CoordError."""
         if not writes:
             return {}
         parents = dict.fromkeys(paths.losses(write.topic_partition.topic) for write in writes)
@@ -83,7 +83,7 @@ def log_receipt(write: StateWrite, isr_before: Sequence[int], replicas: Sequence
     """Log the loss receipt."""
     log.warning(
         "loss_receipt partition=%s reason=%s leader=%d leader_epoch=%d isr_before=%s replicas=%s:"
-        " records that only the earlier in-sync replicas hold are discarded",
+        " records that only the earlier in-sync replicas have are discarded",
         write.topic_partition,
         _reason(write),
         write.state.leader,

@@ -1,7 +1,8 @@
-"""The life of a replica while its topic is being deleted: statuses, and a table of legal moves.
+"""The status of a replica while its topic is being deleted: statuses, and a table of the allowed
+transitions.
 
-While its topic is kept, a replica has no status of its own: it is online if its broker is. Nothing
-here waits, writes or logs.
+While its topic is not being deleted, a replica has no status of its own: it is online if its broker
+is live. No function here waits, writes or logs.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from pybroker.model import TopicPartition
 
 class ReplicaStatus(enum.Enum):
     NON_EXISTENT = "NonExistent"
-    """Before its deletion is considered, or after its topic is removed."""
+    """Before the deletion of the replica begins, or after its topic is removed."""
     ONLINE = "Online"
-    """Its broker is live."""
+    """The replica's broker is live."""
     OFFLINE = "Offline"
-    """Its broker is not live."""
+    """The replica's broker is not live."""
     DELETION_STARTED = "DeletionStarted"
-    """Its live broker has to delete it and has not confirmed: the deletion of the topic waits."""
+    """The live broker was asked to delete the replica and has not confirmed. The deletion of the
+    topic waits for the confirmation."""
     DELETION_SUCCESSFUL = "DeletionSuccessful"
-    """Its broker has confirmed that it deleted the replica."""
+    """The broker has confirmed that it deleted the replica."""
     DELETION_INELIGIBLE = "DeletionIneligible"
-    """Its broker is not live. The broker gets StopReplica if it returns before the topic is
-    removed."""
+    """The replica's broker is not live. The broker gets StopReplica if it registers again before
+    the topic is removed."""
 
 
 LEGAL_MOVES: Final[Mapping[ReplicaStatus, frozenset[ReplicaStatus]]] = MappingProxyType(
@@ -51,11 +53,11 @@ LEGAL_MOVES: Final[Mapping[ReplicaStatus, frozenset[ReplicaStatus]]] = MappingPr
         ),
     }
 )
-"""Target -> the statuses from which it may be reached. A broker that confirmed and then restarted
-gets StopReplica again."""
+"""Target status -> the statuses from which a replica may move to it. A broker that confirmed and
+then restarted gets StopReplica again."""
 
 ReplicaKey = tuple[int, TopicPartition]
-"""(broker id, partition): the replica of the partition on the broker."""
+"""(broker id, partition), which identifies a replica."""
 
 
 def moved(key: ReplicaKey, status: ReplicaStatus, target: ReplicaStatus) -> ReplicaStatus:

@@ -1,6 +1,5 @@
-"""Nodes through which Kafka's older tools send a request to the controller. A tool refuses to start
-while its node exists, so the controller removes the node when it has handled the request.
-"""
+"""Nodes by which Kafka's older tools send a request to the controller. A tool refuses to start
+while its node exists, so the controller removes the node when it has handled the request."""
 
 from __future__ import annotations
 
@@ -31,10 +30,10 @@ async def read_request(
 async def remove_request(
     services: ControllerServices, path: str, stat: NodeStat, again: Event
 ) -> None:
-    """Remove the node, unless it has changed since `stat`. After a failure the event `again` is
-    handled later, which reads the node again. Raises ControllerMoved, or CoordError."""
+    """Remove the node, unless it has changed since `stat`. After a failure the controller handles
+    the event `again` later, and so reads the node again. Raises ControllerMoved, or CoordError."""
     (outcome,) = await services.writer.write_all([Write((DeleteOp(path, stat.version),))])
     if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
         log.warning("request_not_removed path=%s reason=%r", path, outcome)
-        if not isinstance(outcome, NotEmpty):  # a node with children is left to their owner
+        if not isinstance(outcome, NotEmpty):  # only the creator of the children removes them
             services.retries.repeat_if([outcome], again)

@@ -1,4 +1,4 @@
-"""The controller's retries: work that failed waits here for the next attempt. One timer for all."""
+"""The controller's retries: failed work waits for the next attempt. One timer serves all work."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pybroker.model import TopicPartition
 class Retries:
     """The retries of one controller's term. Owns a timer, until `close`.
 
-    `partitions` are those whose state could not be stored. `removals`: whether nodes of a deleted
-    topic could not be removed.
+    `partitions` are the partitions whose state could not be stored. `removals`: whether nodes of a
+    deleted topic could not be removed.
     """
 
     def __init__(self, enqueue: Callable[[Event], None], backoff: Backoff) -> None:
@@ -43,7 +43,7 @@ class Retries:
         return keys
 
     def schedule(self) -> None:
-        """Start the timer if anything waits. To be called at the end of each round."""
+        """Start the timer if any work waits. To be called at the end of each round."""
         if not (self.partitions or self._events or self.removals):
             self._attempts = 0
         elif self._timer is None:

@@ -1,7 +1,6 @@
 """The objects that all parts of a controller's term share: the context, the fenced writer, the
 state machine, the broker notifier and the retries. Each part (`brokers.py`, `topic_changes.py`,
-`deletions.py` ...) gets them and handles one kind of event.
-"""
+`deletions.py` ...) uses these objects to handle one kind of event."""
 
 from __future__ import annotations
 
@@ -55,8 +54,9 @@ class ControllerSettings:
 
     `delete_topic_enable` is Kafka's delete.topic.enable. `backoff` is for all retries.
     `stop_timeout_s` limits the time for resigning. `rebalance` None means no automatic preferred
-    elections. `journal` keeps the decisions. `elections` measures the time to handle a change of
-    the live brokers, elections included. `policy_of` lays a topic's options over the cluster's.
+    elections. `journal` gets the decisions. `elections` measures the time to handle a change of the
+    live brokers, elections included. `policy_of` returns a topic's policy from the cluster's
+    options and the topic's own.
     """
 
     delete_topic_enable: bool = True
@@ -115,8 +115,8 @@ class ControllerServices:
         )
 
     def circumstances(self, partition: Partition) -> Circumstances:
-        """Return the inputs of a decision about the partition now. The policy of its topic has to
-        be loaded before; `machine.move` does this for each partition that needs it."""
+        """Return the inputs of a decision about the partition now. The caller must have loaded the
+        topic's policy; `machine.move` does so for each partition that needs it."""
         context = self.context
         policy = self.policies.of(partition.topic_partition.topic)
         return Circumstances(

@@ -30,8 +30,9 @@ def longest(
     partition: Partition, reports: Mapping[int, LogEndReport], hosts: Collection[int]
 ) -> Sequence[int]:
     """Return the replicas with the longest log, in the order of the assignment: the log ends with
-    the latest leader epoch and, in that epoch, at the largest offset. They have the same records.
-    Return none while a replica is not usable or has not reported its log end for this state.
+    the latest leader epoch and, in that epoch, at the largest offset. These replicas have the same
+    records. Return an empty sequence while a replica is not usable or has not reported its log end
+    for this state.
 
     A log whose last epoch is later than the partition's leader epoch is damaged and does not count:
     no checksum covers the epochs of batches.
@@ -51,8 +52,9 @@ def longest(
 def decide_longest(
     partition: Partition, reports: Mapping[int, LogEndReport], now: Circumstances
 ) -> StateWrite | None:
-    """Return the state in which the longest log leads, with all equally long logs as the ISR. None
-    if the partition is not orphaned (any more), or if a report is missing."""
+    """Return the state in which a replica with the longest log leads, and all replicas with an
+    equally long log are the ISR. Return None if the partition is not orphaned, or if a report is
+    missing."""
     if partition.state is None or not is_orphaned(partition.state):
         return None
     isr = tuple(longest(partition, reports, now.candidates))
@@ -70,12 +72,13 @@ class Suspects:
         self._services = services
 
     async def look_at_all(self) -> None:
-        """`look` at all partitions: a broker that starts may have stored its reports before."""
+        """Call `look` for all partitions: a starting broker stores its reports before it
+        registers."""
         await self.look([each.topic_partition for each in self._services.context.kept_partitions()])
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
-        """Elect leaders for those of the partitions that are orphaned and have all reports. Raises
-        ControllerMoved, or CoordError."""
+        """Elect leaders for the orphaned partitions among `keys` whose replicas have all reported.
+        Raises ControllerMoved, or CoordError."""
         services = self._services
         incarnations: dict[int, int] = {}
         for key in keys:
@@ -92,8 +95,8 @@ class Suspects:
         self, partition: Partition, incarnations: dict[int, int]
     ) -> dict[int, LogEndReport]:
         """Return the valid reports by replica. A report is valid if its broker has not begun a new
-        incarnation. `incarnations` holds the incarnations that were read already; the others are
-        added."""
+        incarnation. `incarnations` has the incarnations that were read already; this function adds
+        those that it reads."""
         key, coord = partition.topic_partition, self._services.coord
 
         async def read(replica: int) -> LogEndReport | None:

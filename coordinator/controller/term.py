@@ -1,9 +1,9 @@
 """A controller's term, from the won election to the end: one handler for each event.
 
-Each handler reads the present state, lets the pure parts decide, stores the decisions, and queues
-the changes for the brokers. Handlers run one after the other, in the controller's consumer task;
-nothing else changes the context. A handler that fails half-way may run again: stored decisions
-stay, and changes that were not sent to the brokers are sent by the next run.
+Each handler reads the present state, calls the pure decision functions, stores the decisions, and
+queues the changes for the brokers. Handlers run one after the other, in the controller's consumer
+task, and only they change the context. A handler that fails half-way may run again: stored
+decisions remain stored, and the next run sends the changes that were not sent to the brokers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pybroker.coordinator.controller.initializer import ControllerInitializer, W
 from pybroker.coordinator.controller.isr_notices import IsrNotices
 from pybroker.coordinator.controller.log_dirs import LogDirFailures
 from pybroker.coordinator.controller.partitions import PartitionStatus
-from pybroker.coordinator.controller.preferred import AskedElections
+from pybroker.coordinator.controller.preferred import RequestedElections
 from pybroker.coordinator.controller.reassignments import Reassignments
 from pybroker.coordinator.controller.rebalance import Rebalance
 from pybroker.coordinator.controller.services import ControllerServices, ControllerSettings
@@ -81,7 +81,9 @@ class ControllerTerm:
         self._suspects = Suspects(services)
         self._isr_notices = IsrNotices(services, lambda _: enqueue(IsrChanged()), self._suspects)
         self._brokers = BrokerChanges(services, watches.brokers, self._log_dirs, self._deletions)
-        self._elections = AskedElections(services, lambda _: enqueue(PreferredElectionRequested()))
+        self._elections = RequestedElections(
+            services, lambda _: enqueue(PreferredElectionRequested())
+        )
         self._reassignments = Reassignments(services, lambda _: enqueue(ReassignmentRequested()))
         self._rebalance = Rebalance(services)
         self._handovers = Handovers(services, self._brokers.look)
@@ -107,7 +109,7 @@ class ControllerTerm:
         await self._log_dirs.take()
         services.notifier.open(self.context.brokers)
         self._deletions.begin(deletions & self.context.topics.keys())
-        await services.notifier.tell_current_state(self.context.brokers)
+        await services.notifier.queue_current_state(self.context.brokers)
         await services.repair(self.context.partitions)
         await self._suspects.look_at_all()
         if deletions:
@@ -163,8 +165,9 @@ class ControllerTerm:
     async def _try_again(self) -> None:
         keys = self._services.retries.take()
         try:
-            # A state that was stored, although the reply was lost, is not in the context yet, and
-            # `repair` would find nothing to do: its leader and followers would never hear of it.
+            # After a lost reply a state may be stored that the context does not have yet. Without
+            # this read, `repair` would change nothing, and the leader and the followers would never
+            # get the stored state.
             await self._services.machine.refresh(keys)
         except CoordError:
             self._services.retries.partitions.update(keys)
@@ -189,7 +192,7 @@ class ControllerTerm:
         await self._services.close()
 
     async def _end_round(self) -> None:
-        await self._services.notifier.tell()
+        await self._services.notifier.send_round()
         self._services.retries.schedule()
 
     def _topic_changed(self, event: WatchEvent) -> None:

@@ -55,7 +55,7 @@ class TopicChanges:
         await self._services.repair(keys)
 
     async def look_at(self, name: str) -> None:
-        """Read the node of one topic, which has changed or was removed, and follow the change."""
+        """Read the node of one topic, which has changed or was removed, and update the context."""
         nodes, damaged = await read_topics(self._services.coord, [name], self._watches.topic)
         known = self._context.topics.get(name)
         node = nodes.get(name)
@@ -91,7 +91,8 @@ class TopicChanges:
         await self._services.repair(added)
 
     def _forget(self, name: str) -> None:
-        """Forget a topic whose node is gone, and let the brokers forget it."""
+        """Remove a topic whose node is gone from the context, and queue its removal for the
+        brokers."""
         log.info("topic_gone topic=%s", name)
         self._context.deletions[name] = Deletion(name)
         self._services.notifier.describe_now(self._context.partitions_of(name))

@@ -1,8 +1,8 @@
-"""Topics as every broker may ask for them: create, look up, ask for deletion.
+"""Requests about topics that any broker handles: create a topic, read it, request its deletion.
 
-These write only what Kafka's own tools write: the topic's node and its configuration, or a request
-for deletion. The rest follows when the controller sees it. No epoch is checked here, for this is
-not the controller's work.
+The functions write the same nodes as Kafka's own tools: the topic's node and its configuration, or
+a deletion request. The controller's watches fire on these nodes, and the controller does the rest.
+The writes check no controller epoch, because any broker makes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from pybroker.ports import Coord, CoordOp, CreateOp, Rng, SetOp
 log = logging.getLogger(__name__)
 
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
-"""As many as Kafka 3.9 creates for one request; an assignment of that many fits into a node."""
+"""The most partitions that Kafka 3.9 creates for one request. An assignment of that size fits into
+a node."""
 ATTEMPTS_MAX: Final = 3
 
 Assignment = Mapping[int, Sequence[int]]
@@ -45,8 +46,8 @@ Assignment = Mapping[int, Sequence[int]]
 
 
 def random_topic_id(rng: Rng) -> uuid.UUID:
-    """A random id whose text does not begin with a dash, so that tools can take it as an argument
-    (as Kafka draws them)."""
+    """Return a random topic id whose text does not begin with a dash, so that tools accept it as an
+    argument. Kafka generates topic ids in the same way."""
     while True:
         topic_id = uuid.UUID(bytes=rng.randbytes(16), version=4)
         if not encode_uuid(topic_id).startswith("-"):
@@ -56,7 +57,7 @@ def random_topic_id(rng: Rng) -> uuid.UUID:
 def plan_assignment(
     brokers: Sequence[Broker], partitions: int, replication_factor: int, rng: Rng
 ) -> dict[int, tuple[int, ...]]:
-    """Place a new topic on the live brokers.
+    """Return partition -> replicas for a new topic on the live brokers.
 
     Raises BrokerError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR.
     """
@@ -74,7 +75,7 @@ def plan_assignment(
 
 
 def check_factor(replication_factor: int, brokers: Sequence[Broker]) -> None:
-    """Raises BrokerError INVALID_REPLICATION_FACTOR if there are not so many brokers."""
+    """Raise BrokerError INVALID_REPLICATION_FACTOR if the factor exceeds the number of brokers."""
     if replication_factor > len(brokers):
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -84,16 +85,17 @@ def check_factor(replication_factor: int, brokers: Sequence[Broker]) -> None:
 
 
 def check_partition_count(partitions: int) -> None:
-    """Raises BrokerError INVALID_PARTITIONS if that is more than a topic may have."""
+    """Raise BrokerError INVALID_PARTITIONS for more than PARTITIONS_PER_TOPIC_MAX partitions."""
     if partitions > PARTITIONS_PER_TOPIC_MAX:
         raise BrokerError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{partitions} partitions are more than the {PARTITIONS_PER_TOPIC_MAX} of one topic",
+            f"a topic with {partitions} partitions is too large: the maximum is"
+            f" {PARTITIONS_PER_TOPIC_MAX}",
         )
 
 
 def check_assignment(assignment: Assignment, live: Collection[int]) -> dict[int, tuple[int, ...]]:
-    """An assignment that somebody wrote by hand, as it may be stored.
+    """Check an assignment that a client chose. Return it in order of the partitions, to be stored.
 
     Raises BrokerError: INVALID_REPLICA_ASSIGNMENT, INVALID_PARTITIONS.
     """
@@ -105,8 +107,8 @@ def check_assignment(assignment: Assignment, live: Collection[int]) -> dict[int,
 
 
 def check_new_name(name: str, existing: Collection[str]) -> None:
-    """Raises BrokerError: INVALID_TOPIC_EXCEPTION (bad name, or it differs from an existing one
-    only in '.' and '_'), TOPIC_ALREADY_EXISTS."""
+    """Check the name of a new topic. Raises BrokerError: INVALID_TOPIC_EXCEPTION (invalid name, or
+    a name that differs from an existing one only in '.' and '_'), TOPIC_ALREADY_EXISTS."""
     fault = topic_name_fault(name)
     if fault is not None:
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")
@@ -122,7 +124,8 @@ def check_new_name(name: str, existing: Collection[str]) -> None:
 
 
 async def check_new_topic(coord: Coord, name: str) -> None:
-    """`check_new_name` against the topics that exist now: what "validate only" has to ask."""
+    """Check the name of a new topic against the existing topics, as CreateTopics with
+    `validate_only` does. Raises the errors of `check_new_name`, and CoordError."""
     check_new_name(name, await topic_names(coord))
 
 
@@ -133,9 +136,9 @@ async def create_topic(
     configs: Mapping[str, str],
     topic_id: uuid.UUID,
 ) -> None:
-    """Store a new topic and its configuration, both or none. `assignment` and `configs` are
-    trusted (see `plan_assignment`, `check_assignment`). A configuration that lies there without a
-    topic, left by an older tool, is replaced.
+    """Store a new topic and its configuration, both or none. The caller has checked `assignment`
+    (`plan_assignment` or `check_assignment`) and `configs`. A configuration node without a topic,
+    as older tools leave behind, is replaced.
 
     Raises BrokerError (INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS when the
     assignment is too large for a node), or CoordError when ZooKeeper cannot be reached.
@@ -158,7 +161,7 @@ async def create_topic(
             if not isinstance(error.cause, NodeExists):
                 raise error.cause from error
             if error.index == 0:
-                return  # the reply was lost
+                return  # an earlier attempt was applied and its reply lost
             raise already_exists(name) from error
         except ConnectionLoss:
             if attempt == ATTEMPTS_MAX - 1:
@@ -169,14 +172,18 @@ async def create_topic(
         else:
             log.info("topic_created topic=%s partitions=%d", name, len(replicas))
             return
-    raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the node {config_path} keeps changing")
+    raise BrokerError(
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        f"the node {config_path} could not be written in {ATTEMPTS_MAX} attempts, because other"
+        " clients kept changing it; try again",
+    )
 
 
 async def request_deletion(coord: Coord, name: str) -> None:
     """Ask the controller to delete the topic. A topic that is being deleted already is no error.
 
     Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, or CoordError when ZooKeeper cannot be reached.
-    Whether deletion is enabled at all is the caller's question.
+    The caller checks whether deletion is enabled (delete.topic.enable).
     """
     if topic_name_fault(name) is not None or await coord.exists(paths.topic(name)) is None:
         raise BrokerError(
@@ -189,26 +196,29 @@ async def request_deletion(coord: Coord, name: str) -> None:
 
 
 async def topic_names(coord: Coord) -> set[str]:
-    """The names of all topics, also of those that are being deleted."""
+    """Return the names of all topics, including those that are being deleted."""
     children = await coord.children(paths.TOPICS)
     return {paths.decode_name(child) for child in children}
 
 
 async def request_deletion_of(coord: Coord, name: str, topic_id: uuid.UUID) -> None:
-    """As `request_deletion`, of the topic with that id only: the name may be another one's by now.
+    """Ask the controller to delete the topic, but only if it still has this topic id: a recreated
+    topic of the same name is kept.
 
     Raises BrokerError UNKNOWN_TOPIC_ID, or CoordError.
     """
     try:
         await topic_nodes.apply(coord, (name, topic_id), CreateOp(paths.delete_topic(name)))
     except NoNode as error:
-        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {topic_id}") from error
+        raise BrokerError(
+            ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the topic id {topic_id}"
+        ) from error
     except NodeExists:
         log.debug("topic_deletion_already_requested topic=%s", name)
 
 
 async def read_topic(coord: Coord, name: str) -> TopicDescription:
-    """A topic as its node says; NO_TOPIC_ID while it has none.
+    """Return the topic from its node, with NO_TOPIC_ID if the node has no topic id.
 
     Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, MalformedNode, or CoordError.
     """
@@ -224,7 +234,7 @@ async def read_topic(coord: Coord, name: str) -> TopicDescription:
 
 
 async def topic_configs(coord: Coord, name: str) -> dict[str, str]:
-    """The values that were set for this topic; none if it has no configuration node.
+    """Return the topic's own configuration values; empty if it has no configuration node.
 
     Raises MalformedNode, or CoordError.
     """

@@ -1,8 +1,8 @@
-"""Writes of a controller: every one is in a multi with a check of /controller_epoch, so a deposed
-controller changes nothing (all or nothing, decided by the service).
+"""The controller's fenced writes: each is in a multi with a check of /controller_epoch. So
+ZooKeeper refuses all writes of a deposed controller.
 
-Many writes share a multi, since a round trip costs far more than an operation. Whether a write is
-right is none of this module's business.
+Several writes share a multi, since a round trip costs far more than an operation. This module does
+not check the content of the writes.
 """
 
 from __future__ import annotations
@@ -25,30 +25,32 @@ from pybroker.errors import (
 from pybroker.ports import CheckOp, Coord, CoordOp, OpResult
 
 OPERATIONS_PER_MULTI_MAX: Final = 199
-"""Beside the check."""
+"""The most operations of one multi, without the check of /controller_epoch."""
 RETRY_PAUSE_S: Final = 0.1
 _AT_ONCE_MAX: Final = 2 * OPERATIONS_PER_MULTI_MAX
-"""So that the next multi is full when one has been answered."""
+"""The most writes under way: while ZooKeeper handles one multi, the writes of the next multi
+wait."""
 
 
 class ControllerMoved(PybrokerError):
-    """The controller epoch is not ours any more: somebody else is, or was, the controller."""
+    """This broker is no longer the controller: another broker has raised the controller epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Operations that belong together: all are applied or none."""
+    """The operations of one write: ZooKeeper applies all of them or none."""
 
     ops: tuple[CoordOp, ...]
 
 
 WriteOutcome = list[OpResult] | CoordError
-"""The results of the operations, or why none was applied. ConnectionLoss: nobody knows. After a
-retry, NodeExists, BadVersion or NoNode may be the trace of our own first attempt: read back."""
+"""The results of the operations, or the error for which none was applied. After ConnectionLoss it
+is unknown whether they were applied. NodeExists, BadVersion and NoNode may also mean that the first
+attempt was applied and its reply lost: the caller has to read the nodes."""
 
 
 class FencedWriter:
-    """Writes for as long as /controller_epoch has `epoch_version`."""
+    """Writes to ZooKeeper as long as the node /controller_epoch has the version `epoch_version`."""
 
     def __init__(self, coord: Coord, epoch_version: int) -> None:
         self._coord = coord
@@ -56,10 +58,10 @@ class FencedWriter:
         self._batcher = MultiBatcher(self, at_once=1, operations_max=OPERATIONS_PER_MULTI_MAX)
 
     async def write_all(self, writes: Sequence[Write]) -> list[WriteOutcome]:
-        """The outcome of each write, in order. One that is refused does not stop the others.
+        """Send the writes and return the outcome of each, in order. A refused write does not stop
+        the other writes.
 
-        Raises ControllerMoved or SessionExpired; writes whose outcome is unknown then may or may
-        not have been applied.
+        Raises ControllerMoved or SessionExpired; any of the writes may then have been applied.
         """
         return await bounded_gather(self._write, writes, _AT_ONCE_MAX)
 
@@ -74,8 +76,9 @@ class FencedWriter:
             return error
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """One fenced multi, tried once more after a lost reply; the results of `ops` only, and a
-        MultiFailed counts them from 0."""
+        """Send one multi that also checks /controller_epoch; after a lost reply send it once more.
+        Return the results of `ops`. The index of MultiFailed counts the operations of `ops` from
+        0."""
         try:
             return await self._attempt(ops)
         except ConnectionLoss:

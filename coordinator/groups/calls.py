@@ -12,16 +12,16 @@ from pybroker.errors import ErrorCode
 NO_GENERATION: Final = -1
 NO_MEMBER_ID: Final = ""
 Ticket = int
-"""Names a request that waits for its answer."""
+"""The number of a request that waits for its answer."""
 Protocols = tuple[tuple[str, bytes], ...]
-"""(name, metadata) of each assignor that a member supports, in order of its preference."""
+"""(name, metadata) of each assignor that a member supports, in the member's order of preference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
     """A JoinGroup request. `requires_known_id`: a dynamic member without an id gets one and has to
-    join again with it (KIP-394). `may_skip`: the member understands a leader's answer that tells it
-    not to assign (KIP-814). `reason`: the member's own words for why it joins."""
+    join again with it (KIP-394). `may_skip`: the member supports the field `skip_assignment` of the
+    answer (KIP-814). `reason`: the member's own text about why it joins."""
 
     member_id: str
     session_timeout_ms: int
@@ -36,15 +36,16 @@ class Join:
     reason: str = ""
 
     def size(self) -> int:
-        """Return the number of characters and bytes that the group keeps of the request."""
-        told = sum(len(name) + len(metadata) for name, metadata in self.protocols)
+        """Return the number of characters and bytes of the request that the group keeps in
+        memory."""
+        metadata_size = sum(len(name) + len(metadata) for name, metadata in self.protocols)
         names = (self.instance_id or "", self.client_id, self.protocol_type)
-        return told + sum(map(len, names))
+        return metadata_size + sum(map(len, names))
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member, as the group's leader gets it in its answer."""
+    """A member in the JoinGroup answer to the group's leader."""
 
     member_id: str
     instance_id: str | None
@@ -53,8 +54,8 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to a JoinGroup request. Without an error, only the leader gets `members`. `skips`
-    tells the leader not to assign."""
+    """The answer to a JoinGroup request. Only the leader's answer has `members`. `skips`: the
+    leader must not compute an assignment (KIP-814)."""
 
     error: ErrorCode
     member_id: str
@@ -91,8 +92,8 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The ids of the member in a heartbeat, commit or leave request. An operator removes a static
-    member by its instance id, without a member id."""
+    """The ids of the member in a heartbeat, commit or leave request. An operator's request to
+    remove a static member has an instance id but no member id."""
 
     member_id: str
     instance_id: str | None = None

@@ -1,8 +1,8 @@
-"""The coordinator of the groups of one shard: it gives requests to the decisions (`join.py`,
-`sync.py`, ...) and carries out their effects.
+"""The coordinator of the groups of one shard: it passes requests to the decision functions
+(`join.py`, `sync.py`, ...) and carries out their effects.
 
-Only this module waits: for the log, for the offset store, and for ZooKeeper's answer about classic
-consumers. Every decision and its appends are one step of the event loop.
+Of the group modules only this one waits: for the log, for the offset store, and for ZooKeeper's
+answer about classic consumers. Every decision and its appends run in one step of the event loop.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from pybroker.coordinator.groups.calls import (
     Synced,
     Ticket,
 )
+from pybroker.coordinator.groups.dependencies import GroupDependencies, GroupFacts, Membership
 from pybroker.coordinator.groups.effects import Effects, Store, StoreAssignment, StoreReplacement
 from pybroker.coordinator.groups.group import Group, from_record
 from pybroker.coordinator.groups.member import MEMBER_BYTES
@@ -50,7 +51,6 @@ from pybroker.coordinator.groups.records import (
     encode_group_key,
     encode_group_value,
 )
-from pybroker.coordinator.groups.seams import GroupDependencies, GroupFacts, Membership
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord, Timer
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedInput
@@ -59,12 +59,12 @@ from pybroker.ports import KeyValue
 log = logging.getLogger(__name__)
 
 LATE_S: Final = 2.0
-"""A timer that is called this much too late means that this broker hardly ran. It has not handled
-heartbeats either, so it must not blame its members."""
+"""A timer that fires this much too late means that the broker's process was paused. The broker has
+not handled heartbeats during the pause either, so it must not expire its members."""
 
 
 NOTES_MAX: Final = 100
-"""Log lines in ten seconds about the groups of one shard; a rebalance of many members has
+"""The most log lines in ten seconds about the groups of one shard. A rebalance of many members logs
 dozens."""
 
 
@@ -83,7 +83,7 @@ class GroupCoordinator:
         self._membership = membership
         self._config = dependencies.config
         self._counters = dependencies.counters
-        self._take_room = dependencies.take_room
+        self._take_memory = dependencies.take_memory
         self._log_limit = LogLimit(context.clock, lines=NOTES_MAX)
         self._recorded: dict[str, RecordedGroup] = {}
         """The replayed groups; empty once the shard is loaded."""
@@ -92,8 +92,8 @@ class GroupCoordinator:
         self._groups: dict[str, Group] = {}
         self._timers: dict[str, tuple[float, Timer]] = {}
         self._given_out: dict[tuple[str, str], None] = {}
-        """(group id, member id) of the ids that were given out, oldest first. Many have been used
-        since."""
+        """(group id, member id) of the member ids that were sent to clients (KIP-394), oldest
+        first. Many of the clients have joined since."""
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
         self._tickets = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,8 +103,9 @@ class GroupCoordinator:
     # called by the runtime
 
     def replay(self, record: StoredRecord) -> None:
-        """Replay a group record, or hand an offset record to the offset store. A record that cannot
-        be read is left out: losing one group is better than losing all groups of the shard."""
+        """Replay a group record, or pass an offset record to the offset store. A record that cannot
+        be decoded is logged and skipped: losing one group is better than losing all groups of the
+        shard."""
         if record.key is None:
             return
         try:
@@ -166,7 +167,8 @@ class GroupCoordinator:
     # called by members
 
     async def join(self, group_id: str, call: Join) -> Joined:
-        """Return the answer to a JoinGroup request, when there is one. Raises BrokerError."""
+        """Wait until the group answers a JoinGroup request, and return the answer. Raises
+        BrokerError."""
         fault = join.fault_of(call, self._config)
         if fault is not ErrorCode.NONE:
             return Joined(fault, call.member_id)
@@ -176,14 +178,14 @@ class GroupCoordinator:
         size = MEMBER_BYTES + call.size()
         comes_in = not join.only_wants_an_id(call)
         if comes_in:
-            self._take_room(size)
+            self._take_memory(size)
         is_nobody_there = group is None or not group.members
         if is_nobody_there and comes_in and join.may_be_first(call):
             fault = await self._membership.may_begin(group_id)
             self._check_not_ended()
             if fault is not ErrorCode.NONE:
                 return Joined(fault, call.member_id)
-            self._take_room(size)  # others may have taken the room meanwhile
+            self._take_memory(size)  # other members may have used the memory meanwhile
         group = self._groups.setdefault(group_id, Group(group_id))
         effects = self._turn()
         ticket, future = self._wait()
@@ -195,11 +197,12 @@ class GroupCoordinator:
         return joined
 
     async def sync(self, group_id: str, call: Sync) -> Synced:
-        """Return the answer to a SyncGroup request, when there is one. Raises BrokerError."""
+        """Wait until the group answers a SyncGroup request, and return the answer. Raises
+        BrokerError."""
         group = self._groups.get(group_id)
         if group is None:
             return Synced(ErrorCode.UNKNOWN_MEMBER_ID)
-        self._take_room(sum(map(len, call.assignments.values())))
+        self._take_memory(sum(map(len, call.assignments.values())))
         effects = self._turn()
         ticket, future = self._wait()
         sync.sync(group, call, ticket, effects)
@@ -214,8 +217,8 @@ class GroupCoordinator:
         return heartbeat.heartbeat(group, who, generation, self.context.clock.monotonic())
 
     def leave(self, group_id: str, leaving: Sequence[Identity]) -> list[ErrorCode]:
-        """Remove these members. Return one error code for each. Raises BrokerError for all
-        together."""
+        """Remove these members. Return one error code for each. Raises BrokerError if the request
+        fails as a whole."""
         group = self._groups.get(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
@@ -241,7 +244,8 @@ class GroupCoordinator:
     # called by operators
 
     def facts(self, group_id: str) -> GroupFacts | None:
-        """Return the group's facts; None if there is no such group, even if it has offsets."""
+        """Return the group's facts; None if the shard has no such group, even if the offset store
+        has offsets for the group id."""
         group = self._groups.get(group_id)
         if group is None:
             return None
@@ -249,8 +253,8 @@ class GroupCoordinator:
         return GroupFacts(group.state, group.protocol_type or "", group.state_ms, topics)
 
     async def describe(self, group_id: str) -> GroupView:
-        """Describe a group. An unknown group is Dead; a group with offsets only is Empty. Raises
-        BrokerError."""
+        """Return the group's description. An unknown group is Dead; a group with offsets only is
+        Empty. Raises BrokerError."""
         group = self._groups.get(group_id)
         if group is None and await self.offsets.fetch(group_id, None):
             return GroupView(group_id, GroupState.EMPTY)
@@ -276,8 +280,8 @@ class GroupCoordinator:
         return [group.state for group in self._groups.values()]
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete the group and its offsets. Return NONE when that is committed. After a BrokerError
-        some of its offsets may be deleted."""
+        """Delete the group and its offsets. Return NONE when the deletion is committed, else the
+        error code. After a BrokerError some of the offsets may be deleted."""
         group = self._groups.get(group_id)
         if group is None:
             if not await self.offsets.fetch(group_id, None):
@@ -293,7 +297,9 @@ class GroupCoordinator:
             self._check_not_ended()
             failed = [code for code in answers.values() if code is not ErrorCode.NONE]
             if failed:
-                raise BrokerError(failed[0], "not all offsets of the group could be deleted")
+                raise BrokerError(
+                    failed[0], f"not all offsets of group {group_id} could be deleted"
+                )
             end = self._append_tombstone(group_id)
         except BaseException:
             delete.survive(group, self.context.clock.wall_ms())
@@ -331,7 +337,7 @@ class GroupCoordinator:
         while effects.stores:
             self._store(group, effects.stores.pop(0), effects)
         for note in effects.notes:
-            self._say(logging.INFO, note)
+            self._log_limited(logging.INFO, note)
         self._counters.completed_rebalances += effects.rebalances
         for ticket, answer in effects.answers:
             future = self._waiting.get(ticket)
@@ -344,8 +350,8 @@ class GroupCoordinator:
         else:
             self._set_timer(group)
 
-    def _say(self, level: int, text: str) -> None:
-        """Log a line that members can cause at will, within a rate limit."""
+    def _log_limited(self, level: int, text: str) -> None:
+        """Log a line within a rate limit, because members can cause any number of these lines."""
         left_out = self._log_limit.allow(logging.getLevelName(level))
         if left_out:
             log.log(level, "%s left_out=%d", text, left_out)
@@ -357,7 +363,9 @@ class GroupCoordinator:
         try:
             end = self.context.append([record])
         except BrokerError as error:
-            self._say(logging.WARNING, f"group_not_stored group={group.group_id} error={error}")
+            self._log_limited(
+                logging.WARNING, f"group_not_stored group={group.group_id} error={error}"
+            )
             if isinstance(store, StoreAssignment):
                 sync.appended_or_not(group, store, error.code, effects)
             elif isinstance(store, StoreReplacement):
@@ -370,11 +378,13 @@ class GroupCoordinator:
         try:
             await self.context.committed(end)
         except BrokerError as error:
-            # A coordinator that has not ended has to go on, whatever the error: a broker that lost
-            # ZooKeeper for a moment may still be the leader.
+            # A coordinator that has not ended continues after any error: a broker whose connection
+            # to ZooKeeper was lost for a moment may still be the leader.
             if self._has_ended:
                 return
-            self._say(logging.WARNING, f"group_not_committed group={group.group_id} error={error}")
+            self._log_limited(
+                logging.WARNING, f"group_not_committed group={group.group_id} error={error}"
+            )
             code = self._code_of_uncommitted()
         effects = self._turn()
         if isinstance(store, StoreAssignment):
@@ -384,9 +394,10 @@ class GroupCoordinator:
         self._carry_out(group, effects)
 
     def _code_of_uncommitted(self) -> ErrorCode:
-        """Return the error code for members after a failed commit. They rejoin here, unless another
-        broker may be their coordinator: a broker that is cut off from ZooKeeper commits nothing and
-        must not keep members that cannot know this."""
+        """Return the error code for members after a failed commit: NOT_COORDINATOR if another
+        broker may be their coordinator, else a code upon which they rejoin here. A broker that is
+        cut off from ZooKeeper commits nothing, so its members must look for the coordinator
+        again."""
         try:
             self.context.require_current()
         except BrokerError as error:
@@ -399,8 +410,8 @@ class GroupCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     def _append_tombstone(self, group_id: str) -> int | None:
-        """Append a tombstone. Return the offset to wait for; None if the log has no record of the
-        group."""
+        """Append a tombstone of the group. Return the offset for `committed`; None if the log has
+        no record of the group."""
         if group_id not in self._in_log:
             return None
         return self.context.append([KeyValue(encode_group_key(group_id), None)])
@@ -412,8 +423,8 @@ class GroupCoordinator:
             timer.cancel()
 
     def _remember_given_out(self, group_id: str, member_id: str) -> None:
-        """Remember an id that was given out, and forget the oldest ones above PENDING_MAX, so that
-        clients cannot fill the memory with them."""
+        """Remember a member id that was sent to a client. Forget the oldest ids above PENDING_MAX,
+        so that clients cannot fill the memory by asking for ids."""
         self._given_out[(group_id, member_id)] = None
         while len(self._given_out) > PENDING_MAX:
             oldest = next(iter(self._given_out))
@@ -432,8 +443,8 @@ class GroupCoordinator:
     # time
 
     def _set_timer(self, group: Group) -> None:
-        """Set a timer for the group's next deadline. A timer that is too early is kept: heartbeats
-        move deadlines all the time."""
+        """Set a timer for the group's next deadline. A timer that fires too early is kept, because
+        every heartbeat moves a deadline."""
         due = group.next_deadline()
         known = self._timers.get(group.group_id)
         if known is not None:
@@ -451,7 +462,7 @@ class GroupCoordinator:
         del self._timers[group.group_id]
         effects = self._turn()
         if effects.now - due > LATE_S:
-            expiry.begin_anew(group, effects)
+            expiry.restart_deadlines(group, effects)
         expiry.expire(group, effects)
         self._carry_out(group, effects)
 

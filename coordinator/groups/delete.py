@@ -1,4 +1,4 @@
-"""DeleteGroups, and the end of unused groups."""
+"""The deletion of a group: by DeleteGroups, or when it has no members and no offsets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pybroker.errors import ErrorCode
 
 
 def fault_of(group: Group) -> ErrorCode:
-    """Return the error for which the group cannot be deleted now, or NONE."""
+    """Return the error that prevents the deletion of the group now, or NONE."""
     if group.state is GroupState.EMPTY:
         return ErrorCode.NONE
     if group.state is GroupState.DEAD:
@@ -17,8 +17,8 @@ def fault_of(group: Group) -> ErrorCode:
 
 
 def delete(group: Group, wall_ms: int) -> None:
-    """Begin the deletion of the group. Until it ends, requests are answered with a retriable
-    error."""
+    """Begin the deletion of the group. Until the deletion ends, the group answers requests with a
+    retriable error."""
     group.pending.clear()
     group.move_to(GroupState.DEAD, wall_ms)
 

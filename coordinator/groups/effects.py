@@ -1,7 +1,7 @@
-"""The effects of a decision: the inputs of one step of a group, and the actions that follow.
+"""The inputs and the effects of one decision about a group.
 
-A decision changes the group and collects here the actions outside it: answers, records to store,
-log lines. The coordinator carries them out after the decision, in this order: store, then answer.
+A decision changes the group, and adds actions to its `Effects`: answers, records to store, log
+lines. The coordinator carries out the actions after the decision: it stores first and answers then.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from pybroker.coordinator.groups.records import RecordedGroup
 
 @dataclass(frozen=True, slots=True)
 class StoreAssignment:
-    """The leader's assignment. Members are answered when it is committed."""
+    """The action to store the leader's assignment. Members get their answers when it is
+    committed."""
 
     record: RecordedGroup
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReplacement:
-    """A static member that returned under a new member id. It is answered when that is committed.
-    `before` is the member before the change, `leader` the leader's id before it; `may_skip` as in
-    `Join`."""
+    """The action to store the new member id of a static member that has restarted. The member gets
+    its answer when the record is committed. `before` is the member, `leader` the id of the group's
+    leader before the change; `may_skip` as in `Join`."""
 
     record: RecordedGroup
     member_id: str
@@ -38,7 +39,8 @@ class StoreReplacement:
 
 @dataclass(frozen=True, slots=True)
 class StoreEmpty:
-    """The group without members, after it has lost its last one. No request waits for this."""
+    """The action to store a group that has lost its last member. No request waits for the
+    record."""
 
     record: RecordedGroup
 
@@ -60,10 +62,10 @@ class Effects:
     notes: list[str] = field(default_factory=list)
     """Lines for the broker's log."""
     rebalances: int = 0
-    """Generations that got an assignment from their leader."""
+    """The number of generations that got an assignment from their leader."""
     has_new_members: bool = False
-    """A member is gone, or has another id or another assignment: the mirror in ZooKeeper has to
-    follow."""
+    """Whether a member is gone, or has another id or another assignment: the mirror in ZooKeeper
+    has to be written."""
 
     def answer(self, ticket: Ticket, answer: Joined | Synced) -> None:
         self.answers.append((ticket, answer))

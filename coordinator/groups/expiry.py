@@ -1,4 +1,5 @@
-"""The deadlines of a group: sessions, joins, syncs, and ids that were given out."""
+"""The deadlines of a group: those of sessions, joins, syncs, and of member ids that were sent to
+clients but not used yet."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ def expire(group: Group, effects: Effects) -> None:
         rebalance.expired(group, effects)
 
 
-def begin_anew(group: Group, effects: Effects) -> None:
-    """Restart the deadlines of the members, since this broker has not handled requests for a while.
-    Members have as much time as after a failover."""
+def restart_deadlines(group: Group, effects: Effects) -> None:
+    """Restart the deadlines of the members, because this broker was paused and handled no requests.
+    Members get as much time as after a failover."""
     for member in group.members.values():
         if not member.is_new:
-            member.heard(effects.now)
+            member.renew_session(effects.now)
     if group.sync_deadline is not None:
         group.sync_deadline = effects.now + group.rebalance_timeout_s
     if group.join_deadline is not None and group.initial_rest_s is None:
@@ -50,20 +51,20 @@ def _expire_sessions(group: Group, effects: Effects) -> None:
     ]
     for member in late:
         why = "first join not answered in time" if member.is_new else "session timeout"
-        rebalance.take_out(group, effects, member, why)
+        rebalance.remove_member(group, effects, member, why)
     if late:
-        rebalance.go_on_without(group, effects, f"{len(late)} members timed out")
+        rebalance.continue_without(group, effects, f"{len(late)} members timed out")
 
 
 def _expire_syncs(group: Group, effects: Effects) -> None:
-    """Remove members that have not sent SyncGroup in time: without an assignment they cannot work,
-    even if they send heartbeats."""
+    """Remove members that have not sent SyncGroup in time: without SyncGroup they get no
+    assignment, even if they send heartbeats."""
     group.sync_deadline = None
     if group.state not in WITH_SYNC_DEADLINE:
         return
     late = [group.members[each] for each in sorted(group.owes_sync) if each in group.members]
     group.owes_sync.clear()
     for member in late:
-        rebalance.take_out(group, effects, member, "no SyncGroup in time")
+        rebalance.remove_member(group, effects, member, "no SyncGroup in time")
     if late:
-        rebalance.go_on_without(group, effects, f"{len(late)} members sent no SyncGroup")
+        rebalance.continue_without(group, effects, f"{len(late)} members sent no SyncGroup")

@@ -1,8 +1,8 @@
 """The fence of a group coordinator: /pybroker/coordinators/<partition>.
 
-A broker that takes over a partition writes there, in one multi with a check that it is the leader.
-From then on ZooKeeper refuses the writes of an earlier coordinator, since each checks the version
-that this one knew. That includes requests that it sent before and that are still on their way.
+A broker that takes over a partition writes this node, in one multi with a check that the broker is
+the leader. Every write of a coordinator checks the node's version. So from then on ZooKeeper
+refuses the writes of an earlier coordinator, including those that arrive late.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """The claim of one broker to a fence. `token` makes each claim unique, also among those of one
-    broker in one leader epoch."""
+class FenceOwner:
+    """The content of a fence node: the broker and leader epoch of the coordinator that took the
+    fence. `token` distinguishes the shards that one broker creates in the same leader epoch."""
 
     topic_partition: TopicPartition
     broker_id: int
@@ -39,15 +39,16 @@ class Claim:
         )
 
 
-async def take_fence(coord: Coord, claim: Claim) -> int | None:
-    """Return the version of the fence node, which it keeps until another coordinator takes the
-    fence; None if a node changed meanwhile, so that the caller has to try again.
+async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
+    """Take the fence for `owner` and return the version of the fence node. The version is unchanged
+    until another coordinator takes the fence. Return None if a node changed meanwhile: the caller
+    has to try again.
 
-    Raises Superseded if another broker leads; BrokerError if the broker leads in another epoch than
-    the claim's; MalformedNode; CoordError. After ConnectionLoss the next attempt finds out whether
-    this one has succeeded.
+    Raises Superseded if another broker leads the partition; BrokerError if the stored leader epoch
+    is not that of `owner`; MalformedNode; CoordError. After ConnectionLoss the next attempt finds
+    out whether the write was applied.
     """
-    key = claim.topic_partition
+    key = owner.topic_partition
     state_path, path = paths.partition_state(key), paths.coordinator(key.partition)
     await coord.sync(state_path)
     try:
@@ -55,15 +56,15 @@ async def take_fence(coord: Coord, claim: Claim) -> int | None:
     except NoNode as error:
         raise Superseded(f"{key} does not exist any more") from error
     state = decode_state(state_path, data)
-    if state.leader != claim.broker_id:
+    if state.leader != owner.broker_id:
         raise Superseded(f"broker {state.leader} leads {key} in epoch {state.leader_epoch}")
-    if state.leader_epoch != claim.leader_epoch:
+    if state.leader_epoch != owner.leader_epoch:
         raise BrokerError(
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
             f"this broker leads {key} in epoch {state.leader_epoch}, but its last LeaderAndIsr has"
-            f" epoch {claim.leader_epoch}",
+            f" epoch {owner.leader_epoch}",
         )
-    encoded = claim.encode()
+    encoded = owner.encode()
     store: CoordOp
     try:
         found, stat = await coord.get(path)

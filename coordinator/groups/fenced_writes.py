@@ -1,13 +1,13 @@
-"""Writes to ZooKeeper that only the current coordinator can make. Each is in a multi that checks
-the fence, `/pybroker/coordinators/<partition>`; the next coordinator changes the fence's version
-before it does anything else.
+"""Writes to ZooKeeper that only the current coordinator can make. Each write is in a multi that
+checks the version of the fence, `/pybroker/coordinators/<partition>`. The next coordinator changes
+that version before it writes or answers anything.
 
 A shard has one round of writes under way at a time. Changes that are requested meanwhile form the
-next round. A change of unknown outcome goes into the next round, unless a later change of the same
-nodes replaces it. So changes of the same nodes take effect in the order of the requests, whatever
-answers are lost. A change whose caller has given up is not tried again.
+next round. A change of unknown outcome is sent again in the next round, unless a later change of
+the same nodes replaces it. So changes of the same nodes take effect in the order of the requests,
+even if answers are lost. A change whose caller has been cancelled is not tried again.
 
-This module does not know the meaning of the nodes.
+This module does not depend on the meaning of the nodes.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ _OURS: Final = f"{paths.COMMITTED}/"
 @dataclass(frozen=True, slots=True)
 class Change:
     """The wanted content of some nodes; None: the node shall not exist. Changes with the same `key`
-    replace each other and name the same nodes. The same multi creates the `parents`, and each
-    missing ancestor of a node, without data. `is_ephemeral`: the nodes end with the session."""
+    name the same nodes, and a later change replaces an earlier one. The same multi creates the
+    `parents`, and each missing ancestor of a node, without data. `is_ephemeral`: ZooKeeper deletes
+    the nodes at the end of the session."""
 
     group_id: str
     key: object
@@ -78,7 +79,8 @@ class _Asked:
 
 
 class FencedWrites:
-    """The writes of one shard. Owns one task while changes are undecided; `end` ends it."""
+    """The fenced writes of one shard. Owns one task while changes are undecided; `end` ends the
+    task."""
 
     def __init__(
         self,
@@ -88,7 +90,8 @@ class FencedWrites:
         timeout_s: float,
         joint: Multis | None = None,
     ) -> None:
-        """`joint`: shared with other shards over the same `coord`."""
+        """`joint`: the batcher that all shards with the same `coord` share; None: a separate
+        one."""
         self._coord = coord
         self._joint = joint or coord
         self._batcher = MultiBatcher(self, at_once=1)
@@ -96,20 +99,20 @@ class FencedWrites:
         self._fence = paths.coordinator(shard.partition)
         self._timeout_s = timeout_s
         self._open: list[_Asked] = []
-        """The undecided changes, and those that were decided in this round."""
+        """The undecided changes, and the changes that were decided in this round."""
         self._known: dict[str, bool] = {}
-        """Path -> whether the node exists, as last seen or written here. Other processes create and
-        delete nodes too: then a multi fails, and each of its changes is tried alone."""
+        """Path -> whether the node exists, as last read or written here. If another process has
+        created or deleted the node since, a multi fails, and each of its changes is tried alone."""
         self._task = BackgroundTask("fenced-writes")
         self._has_ended = False
 
     # ---- calls
 
     async def write(self, changes: Sequence[Change]) -> list[ErrorCode]:
-        """Make the changes and return a code for each. NOT_COORDINATOR: not made, another broker is
-        the coordinator. COORDINATOR_NOT_AVAILABLE: not decided within the time limit.
-        INVALID_COMMIT_OFFSET_SIZE: too large for ZooKeeper. UNKNOWN_SERVER_ERROR: refused by
-        ZooKeeper."""
+        """Write the changes and return a code for each. NOT_COORDINATOR: not written, because
+        another broker is the coordinator. COORDINATOR_NOT_AVAILABLE: the outcome is unknown at the
+        end of the time limit. INVALID_COMMIT_OFFSET_SIZE: too large for ZooKeeper.
+        UNKNOWN_SERVER_ERROR: ZooKeeper refused the change."""
         if self._has_ended or not changes:
             return [ErrorCode.NOT_COORDINATOR] * len(changes)
         loop = asyncio.get_running_loop()
@@ -121,15 +124,16 @@ class FencedWrites:
         return [each.decided.result() for each in asked]
 
     async def settled(self, group_id: str) -> None:
-        """Wait until all earlier changes of the group are decided or given up."""
+        """Wait until all earlier changes of the group are decided, or their callers have stopped
+        waiting."""
         of_group = [each.decided for each in self._open if each.change.group_id == group_id]
         if of_group:
             await asyncio.wait(of_group)
 
     async def confirm(self) -> None:
-        """Return once this broker's ZooKeeper server has all writes from before this call. The
-        shard still held the fence then, so no later coordinator had written anything. Raises
-        BrokerError NOT_COORDINATOR; CoordError."""
+        """Wait until this broker's ZooKeeper server has applied all writes from before this call,
+        and check that the fence still belongs to this shard. So no later coordinator has written
+        anything before. Raises BrokerError NOT_COORDINATOR; CoordError."""
         try:
             if not self._has_ended:
                 await self.multi(())
@@ -138,7 +142,7 @@ class FencedWrites:
         if self._has_ended:
             raise BrokerError(
                 ErrorCode.NOT_COORDINATOR,
-                f"another broker coordinates partition {self._shard.partition}",
+                f"another broker coordinates __consumer_offsets-{self._shard.partition}",
             )
 
     def end(self) -> None:
@@ -157,7 +161,8 @@ class FencedWrites:
                 raise
             await self._look_at_fence()
             raise ConnectionLoss(
-                f"the fence check of partition {self._shard.partition} failed, the fence is intact"
+                f"ZooKeeper refused the fence check of partition {self._shard.partition}, but the"
+                f" fence node {self._fence} has the expected version"
             ) from error
 
     # ---- the task
@@ -196,7 +201,8 @@ class FencedWrites:
         return list(batch.values())
 
     async def _attempt(self, batch: Sequence[Sequence[_Asked]]) -> bool:
-        """Return whether ZooKeeper has answered for all of them. Raises _Deposed."""
+        """Send the changes. Return whether ZooKeeper has answered for all of them. Raises
+        _Deposed."""
         try:
             await self._look_at([waiting[-1].change for waiting in batch])
         except CoordError:
@@ -207,8 +213,8 @@ class FencedWrites:
         return all(noted)
 
     def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
-        """Decide the changes of one key by the answer to the newest one. Return False if its
-        outcome is unknown. Raises `answer` if it is an exception other than CoordError."""
+        """Decide the changes of one key by ZooKeeper's answer to the newest change. Return False if
+        the outcome is unknown. Raises `answer` if it is an exception other than CoordError."""
         oldest, change = waiting[0], waiting[-1].change
         if not isinstance(answer, BaseException):
             _decide(waiting, ErrorCode.NONE)
@@ -236,8 +242,8 @@ class FencedWrites:
             await bounded_gather(self._look, [path for path in found if not self._is_known(path)])
 
     def _operations(self, change: Change) -> list[CoordOp]:
-        """Return the operations of the change, and count it as made: later operations of this
-        round build on it."""
+        """Return the operations of the change, and treat them as applied: the operations of later
+        changes in this round depend on them."""
         known, ops = self._known, list[CoordOp]()
         for path in self._missing_above(change):
             ops.append(CreateOp(path))
@@ -252,8 +258,8 @@ class FencedWrites:
         return ops
 
     def _missing_above(self, change: Change) -> list[str]:
-        """Return the parents to create before the change, the highest first: those that are not
-        known to exist."""
+        """Return the parents and ancestors of the change's nodes that are not known to exist, the
+        highest first."""
         known = self._known
         creates = [path for path, data in change.nodes if data is not None and not known.get(path)]
         needed = (*change.parents, *map(paths.parent, creates))
@@ -261,8 +267,8 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Return whether the node's existence is known. A missing node may be created by another
-        process at any time, except where only coordinators create nodes."""
+        """Whether `_known` is sufficient to build the change, without a read of the node. A missing
+        node outside /pybroker has to be read again, because other clients may have created it."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

@@ -1,8 +1,8 @@
-"""A group in the coordinator's memory: a value with the questions and small changes that all
-decisions share.
+"""A group in the coordinator's memory, with the queries and small changes that all decisions use.
 
-Each decision has its own file (`join.py`, `sync.py`, ...). The log has only the result of
-`recorded`. The rest is the rebalance under way, which is lost at a failover.
+Each decision has its own file (`join.py`, `sync.py`, ...). Only the fields that `recorded` returns
+are stored in the log. The other fields describe the rebalance under way, which is lost at a
+failover.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ GROUP_BYTES: Final = 2048
 class Group:
     """A consumer group. Deadlines in seconds of the monotonic clock, `state_ms` in ms since 1970.
 
-    `static`: instance id -> member id, for static members. `pending`: ids that were given out
-    (KIP-394) -> their deadlines, oldest first. `owes_sync`: members of the generation that have not
-    sent SyncGroup. `initial_rest_s`: how much longer the initial delay may become; None unless
-    the group was empty before this rebalance.
+    `static`: instance id -> member id, for static members. `pending`: member id that was sent to a
+    client which has not joined with it yet (KIP-394) -> deadline, oldest first. `owes_sync`:
+    members of the generation that have not sent SyncGroup. `initial_rest_s`: by how many seconds
+    the initial delay may still be extended; None unless the group was empty before this rebalance.
     """
 
     group_id: str
@@ -48,9 +48,9 @@ class Group:
     sync_deadline: float | None = None
     initial_rest_s: float | None = None
     was_extended: bool = False
-    """A new member joined during the initial delay."""
+    """Whether a new member joined during the initial delay."""
     is_storing: bool = False
-    """The assignment of this generation is being written to the log."""
+    """Whether the assignment of this generation is being written to the log."""
 
     def move_to(self, state: GroupState, wall_ms: int) -> None:
         """Move to `state`, entered at `wall_ms`. Raises IllegalMove."""
@@ -61,7 +61,7 @@ class Group:
         self.state = state
         self.state_ms = wall_ms
 
-    # questions
+    # queries
 
     @property
     def rebalance_timeout_s(self) -> float:
@@ -74,8 +74,8 @@ class Group:
         return sum(member.join is not None for member in self.members.values())
 
     @property
-    def everybody_joined(self) -> bool:
-        """Whether all members have joined and no given-out id is pending."""
+    def all_joined(self) -> bool:
+        """Whether all members have joined and no client with a pending member id is expected."""
         return self.joining == len(self.members) and not self.pending
 
     @property
@@ -90,7 +90,7 @@ class Group:
         )
 
     def fault_of(self, who: Identity) -> ErrorCode:
-        """Return the error if these are not the ids of a member, or NONE."""
+        """Return NONE if the ids are those of a member of the group, else the error."""
         if who.instance_id is not None:
             known = self.static.get(who.instance_id)
             if known is not None and known != who.member_id:
@@ -116,8 +116,9 @@ class Group:
         return bool(common)
 
     def elected_protocol(self) -> str:
-        """Return the assignor with the most votes; of equals the one that was voted for first. The
-        group must have a member, and an assignor that all members support."""
+        """Return the assignor with the most votes. Among assignors with the same number of votes,
+        return the one that the earliest member voted for. The group must have a member, and an
+        assignor that all members support."""
         common = self.common_protocols()
         votes = Counter(member.vote(common) for member in self.members.values())
         return votes.most_common(1)[0][0]
@@ -130,8 +131,8 @@ class Group:
         return min(deadlines, default=None)
 
     def size(self) -> int:
-        """Return about how many bytes of memory the group takes, without the ids that were given
-        out, which have a limit of their own."""
+        """Return about how many bytes of memory the group takes, without the pending member ids,
+        which have a limit of their own."""
         if not (self.members or self.generation):
             return 0
         members = sum(member.size() for member in self.members.values())
@@ -150,8 +151,8 @@ class Group:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove the member, or the pending id. Return the removed member. If it was the leader,
-        another member leads."""
+        """Remove the member, or the pending member id. Return the removed member, if any. If it was
+        the leader, another member becomes the leader."""
         self.pending.pop(member_id, None)
         self.owes_sync.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -164,7 +165,8 @@ class Group:
         return member
 
     def replace(self, member: Member, new_id: str) -> Member:
-        """Give a static member the id `new_id`, in the same place. Return the changed member."""
+        """Give a static member the member id `new_id`, without changing the order of the members.
+        Return the changed member."""
         renamed = dataclasses.replace(member, member_id=new_id, join=None, sync=None)
         self.members = {
             (new_id if key == member.member_id else key): (
@@ -214,8 +216,8 @@ def assignments_of(members: Iterable[Member]) -> dict[str, bytes]:
 
 
 def from_record(group_id: str, recorded: RecordedGroup, now: float) -> Group:
-    """Return the group as a new coordinator takes it over: it need not rebalance, and the session
-    timeout of each member starts again."""
+    """Return the group for a new coordinator. The group does not rebalance, and the session timeout
+    of each member starts again."""
     group = Group(
         group_id,
         state=GroupState.STABLE if recorded.members else GroupState.EMPTY,

@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 async def classic_members(coord: Coord, group_id: str) -> list[str]:
-    """Return the names of the members whose nodes under /consumers/GROUP/ids no coordinator wrote:
-    consumers that register in ZooKeeper themselves, as those of Kafka 0.8 do. A group with such
-    members has no coordinator. Raises CoordError."""
+    """Return the names of the classic consumers in the group: the nodes under /consumers/GROUP/ids
+    that no coordinator wrote. Classic consumers, such as those of Kafka 0.8, register in ZooKeeper
+    themselves, and their group has no coordinator. Raises CoordError."""
     root = paths.group_members(group_id)
     names = await children_of(coord, root)
 
@@ -86,7 +86,8 @@ async def _tree(coord: Coord, root: str) -> list[str]:
 
 
 async def children_of(coord: Coord, path: str) -> list[str]:
-    """Return the children's names; none if the node does not exist. Raises CoordError."""
+    """Return the names of the node's children; empty if the node does not exist. Raises
+    CoordError."""
     try:
         return await coord.children(path)
     except NoNode:

@@ -1,11 +1,11 @@
-"""Cooperative rebalancing (KIP-429): whether a member has to rejoin so that others get partitions
-that it has revoked.
+"""Cooperative rebalancing (KIP-429): whether a member has to rejoin so that other members get the
+partitions that it has revoked.
 
-The coordinator knows only the part of the metadata that all consumers encode in the same form. A
-partition that a member owned before, and that no member is assigned in this generation, is being
-revoked; when the member rejoins, it is assigned again. A static member that restarts before it has
-rejoined does not know that others wait for these partitions, and the leader may have restarted,
-too: then no member knows.
+The coordinator decodes only the part of the metadata that all consumers encode in the same format.
+A partition is being revoked if a member owned it before, and no member is assigned it in this
+generation. The next generation, which begins when that member rejoins, assigns it again. A static
+member that restarts before it has rejoined has lost the information that it has to rejoin. The
+coordinator therefore keeps track of it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, de
 
 
 def is_awaited_from(group: Group, member: Member) -> bool:
-    """Whether the next generation waits for this member to rejoin after revoking partitions. False
-    if the members are no consumers, or if their metadata cannot be read."""
+    """Whether partitions that this member has revoked wait for the member to rejoin. False if the
+    members are not consumers, or if their metadata cannot be decoded."""
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:
         return False
     try:

@@ -1,5 +1,5 @@
-"""Heartbeat, and the membership check of OffsetCommit: a valid request renews the member's
-session."""
+"""Heartbeat, and the membership check of OffsetCommit. A valid request of either kind renews the
+member's session."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pybroker.errors import ErrorCode
 
 
 def heartbeat(group: Group, who: Identity, generation: int, now: float) -> ErrorCode:
-    """Return the answer to a heartbeat."""
+    """Return the error code for a heartbeat. A valid heartbeat renews the member's session."""
     fault = _fault_of(group, who, generation)
     if fault is not ErrorCode.NONE:
         return fault
-    group.members[who.member_id].heard(now)
+    group.members[who.member_id].renew_session(now)
     if group.state is GroupState.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
@@ -25,10 +25,10 @@ def commit(
 ) -> ErrorCode:
     """Return NONE if offsets may be committed now, else the error code.
 
-    A commit without member and generation (of a consumer that assigns its own partitions, or of an
-    operator) is allowed only while the group has no members. In a transaction it is always allowed,
-    since old producers do not send these fields. A member's commit outside a transaction counts as
-    a heartbeat.
+    A commit without member id and generation (by a consumer that assigns its own partitions, or by
+    an operator) is allowed only while the group has no members. In a transaction such a commit is
+    always allowed, since old producers do not send these fields. A member's commit outside a
+    transaction also renews the member's session.
     """
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -43,7 +43,7 @@ def commit(
         return ErrorCode.NONE
     if group.state is GroupState.COMPLETING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
-    group.members[who.member_id].heard(now)
+    group.members[who.member_id].renew_session(now)
     return ErrorCode.NONE
 
 

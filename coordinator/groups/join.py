@@ -1,4 +1,4 @@
-"""JoinGroup: whether the member may join, under which id, and whether the group has to
+"""JoinGroup: whether the member may join, with which member id, and whether the group has to
 rebalance."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pybroker.errors import ErrorCode
 
 
 def fault_of(call: Join, config: BrokerConfig) -> ErrorCode:
-    """Return the error of a request that no group can accept, or NONE."""
+    """Return the error of a request that every group refuses, or NONE."""
     timeouts = range(config.group_min_session_timeout_ms, config.group_max_session_timeout_ms + 1)
     if call.session_timeout_ms not in timeouts:
         return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -39,19 +39,20 @@ def fault_of(call: Join, config: BrokerConfig) -> ErrorCode:
 
 
 def only_wants_an_id(call: Join) -> bool:
-    """Whether the request only gets a member id, with which the client has to join again
-    (KIP-394)."""
+    """Whether the answer to the request is only a member id, with which the client has to join
+    again (KIP-394)."""
     is_new = call.member_id == NO_MEMBER_ID and call.instance_id is None
     return is_new and call.requires_known_id
 
 
 def may_be_first(call: Join) -> bool:
-    """Whether the request can start a group: it needs a protocol type and an assignor."""
+    """Whether the request can create a group: it must have a protocol type and an assignor."""
     return bool(call.protocol_type) and bool(call.protocols)
 
 
 def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """Decide about a request without a fault (`fault_of`). It is answered now or later."""
+    """Handle a request that `fault_of` has accepted. The answer is added to `effects` now or
+    later."""
     if group.state is GroupState.DEAD:
         effects.answer(ticket, Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, call.member_id))
     elif not _has_room(group, call, effects.config):
@@ -60,7 +61,7 @@ def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
     elif not group.supports(call.protocol_type, call.protocols):
         effects.answer(ticket, Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, call.member_id))
     elif call.member_id == NO_MEMBER_ID:
-        _join_as_somebody_new(group, call, ticket, effects)
+        _join_as_new_member(group, call, ticket, effects)
     elif call.member_id in group.pending and call.instance_id is None:
         _admit(group, call, call.member_id, ticket, effects)
     else:
@@ -69,9 +70,9 @@ def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
 
 
 def _has_room(group: Group, call: Join, config: BrokerConfig) -> bool:
-    """Whether the group has room for the member. There is always room for a member of the present
-    generation and for the new instance of a static member. During a rebalance there is room for the
-    first group.max.size members that join."""
+    """Whether group.max.size allows the member to join. A member of the present generation and the
+    new instance of a static member are always allowed. During a rebalance the first group.max.size
+    members that join are allowed."""
     member = group.members.get(call.member_id)
     takes_a_place = call.member_id == NO_MEMBER_ID and call.instance_id in group.static
     if group.state is GroupState.EMPTY or takes_a_place:
@@ -87,10 +88,10 @@ def _shed(group: Group, member_id: str, effects: Effects) -> None:
     if member is None:
         group.remove(member_id)
     else:
-        rebalance.take_out(group, effects, member, "the group is full")
+        rebalance.remove_member(group, effects, member, "the group is full")
 
 
-def _join_as_somebody_new(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
+def _join_as_new_member(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
     if call.instance_id is not None:
         new_id = effects.new_id(call.instance_id)
         known = group.static.get(call.instance_id)
@@ -137,12 +138,13 @@ def _join_again(group: Group, call: Join, ticket: Ticket, effects: Effects) -> N
     if group.state is GroupState.PREPARING_REBALANCE:
         _update(member, call, ticket, effects)
     elif changed or (leads and group.state is GroupState.STABLE):
-        # The leader may rejoin for a reason that its metadata do not show, such as new partitions.
+        # The leader may rejoin for a reason that its metadata does not show, such as new
+        # partitions.
         _update(member, call, ticket, effects)
         why = "has new metadata" if changed else "is the leader and rejoins"
         rebalance.prepare(group, effects, _why(call, f"member {call.member_id} {why}"))
     else:
-        # The member did not get the answer, or wants to send SyncGroup again.
+        # The member did not get the answer to its last request, or wants to send SyncGroup again.
         effects.answer(ticket, rebalance.joined(group, member))
 
 
@@ -152,10 +154,11 @@ def _why(call: Join, event: str) -> str:
 
 def _update(member: Member, call: Join, ticket: Ticket, effects: Effects) -> None:
     """Make the member wait for the new generation, with the values of this request. An earlier
-    waiting request of the member, whose connection is probably gone, is told to join again."""
+    request of the member that still waits gets the answer to join again: its connection is probably
+    closed."""
     if member.join is not None:
         effects.answer(member.join, Joined(ErrorCode.REBALANCE_IN_PROGRESS, call.member_id))
-    member.tell(call.protocols)
+    member.set_protocols(call.protocols)
     member.rebalance_timeout_ms = call.rebalance_timeout_ms
     member.session_timeout_ms = call.session_timeout_ms
     member.join = ticket
@@ -165,8 +168,8 @@ def _replace(
     group: Group, before: Member, new_id: str, call: Join, ticket: Ticket, effects: Effects
 ) -> None:
     """Replace a static member that has restarted: it gets a new member id, and the old one is
-    fenced (KIP-345). A Stable group only stores that and does not rebalance, unless it waits for
-    the old member to rejoin (`handover.py`)."""
+    fenced (KIP-345). A Stable group only stores the new id and does not rebalance, unless it waits
+    for the old member to rejoin (`handover.py`)."""
     leader = group.leader
     kept = dataclasses.replace(before, join=None, sync=None)
     rebalance.dismiss(effects, before, ErrorCode.FENCED_INSTANCE_ID, before.member_id)
@@ -174,7 +177,7 @@ def _replace(
     _update(member, call, ticket, effects)
     member.client_id, member.client_host = call.client_id, call.client_host
     if not member.is_new:
-        member.heard(effects.now)
+        member.renew_session(effects.now)
     effects.note(group, "member_replaced", member=before.member_id, by=new_id)
     is_as_before = (
         group.state is GroupState.STABLE
@@ -186,12 +189,12 @@ def _replace(
         record = group.recorded(assignments_of(group.members.values()), effects.wall_ms)
         effects.stores.append(StoreReplacement(record, new_id, kept, leader, call.may_skip))
     elif group.state is not GroupState.PREPARING_REBALANCE:
-        # The leader may be computing an assignment for the old id; it has to get the new one.
+        # The leader may be computing an assignment for the old member id; it has to get the new id.
         rebalance.prepare(group, effects, _why(call, f"static member {new_id} has restarted"))
 
 
 def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """Undo a replacement whose record could not be appended."""
+    """Undo the replacement of a static member whose record could not be appended."""
     member = group.members[store.member_id]
     assert member.join is not None
     effects.answer(member.join, Joined(error, NO_MEMBER_ID))
@@ -202,12 +205,14 @@ def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Ef
 
 
 def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """Answer the replaced member: its record is committed, or (`error`) may not be.
+    """Answer the static member that got a new id: its record is committed, or with `error` may not
+    be committed.
 
     After an error the client joins again, which replaces the member once more. A Stable group
-    accepts no new assignment, so a leader must not compute one. Its answer says so (`skips`). A
-    client that does not know that field is told that its old id leads; then no member looks for new
-    partitions until the next rebalance."""
+    accepts no new assignment, so if the member is the leader, its answer has `skips`. To a client
+    without support for this field, the answer names the old member id as the leader. Then no member
+    watches for new partitions until the next rebalance.
+    """
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:
         return
@@ -222,4 +227,4 @@ def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Eff
         effects.answer(member.join, answer)
         effects.has_new_members = True
     member.join = None
-    member.heard(effects.now)
+    member.renew_session(effects.now)

@@ -13,10 +13,10 @@ from pybroker.errors import ErrorCode
 
 def leave(group: Group, leaving: Sequence[Identity], effects: Effects) -> list[ErrorCode]:
     """Remove these members. Return one error code for each. The remaining members rebalance once.
-    Not for a group that is Dead."""
+    The group must not be Dead."""
     answers = [_leave(group, who, effects) for who in leaving]
     if ErrorCode.NONE in answers:
-        rebalance.go_on_without(group, effects, "members left")
+        rebalance.continue_without(group, effects, "members left")
     return answers
 
 
@@ -34,5 +34,5 @@ def _leave(group: Group, who: Identity, effects: Effects) -> ErrorCode:
         if fault is not ErrorCode.NONE:
             return fault
     assert member_id is not None
-    rebalance.take_out(group, effects, group.members[member_id], "left the group")
+    rebalance.remove_member(group, effects, group.members[member_id], "left the group")
     return ErrorCode.NONE

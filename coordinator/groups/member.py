@@ -13,17 +13,17 @@ from pybroker.coordinator.groups.calls import (
 )
 
 MEMBER_BYTES: Final = 2048
-"""The memory of a member with hardly any metadata, in bytes."""
+"""The memory of a member without metadata, in bytes."""
 
 
 @dataclass(slots=True)
 class Member:
-    """A member of a group. `deadline`: when its session times out unless it sends a request, in
-    seconds of the monotonic clock.
+    """A member of a group. `deadline`: when the member's session times out unless it sends a
+    request, in seconds of the monotonic clock.
 
-    `join` and `sync` are its waiting requests. `is_new` until its first join is answered: it cannot
-    send heartbeats before. A waiting member does not time out, except a new one: its client may be
-    gone.
+    `join` and `sync` are the member's waiting requests. `is_new`: its first JoinGroup is not
+    answered yet, so it cannot send heartbeats. A member with a waiting request does not time out,
+    except a new member: its client may have disconnected.
     """
 
     member_id: str
@@ -39,13 +39,13 @@ class Member:
     join: Ticket | None = None
     sync: Ticket | None = None
     known: frozenset[str] = field(init=False)
-    """The assignors that it supports."""
+    """The names of the assignors that the member supports."""
 
     def __post_init__(self) -> None:
         self.known = frozenset(self.names)
 
-    def tell(self, protocols: Protocols) -> None:
-        """Replace the member's metadata."""
+    def set_protocols(self, protocols: Protocols) -> None:
+        """Replace the member's assignors and their metadata."""
         self.protocols = protocols
         self.known = frozenset(self.names)
 
@@ -60,15 +60,16 @@ class Member:
 
     def size(self) -> int:
         """Return about how many bytes of memory the member takes."""
-        told = sum(len(name) + len(data) for name, data in self.protocols)
+        metadata_size = sum(len(name) + len(data) for name, data in self.protocols)
         names = len(self.instance_id or "") + len(self.client_id)
-        return MEMBER_BYTES + told + names + len(self.assignment)
+        return MEMBER_BYTES + metadata_size + names + len(self.assignment)
 
     def is_excused(self) -> bool:
-        """Whether the member may be silent beyond its deadline, since a request of it waits."""
+        """Whether a request of the member waits for its answer, so that its session does not time
+        out."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
-    def heard(self, now: float) -> None:
+    def renew_session(self, now: float) -> None:
         """Renew the member's session."""
         self.deadline = now + self.session_timeout_ms / 1000
 
@@ -78,7 +79,8 @@ class Member:
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: set[str]) -> str:
-        """Return the member's most preferred assignor of these. It must support one of them."""
+        """Return the candidate that the member prefers most. The member must support one of the
+        candidates."""
         return next(name for name in self.names if name in candidates)
 
     def as_joined(self, protocol: str) -> JoinedMember:

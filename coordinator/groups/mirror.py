@@ -1,11 +1,12 @@
 """The members of coordinated groups as nodes in the format of classic consumers: the members in
-`/consumers/<group>/ids/<member>`, and the assignment in `owners/<topic>/<partition>`. The nodes are
-for tools and people. The broker uses them for one decision: a group has either classic consumers or
-coordinated members, never both, and each side finds the other there.
+`/consumers/<group>/ids/<member>`, and the assignment in `owners/<topic>/<partition>`. Operators and
+tools read these nodes. The broker uses them for one decision: a group has either classic consumers
+or coordinated members, never both. Each kind finds the other by its nodes.
 
-No request waits for these writes, but for the claim of an empty group. Only the current coordinator
-makes them, one group after the other. After a fail-over the next coordinator completes them, since
-it receives every group once it has loaded.
+No request waits for these writes, with one exception: the first JoinGroup of an empty group waits
+for its placeholder node. Only the current coordinator writes the nodes, one group after the other.
+After a failover the next coordinator writes the missing nodes: `members_changed` is called for
+every group that it loads.
 """
 
 from __future__ import annotations
@@ -50,32 +51,32 @@ from pybroker.wire.consumer_protocol import decode_assignment, decode_subscripti
 
 log = logging.getLogger(__name__)
 
-CLAIM: Final = "pybroker-coordinator"
-"""The member id of the claim node, which stands for the first members while they join. It is
-ephemeral."""
-CLAIM_KEPT_S: Final = 600.0
+PLACEHOLDER_ID: Final = "pybroker-coordinator"
+"""The member id of the placeholder node. This ephemeral node shows classic consumers that the first
+coordinated members of the group are joining."""
+PLACEHOLDER_KEPT_S: Final = 600.0
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 _CONSUMER: Final = "consumer"
 _THREAD: Final = "-0"
-"""The suffix of an owner: in classic nodes the owner is a thread of a consumer."""
+"""The suffix of an owner: in classic nodes the owner of a partition is a thread of a consumer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """The wanted nodes of a group. `is_whole`: topics and owners are known, not only the member
-    ids. `is_over`: only the offset nodes of the group shall remain."""
+class WantedNodes:
+    """The nodes that a group shall have. `is_whole`: topics and owners are known, not only the
+    member ids. `is_deleted`: the group is deleted, and only its offset nodes shall remain."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     is_whole: bool = True
-    is_over: bool = False
+    is_deleted: bool = False
 
 
-def picture_of(group: GroupView) -> Picture:
-    """Return the wanted nodes of the group. Members of other protocol types than `consumer` have no
-    topics."""
+def wanted_nodes_of(group: GroupView) -> WantedNodes:
+    """Return the nodes that the group shall have. Members of other protocol types than `consumer`
+    have no topics."""
     members: dict[str, tuple[str, ...]] = {}
     owners: dict[TopicPartition, str] = {}
     is_consumers = group.protocol_type == _CONSUMER
@@ -90,7 +91,7 @@ def picture_of(group: GroupView) -> Picture:
                 for key in decode_assignment(member.assignment).partitions:
                     owners[key] = f"{member.member_id}{_THREAD}"
     is_whole = group.state in (GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD)
-    return Picture(members, owners, is_whole, is_over=group.state is GroupState.DEAD)
+    return WantedNodes(members, owners, is_whole, is_deleted=group.state is GroupState.DEAD)
 
 
 class GroupMirror:
@@ -108,16 +109,16 @@ class GroupMirror:
         self._coord = coord
         self._timeout_s = timeout_s
         self._writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
-        self._wanted: dict[str, Picture] = {}
+        self._wanted: dict[str, WantedNodes] = {}
         self._populated: set[str] = set()
         """The groups that had members at their last change."""
-        self._claimed: set[str] = set()
-        """The groups whose first members may be joining."""
+        self._placeholders: set[str] = set()
+        """The groups with a placeholder node: their first members may be joining."""
         self._asking: dict[str, asyncio.Task[ErrorCode]] = {}
         """Group -> the task that looks for classic consumers for `may_begin`."""
         self._beginning: Counter[str] = Counter()
-        """Group -> the number of callers that wait for that task. A caller becomes a member in the
-        same step in which it gets the answer."""
+        """Group -> the number of `may_begin` callers that wait for the task in `_asking`. A caller
+        becomes a member in the same step of the event loop in which it gets the answer."""
         self._task = BackgroundTask("group-mirror")
         self._timer: Timer | None = None
         self._retry_s = RETRY_S
@@ -126,20 +127,21 @@ class GroupMirror:
     # ---- the membership
 
     def members_changed(self, group: GroupView) -> None:
-        picture = picture_of(group)
-        nobody_comes = picture.is_over and not self._beginning[group.group_id]
-        if nobody_comes or (picture.members and picture.is_whole):
-            self._claimed.discard(group.group_id)
-        if picture.members:
+        wanted_nodes = wanted_nodes_of(group)
+        no_member_joins = wanted_nodes.is_deleted and not self._beginning[group.group_id]
+        if no_member_joins or (wanted_nodes.members and wanted_nodes.is_whole):
+            self._placeholders.discard(group.group_id)
+        if wanted_nodes.members:
             self._populated.add(group.group_id)
         else:
             self._populated.discard(group.group_id)
-        self._show(group.group_id, picture)
+        self._schedule(group.group_id, wanted_nodes)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """Create the claim node first, then look for classic consumers, as these do themselves: of
-        two that begin at once, at least one sees the other. All callers that come to an empty group
-        at the same time get the same answer. Raises BrokerError."""
+        """Create the placeholder node first, and then look for classic consumers. A classic
+        consumer also registers first and looks then. So if both begin at the same time, at least
+        one of them finds the other. All callers that join an empty group at the same time get the
+        same answer. Raises BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))
@@ -158,24 +160,24 @@ class GroupMirror:
     def _asked(self, group_id: str, asking: asyncio.Task[ErrorCode]) -> None:
         del self._asking[group_id]
         if not asking.cancelled():
-            asking.exception()  # all callers may be cancelled: retrieve the error here
+            asking.exception()  # retrieved here, because all callers may be cancelled
 
     async def _ask(self, group_id: str) -> ErrorCode:
-        """Raises BrokerError."""
-        self._claimed.add(group_id)
+        """Return the result of `may_begin`. Raises BrokerError."""
+        self._placeholders.add(group_id)
         try:
-            await self._claim(group_id)
+            await self._create_placeholder(group_id)
             async with asyncio.timeout(self._timeout_s):
                 members = await classic_members(self._coord, group_id)
         except (CoordError, TimeoutError) as error:
             raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"zookeeper does not answer: {error!r}"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"ZooKeeper did not answer: {error!r}"
             ) from error
         if not members:
-            self._shard.call_later(CLAIM_KEPT_S, lambda: self._drop_claim(group_id))
+            self._shard.call_later(PLACEHOLDER_KEPT_S, lambda: self._drop_placeholder(group_id))
             return ErrorCode.NONE
         log.info("group_is_classic group=%s members=%d", group_id, len(members))
-        self._drop_claim(group_id)
+        self._drop_placeholder(group_id)
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def end(self) -> None:
@@ -188,29 +190,29 @@ class GroupMirror:
         self._task.cancel()
 
     async def settled(self) -> None:
-        """Wait until all nodes are written, or the attempt has failed."""
+        """Wait until the current attempt to write all nodes has succeeded or failed."""
         await self._task.finish()
 
     # ---- private: scheduling
 
-    def _drop_claim(self, group_id: str) -> None:
-        self._claimed.discard(group_id)
+    def _drop_placeholder(self, group_id: str) -> None:
+        self._placeholders.discard(group_id)
         if group_id not in self._populated:
-            self._show(group_id, Picture({}, is_over=True))
+            self._schedule(group_id, WantedNodes({}, is_deleted=True))
 
-    def _show(self, group_id: str, picture: Picture) -> None:
+    def _schedule(self, group_id: str, wanted_nodes: WantedNodes) -> None:
         if self._has_ended:
             return
-        self._wanted[group_id] = picture
+        self._wanted[group_id] = wanted_nodes
         if self._timer is None:
             self._task.start(self._run)
 
     async def _run(self) -> None:
         try:
             while self._wanted:
-                group_id, picture = next(iter(self._wanted.items()))
-                await self._bring_about(group_id, picture)
-                if self._wanted.get(group_id) is picture:
+                group_id, wanted_nodes = next(iter(self._wanted.items()))
+                await self._write_nodes(group_id, wanted_nodes)
+                if self._wanted.get(group_id) is wanted_nodes:
                     del self._wanted[group_id]
             self._retry_s = RETRY_S
         except (CoordError, BrokerError) as error:
@@ -233,32 +235,33 @@ class GroupMirror:
 
     # ---- private: nodes
 
-    async def _claim(self, group_id: str) -> None:
-        """Create the claim node and its missing parents in one write: ZooKeeper syncs each write,
-        and the first member's JoinGroup waits for it. Raises BrokerError."""
-        path = paths.group_member(group_id, CLAIM)
+    async def _create_placeholder(self, group_id: str) -> None:
+        """Create the placeholder node and its missing parents in one write: ZooKeeper syncs each
+        write to disk, and the first member's JoinGroup waits for it. Raises BrokerError."""
+        path = paths.group_member(group_id, PLACEHOLDER_ID)
         data = encode_consumer(
             ConsumerRegistration({}, "static", self._shard.clock.wall_ms(), is_coordinated=True)
         )
-        claim = Change(group_id, path, ((path, data),), is_ephemeral=True)
-        await self._write(group_id, [claim])
+        placeholder = Change(group_id, path, ((path, data),), is_ephemeral=True)
+        await self._write(group_id, [placeholder])
 
-    async def _bring_about(self, group_id: str, picture: Picture) -> None:
-        """Raises CoordError, BrokerError."""
-        changes = await self._member_changes(group_id, picture)
-        changes += await self._owner_changes(group_id, picture)
+    async def _write_nodes(self, group_id: str, wanted_nodes: WantedNodes) -> None:
+        """Write and remove nodes until the group has those of `wanted_nodes`. Raises CoordError,
+        BrokerError."""
+        changes = await self._member_changes(group_id, wanted_nodes)
+        changes += await self._owner_changes(group_id, wanted_nodes)
         await self._write(group_id, changes)
-        if picture.is_over and self._wanted.get(group_id) is picture:
+        if wanted_nodes.is_deleted and self._wanted.get(group_id) is wanted_nodes:
             await remove_empty_topics(self._coord, self._writes, group_id, ())
 
     async def _write(self, group_id: str, changes: Sequence[Change]) -> None:
-        """Raises BrokerError."""
+        """Write the changes of the group's nodes. Raises BrokerError if one is refused."""
         codes = await self._writes.write(changes)
         failed = next((code for code in codes if code is not ErrorCode.NONE), None)
         if failed is not None:
-            raise BrokerError(failed, f"the nodes of {group_id} cannot be written")
+            raise BrokerError(failed, f"the ZooKeeper nodes of group {group_id} cannot be written")
 
-    async def _member_changes(self, group_id: str, picture: Picture) -> list[Change]:
+    async def _member_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
         root = paths.group_members(group_id)
         names = await children_of(self._coord, root)
         found = await bounded_gather(lambda name: self._registration(f"{root}/{name}"), names)
@@ -270,10 +273,10 @@ class GroupMirror:
         changes = [
             _change(group_id, paths.group_member(group_id, member_id), None)
             for member_id in shown
-            if member_id not in picture.members
-            and not (member_id == CLAIM and group_id in self._claimed)
+            if member_id not in wanted_nodes.members
+            and not (member_id == PLACEHOLDER_ID and group_id in self._placeholders)
         ]
-        for member_id, topics in picture.members.items() if picture.is_whole else ():
+        for member_id, topics in wanted_nodes.members.items() if wanted_nodes.is_whole else ():
             subscription = dict.fromkeys(topics, 1)
             before = shown.get(member_id)
             if before is None or before.subscription != subscription:
@@ -291,16 +294,16 @@ class GroupMirror:
         except (NoNode, MalformedNode):
             return None
 
-    async def _owner_changes(self, group_id: str, picture: Picture) -> list[Change]:
-        """Return the changes of the owner nodes. The node of an owner that is no member is deleted:
-        the group has no classic consumers, so no other process owns partitions."""
+    async def _owner_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
+        """Return the changes of the owner nodes. The node of an owner that is not a member is
+        deleted: the group has no classic consumers, so no other process owns partitions."""
         shown = await self._owners(group_id)
-        wanted = {key: owner.encode() for key, owner in picture.owners.items()}
-        members = {f"{member_id}{_THREAD}".encode() for member_id in picture.members}
+        wanted = {key: owner.encode() for key, owner in wanted_nodes.owners.items()}
+        members = {f"{member_id}{_THREAD}".encode() for member_id in wanted_nodes.members}
         gone = [
             key
             for key, owner in shown.items()
-            if owner not in members or (picture.is_whole and key not in wanted)
+            if owner not in members or (wanted_nodes.is_whole and key not in wanted)
         ]
         changes = [_change(group_id, paths.group_owner(group_id, key), None) for key in gone]
         kept = {key.topic for key in shown.keys() - set(gone)} | {key.topic for key in wanted}

@@ -1,7 +1,7 @@
 """Committed offsets, and the interface of an offset store.
 
-There are two stores, `offsets.storage=zookeeper` and `=kafka`; a group does not know which one it
-has. The group decides whether a commit is allowed; the store does not.
+There are two stores, `offsets.storage=zookeeper` and `offsets.storage=kafka`. A group uses both in
+the same way. The group decides whether a commit is allowed; the store does not.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pybroker.model import NO_EPOCH, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A group's committed offset of a partition: `offset` is that of the next record to read.
-    `commit_ms` in ms since 1970; `expire_ms` is -1 unless the client asked for a retention of its
-    own."""
+    """A group's committed offset of a partition: `offset` is the offset of the next record to read.
+    `commit_ms` in ms since 1970; `expire_ms` is -1 unless the client set a retention time in its
+    commit."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -44,14 +44,14 @@ class OffsetStore(Protocol):
     async def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Store the offsets. Return an error code for each partition, when its offset is committed
-        or refused. Two commits of one group take effect in the order of the calls."""
+        """Store the offsets. When each offset is committed or refused, return an error code for
+        each partition. Two commits of one group take effect in the order of the calls."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of these partitions (None: of all). A partition without one
-        is left out."""
+        """Return the committed offsets of these partitions (None: of all). The result excludes
+        partitions without a committed offset."""
 
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None

@@ -1,5 +1,5 @@
-"""DescribeGroups and ListGroups: a group's description for operators, and its subscribed topics for
-other parts of the broker."""
+"""A group's description for DescribeGroups and ListGroups, and its subscribed topics for other
+parts of the broker."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription
 
 
 def describe(group: Group) -> GroupView:
-    """Return the group's description. While it rebalances, members are shown without their
-    assignments, which are not valid."""
+    """Return the group's description. While the group rebalances, the description has no
+    assignments, because they are not valid."""
     is_stable = group.state is GroupState.STABLE
     protocol = group.protocol if is_stable else None
     return GroupView(
@@ -31,8 +31,8 @@ def overview(group: Group) -> GroupOverview:
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
     """Return the topics that the members subscribe to; None if they are unknown. They are unknown
-    if the members are no consumers, if no protocol is chosen yet, or if the metadata of a member
-    cannot be read."""
+    if the members are not consumers, if no assignor is chosen yet, or if the metadata of a member
+    cannot be decoded."""
     if not group.members:
         return frozenset()
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:

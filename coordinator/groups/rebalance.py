@@ -14,8 +14,9 @@ CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.S
 
 
 def prepare(group: Group, effects: Effects, why: str) -> None:
-    """Begin a rebalance, unless one is being prepared already. A group that was empty waits for the
-    initial delay; another group goes on as soon as all members have joined."""
+    """Begin a rebalance, unless the group already waits for its members to join. A group that was
+    empty waits for the initial delay; any other group completes the rebalance when all members have
+    joined."""
     if group.state not in CAN_REBALANCE:
         return
     if group.state is GroupState.COMPLETING_REBALANCE:
@@ -38,17 +39,16 @@ def prepare(group: Group, effects: Effects, why: str) -> None:
 
 
 def try_complete(group: Group, effects: Effects) -> None:
-    """Begin the next generation if all members have joined. The initial delay always runs to its
-    end."""
+    """Begin the next generation if all members have joined. During the initial delay do nothing."""
     if group.state is not GroupState.PREPARING_REBALANCE or group.initial_rest_s is not None:
         return
-    if group.everybody_joined:
+    if group.all_joined:
         complete(group, effects)
 
 
 def expired(group: Group, effects: Effects) -> None:
-    """Handle the end of the time to join, or of the initial delay. The initial delay is extended if
-    new members joined meanwhile, at most to the rebalance timeout."""
+    """Handle the end of the rebalance timeout, or of the initial delay. The initial delay is
+    extended if new members joined meanwhile, at most to the rebalance timeout."""
     if group.was_extended and group.initial_rest_s:
         delay_s = min(effects.config.group_initial_rebalance_delay_ms / 1000, group.initial_rest_s)
         group.initial_rest_s -= delay_s
@@ -60,11 +60,11 @@ def expired(group: Group, effects: Effects) -> None:
 
 def complete(group: Group, effects: Effects) -> None:
     """Begin the next generation with the members that have joined. A static member that has not
-    joined stays until its session times out; if there are only such members, the group keeps
-    waiting."""
+    joined remains a member until its session times out. If only such members remain, the group
+    waits again."""
     for member in [*group.members.values()]:
         if member.join is None and not member.is_static:
-            take_out(group, effects, member, "did not rejoin in time")
+            remove_member(group, effects, member, "did not rejoin in time")
     if group.members and not _has_joined_leader(group):
         group.initial_rest_s = None
         group.join_deadline = effects.now + group.rebalance_timeout_s
@@ -84,7 +84,7 @@ def complete(group: Group, effects: Effects) -> None:
         if member.join is not None:
             effects.answer(member.join, joined(group, member))
             member.join = None
-        member.heard(effects.now)
+        member.renew_session(effects.now)
         member.is_new = False
 
 
@@ -113,7 +113,7 @@ def spread(group: Group, effects: Effects, error: ErrorCode) -> None:
             continue
         effects.answer(member.sync, synced(group, member) if not error else Synced(error))
         member.sync = None
-        member.heard(effects.now)
+        member.renew_session(effects.now)
 
 
 def synced(group: Group, member: Member) -> Synced:
@@ -121,7 +121,7 @@ def synced(group: Group, member: Member) -> Synced:
     return Synced(ErrorCode.NONE, member.assignment, group.protocol_type, group.protocol)
 
 
-def take_out(group: Group, effects: Effects, member: Member, why: str) -> None:
+def remove_member(group: Group, effects: Effects, member: Member, why: str) -> None:
     """Remove a member, and answer its waiting requests with UNKNOWN_MEMBER_ID."""
     group.remove(member.member_id)
     dismiss(effects, member, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -141,9 +141,9 @@ def dismiss(
         member.sync = None
 
 
-def go_on_without(group: Group, effects: Effects, why: str) -> None:
-    """Go on after a member was removed: the others rebalance, or a rebalance under way waits for
-    one member less."""
+def continue_without(group: Group, effects: Effects, why: str) -> None:
+    """Continue after a member was removed: the remaining members rebalance, or a rebalance under
+    way no longer waits for that member."""
     if group.state is GroupState.PREPARING_REBALANCE:
         try_complete(group, effects)
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
@@ -151,8 +151,8 @@ def go_on_without(group: Group, effects: Effects, why: str) -> None:
 
 
 def _has_joined_leader(group: Group) -> bool:
-    """Whether the leader has joined. If it has not, a member that has joined becomes the leader; if
-    there is none, return False."""
+    """Make sure that the leader has joined: if it has not, a member that has joined becomes the
+    leader. Return False if no member has joined."""
     assert group.leader is not None
     if group.members[group.leader].join is not None:
         return True

@@ -6,7 +6,7 @@ version 1 adds the rebalance timeout, 2 the time of the last state change, 3 sta
 4 of both is flexible; it is read but never written, so that brokers of every release can take over.
 A value of None is a tombstone.
 
-Nothing here decides anything.
+This module only encodes and decodes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 OFFSET_VALUE_VERSION: Final = 3
 EXPIRING_OFFSET_VALUE_VERSION: Final = 1
-"""The only version with a time of expiry: written if the client asked for a retention."""
+"""The only value version with a time of expiry: written if the client set a retention time."""
 GROUP_VALUE_VERSION: Final = 3
 FIRST_FLEXIBLE: Final = 4
 VALUE_VERSION_MAX: Final = 4
@@ -165,20 +165,20 @@ class _GroupValue(Message):
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    """Encode the key of an offset. Raises ValueError for names that do not fit 32,767 bytes."""
+    """Encode the key of an offset. Raises ValueError for names of more than 32,767 bytes."""
     topic, partition = key.topic_partition
     stored = _OffsetKey(group=key.group_id, topic=topic, partition=partition)
     return _encode(stored, OFFSET_KEY_VERSION)
 
 
 def encode_group_key(group_id: str) -> bytes:
-    """Encode the key of a group. Raises ValueError for an id that does not fit 32,767 bytes."""
+    """Encode the key of a group. Raises ValueError for an id of more than 32,767 bytes."""
     return _encode(_GroupKey(group=group_id), GROUP_KEY_VERSION)
 
 
 def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
-    """Return the key of a record; None for an unknown version, whose records are to be left alone.
-    Raises MalformedInput."""
+    """Return the decoded key of a record; None for an unknown version: such a record must be
+    ignored. Raises MalformedInput."""
     version = _version_of(data)
     if version in (0, OFFSET_KEY_VERSION):
         found = _decode(_OffsetKey, data)
@@ -189,8 +189,8 @@ def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
 
 
 def encode_offset_value(committed: CommittedOffset) -> bytes:
-    """Encode in the version that Kafka writes: 3, or 1 if the offset has a time of expiry. Version
-    1 has no leader epoch. Raises ValueError."""
+    """Encode a committed offset in the version that Kafka writes: 3, or 1 if the offset has a time
+    of expiry. Version 1 has no leader epoch. Raises ValueError."""
     expires = committed.expire_ms != NO_TIMESTAMP
     stored = _OffsetValue(
         offset=committed.offset,
@@ -203,7 +203,7 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(data: Buffer) -> CommittedOffset:
-    """Decode versions 0-4. Raises MalformedInput."""
+    """Decode a committed offset of version 0 to 4. Raises MalformedInput."""
     _check_value_version(data, "an offset")
     found = _decode(_OffsetValue, data)
     return CommittedOffset(
@@ -216,7 +216,7 @@ def decode_offset_value(data: Buffer) -> CommittedOffset:
 
 
 def encode_group_value(group: RecordedGroup) -> bytes:
-    """Encode in version 3. Raises ValueError for text that does not fit 32,767 bytes."""
+    """Encode a group in version 3. Raises ValueError for text of more than 32,767 bytes."""
     stored = _GroupValue(
         protocol_type=group.protocol_type,
         generation=group.generation,
@@ -241,8 +241,8 @@ def encode_group_value(group: RecordedGroup) -> bytes:
 
 
 def decode_group_value(data: Buffer) -> RecordedGroup:
-    """Decode versions 0-4. In version 0 the session timeout of a member is also its rebalance
-    timeout. Raises MalformedInput."""
+    """Decode a group of version 0 to 4. In version 0 the session timeout of a member is also its
+    rebalance timeout. Raises MalformedInput."""
     version = _check_value_version(data, "a group")
     found = _decode(_GroupValue, data)
     return RecordedGroup(
@@ -279,8 +279,8 @@ def plain_key(data: Buffer) -> tuple[int, dict[str, Any] | None]:
 
 
 def plain_value(key_version: int, data: Buffer) -> tuple[int, dict[str, Any]]:
-    """Return (version of the value, its fields). Subscriptions and assignments of consumers are
-    decoded, too, where they can be read. Raises MalformedInput."""
+    """Return (version of the value, its fields). Valid subscriptions and assignments of consumers
+    are decoded, too. Raises MalformedInput."""
     if key_version != GROUP_KEY_VERSION:
         version = _check_value_version(data, "an offset")
         return version, plain(_decode(_OffsetValue, data), version)
@@ -298,7 +298,7 @@ def plain_value(key_version: int, data: Buffer) -> tuple[int, dict[str, Any]]:
 
 def _version_of(data: Buffer) -> int:
     if len(data) < _VERSION.size:
-        raise MalformedInput(f"{len(data)} bytes, expected a version of 2 bytes and more")
+        raise MalformedInput(f"{len(data)} bytes, expected at least a version of 2 bytes")
     version: int = _VERSION.unpack_from(data)[0]
     return version
 

@@ -22,15 +22,16 @@ from pybroker.coordinator.zookeeper.paths import encode_name
 from pybroker.errors import BrokerError, CoordError, ErrorCode
 
 GROUP_ID_LENGTH_MAX: Final = 249
-"""Characters of a group id as the name of a node, in which many characters take three."""
+"""The longest group id as the name of a ZooKeeper node, in characters. Characters that are
+percent-encoded count three times."""
 
 
 class GroupShards(Protocol):
     """The coordinator shards of this broker."""
 
     def shard_for(self, partition: int) -> GroupCoordinator:
-        """Return the shard. Raises BrokerError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-        COORDINATOR_NOT_AVAILABLE."""
+        """Return the coordinator of that `__consumer_offsets` partition. Raises BrokerError:
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
 
     def may_be_elsewhere(self, partition: int) -> bool:
         """Whether another broker may have taken over this shard from this broker."""
@@ -50,8 +51,9 @@ class GroupService:
         self._partition_of = partition_of
 
     def shard_of(self, group_id: str, *, may_be_empty: bool = False) -> GroupCoordinator:
-        """Return the coordinator of a group. Raises BrokerError, also INVALID_GROUP_ID.
-        `may_be_empty` accepts the empty id, which some simple consumers use."""
+        """Return the coordinator of a group. Raises the errors of `GroupShards.shard_for`, and
+        BrokerError INVALID_GROUP_ID. `may_be_empty` accepts the empty id, which some consumers
+        without a group use."""
         self.check_group_id(group_id, may_be_empty=may_be_empty)
         return self._shards.shard_for(self._partition_of(group_id))
 
@@ -65,9 +67,9 @@ class GroupService:
             )
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may already coordinate this partition of __consumer_offsets,
-        although this broker still holds a shard of it: the connection to ZooKeeper is lost, or the
-        shard has ended. FindCoordinator then must not name this broker."""
+        """Whether another broker may coordinate this partition of __consumer_offsets, although this
+        broker has a shard of it: the connection to ZooKeeper is lost, or the shard has ended.
+        FindCoordinator then must not return this broker."""
         return self._shards.may_be_elsewhere(partition)
 
     # members
@@ -83,7 +85,8 @@ class GroupService:
             return await self.shard_of(group_id).sync(group_id, call)
         except BrokerError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                # The failover lost the rebalance, and old clients do not expect the other code.
+                # The failover lost the rebalance, and old clients do not expect
+                # COORDINATOR_LOAD_IN_PROGRESS here.
                 return Synced(ErrorCode.REBALANCE_IN_PROGRESS)
             return Synced(error.code)
 
@@ -96,22 +99,23 @@ class GroupService:
             return error.code
 
     def leave(self, group_id: str, leaving: Sequence[Identity]) -> list[ErrorCode]:
-        """Remove these members. Return one error code for each. Raises BrokerError for all
-        together."""
+        """Remove these members. Return one error code for each. Raises BrokerError if the request
+        fails as a whole."""
         return self.shard_of(group_id).leave(group_id, leaving)
 
     # operators
 
     async def describe(self, group_id: str) -> GroupView:
         """Return the group's description. Raises BrokerError."""
-        with _Told():
+        with _RetriableErrors():
             return await self.shard_of(group_id).describe(group_id)
 
     async def overviews(
         self, states: Collection[str] = ()
     ) -> tuple[ErrorCode, list[GroupOverview]]:
-        """Return (error code, the groups of this broker in one of these states). No `states` means
-        all. The error is COORDINATOR_LOAD_IN_PROGRESS, or another one, if groups may be missing."""
+        """Return (error code, the groups of this broker in one of these states). Empty `states`:
+        all groups. The error code is not NONE if groups may be missing, for example
+        COORDINATOR_LOAD_IN_PROGRESS."""
         wanted = {state.lower() for state in states}
         error = ErrorCode.NONE
         if self._shards.loading:
@@ -119,7 +123,7 @@ class GroupService:
         found: list[GroupOverview] = []
         for shard in [*self._shards.serving().values()]:
             try:
-                with _Told():
+                with _RetriableErrors():
                     found += await shard.overviews()
             except BrokerError as refusal:
                 error = refusal.code
@@ -130,7 +134,7 @@ class GroupService:
     async def delete(self, group_id: str) -> ErrorCode:
         """Delete the group and its offsets. Return NONE when they are deleted, else the error."""
         try:
-            with _Told():
+            with _RetriableErrors():
                 return await self.shard_of(group_id).delete(group_id)
         except BrokerError as error:
             return error.code
@@ -145,8 +149,9 @@ class GroupService:
         return counts
 
 
-class _Told:
-    """Turns a CoordError into COORDINATOR_NOT_AVAILABLE, upon which clients retry."""
+class _RetriableErrors:
+    """A context that turns a CoordError into COORDINATOR_NOT_AVAILABLE, upon which clients
+    retry."""
 
     def __enter__(self) -> None:
         pass

@@ -1,8 +1,8 @@
-"""The life of a group: five states, a table of legal moves, and the answer of each state to each
-request.
+"""The state machine of a group: five states, a table of the allowed transitions, and the answer of
+each state to each request.
 
-Only `Group.move_to` changes a state. The tables are also the documentation (`docs/groups.rst`), and
-the scripts of the tests have one step for every cell of `ANSWERS`. Nothing here decides anything.
+Only `Group.move_to` changes a state. `docs/groups.rst` shows the tables, and the test scripts have
+one step for every cell of `ANSWERS`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class GroupState(enum.Enum):
     EMPTY = "Empty"
     """The group has no members: only its generation and its committed offsets are kept."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """A new generation is to begin: members have to rejoin, and late ones are removed."""
+    """A rebalance: members have to rejoin, and members that are too late are removed."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """The members of the new generation are known; its leader computes the assignment."""
+    """The members of the new generation are known; the group's leader computes the assignment."""
     STABLE = "Stable"
-    """All members have an assignment, which is stored."""
+    """The assignment of all members is stored."""
     DEAD = "Dead"
     """The group is being deleted; it is Empty again if that fails."""
 
@@ -41,17 +41,17 @@ LEGAL_MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyTyp
         GroupState.DEAD: frozenset({GroupState.EMPTY}),
     }
 )
-"""Target -> the states from which it may be reached."""
+"""Target state -> the states from which a group may move to it."""
 
 
 class IllegalMove(PybrokerError):
-    """A decision tried a move that is not in the table: a bug."""
+    """The error of a transition that is not in the table: a bug."""
 
 
-class Asked(enum.Enum):
-    """The requests that a group answers by its state. In every state but Dead, whatever the cells
-    say, an unknown member gets UNKNOWN_MEMBER_ID (25), a request of another generation
-    ILLEGAL_GENERATION (22), and a replaced static member FENCED_INSTANCE_ID (82)."""
+class GroupRequest(enum.Enum):
+    """The requests whose answer depends on the group's state. In every state except Dead, these
+    answers come first: an unknown member gets UNKNOWN_MEMBER_ID (25), a request of another
+    generation ILLEGAL_GENERATION (22), and a replaced static member FENCED_INSTANCE_ID (82)."""
 
     JOIN = "JoinGroup of a new member"
     REJOIN = "JoinGroup of a member"
@@ -67,63 +67,64 @@ class Asked(enum.Enum):
 _RETRY: Final = "15: retry"
 _IS_MEMBER: Final = "removed, and the others rebalance"
 
-ANSWERS: Final[Mapping[GroupState, Mapping[Asked, str]]] = MappingProxyType(
+ANSWERS: Final[Mapping[GroupState, Mapping[GroupRequest, str]]] = MappingProxyType(
     {
         GroupState.EMPTY: {
-            Asked.JOIN: "begins a rebalance after the initial delay",
-            Asked.REJOIN: "25: the group has no members",
-            Asked.SYNC: "25: the group has no members",
-            Asked.HEARTBEAT: "25: the group has no members",
-            Asked.LEAVE: "25: the group has no members",
-            Asked.COMMIT: "25: the group has no members",
-            Asked.SIMPLE_COMMIT: "accepted",
-            Asked.DESCRIBE: "no members",
-            Asked.DELETE: "deleted, with its offsets",
+            GroupRequest.JOIN: "begins a rebalance after the initial delay",
+            GroupRequest.REJOIN: "25: the group has no members",
+            GroupRequest.SYNC: "25: the group has no members",
+            GroupRequest.HEARTBEAT: "25: the group has no members",
+            GroupRequest.LEAVE: "25: the group has no members",
+            GroupRequest.COMMIT: "25: the group has no members",
+            GroupRequest.SIMPLE_COMMIT: "accepted",
+            GroupRequest.DESCRIBE: "no members",
+            GroupRequest.DELETE: "deleted, with its offsets",
         },
         GroupState.PREPARING_REBALANCE: {
-            Asked.JOIN: "waits for the new generation",
-            Asked.REJOIN: "waits for the new generation",
-            Asked.SYNC: "27: join again",
-            Asked.HEARTBEAT: "27: join again; renews the session",
-            Asked.LEAVE: "removed; the rebalance no longer waits for it",
-            Asked.COMMIT: "accepted; renews the session",
-            Asked.SIMPLE_COMMIT: "25: only members may commit",
-            Asked.DESCRIBE: "members without assignments",
-            Asked.DELETE: "68: it has members",
+            GroupRequest.JOIN: "waits for the new generation",
+            GroupRequest.REJOIN: "waits for the new generation",
+            GroupRequest.SYNC: "27: join again",
+            GroupRequest.HEARTBEAT: "27: join again; renews the session",
+            GroupRequest.LEAVE: "removed; the rebalance no longer waits for it",
+            GroupRequest.COMMIT: "accepted; renews the session",
+            GroupRequest.SIMPLE_COMMIT: "25: only members may commit",
+            GroupRequest.DESCRIBE: "members without assignments",
+            GroupRequest.DELETE: "68: it has members",
         },
         GroupState.COMPLETING_REBALANCE: {
-            Asked.JOIN: "begins the next rebalance",
-            Asked.REJOIN: "this generation again; the next rebalance for new metadata",
-            Asked.SYNC: "waits for the leader's assignment",
-            Asked.HEARTBEAT: "0; renews the session",
-            Asked.LEAVE: _IS_MEMBER,
-            Asked.COMMIT: "27: join again",
-            Asked.SIMPLE_COMMIT: "25: only members may commit",
-            Asked.DESCRIBE: "members without assignments",
-            Asked.DELETE: "68: it has members",
+            GroupRequest.JOIN: "begins the next rebalance",
+            GroupRequest.REJOIN: "this generation again; the next rebalance for new metadata",
+            GroupRequest.SYNC: "waits for the leader's assignment",
+            GroupRequest.HEARTBEAT: "0; renews the session",
+            GroupRequest.LEAVE: _IS_MEMBER,
+            GroupRequest.COMMIT: "27: join again",
+            GroupRequest.SIMPLE_COMMIT: "25: only members may commit",
+            GroupRequest.DESCRIBE: "members without assignments",
+            GroupRequest.DELETE: "68: it has members",
         },
         GroupState.STABLE: {
-            Asked.JOIN: "begins a rebalance",
-            Asked.REJOIN: "this generation again; a rebalance for the leader or new metadata",
-            Asked.SYNC: "the member's assignment",
-            Asked.HEARTBEAT: "0; renews the session",
-            Asked.LEAVE: _IS_MEMBER,
-            Asked.COMMIT: "accepted; renews the session",
-            Asked.SIMPLE_COMMIT: "25: only members may commit",
-            Asked.DESCRIBE: "members and assignments",
-            Asked.DELETE: "68: it has members",
+            GroupRequest.JOIN: "begins a rebalance",
+            GroupRequest.REJOIN: "this generation again; a rebalance for the leader or"
+            " new metadata",
+            GroupRequest.SYNC: "the member's assignment",
+            GroupRequest.HEARTBEAT: "0; renews the session",
+            GroupRequest.LEAVE: _IS_MEMBER,
+            GroupRequest.COMMIT: "accepted; renews the session",
+            GroupRequest.SIMPLE_COMMIT: "25: only members may commit",
+            GroupRequest.DESCRIBE: "members and assignments",
+            GroupRequest.DELETE: "68: it has members",
         },
         GroupState.DEAD: {
-            Asked.JOIN: _RETRY,
-            Asked.REJOIN: _RETRY,
-            Asked.SYNC: _RETRY,
-            Asked.HEARTBEAT: _RETRY,
-            Asked.LEAVE: _RETRY,
-            Asked.COMMIT: _RETRY,
-            Asked.SIMPLE_COMMIT: _RETRY,
-            Asked.DESCRIBE: "no members",
-            Asked.DELETE: "69: there is no such group",
+            GroupRequest.JOIN: _RETRY,
+            GroupRequest.REJOIN: _RETRY,
+            GroupRequest.SYNC: _RETRY,
+            GroupRequest.HEARTBEAT: _RETRY,
+            GroupRequest.LEAVE: _RETRY,
+            GroupRequest.COMMIT: _RETRY,
+            GroupRequest.SIMPLE_COMMIT: _RETRY,
+            GroupRequest.DESCRIBE: "no members",
+            GroupRequest.DELETE: "69: there is no such group",
         },
     }
 )
-"""State -> request -> the answer; numbers are error codes."""
+"""State -> request -> the answer. Numbers are error codes."""

@@ -1,4 +1,5 @@
-"""SyncGroup: the leader sends the assignments; each member gets its own when they are committed."""
+"""SyncGroup: the leader sends the assignments. When they are committed, each member gets its own
+assignment."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pybroker.errors import ErrorCode
 
 
 def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
-    """Decide about a SyncGroup request. It is answered now or later."""
+    """Handle a SyncGroup request. The answer is added to `effects` now or later."""
     fault = _fault_of(group, call)
     if fault is not ErrorCode.NONE:
         effects.answer(ticket, Synced(fault))
@@ -21,7 +22,7 @@ def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
     if not group.owes_sync:
         group.sync_deadline = None
     if group.state is GroupState.STABLE:
-        member.heard(effects.now)
+        member.renew_session(effects.now)
         effects.answer(ticket, rebalance.synced(group, member))
         return
     if member.sync is not None:
@@ -34,8 +35,8 @@ def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
 def appended_or_not(
     group: Group, store: StoreAssignment, error: ErrorCode, effects: Effects
 ) -> None:
-    """Handle the end of storing the assignment. After an error it is not stored, or may not be, and
-    all members rejoin. The group may have gone on to a later generation meanwhile."""
+    """Handle the outcome of storing the assignment. After an error all members rejoin, because the
+    assignment may not be stored. If the group has a later generation already, do nothing."""
     record = store.record
     if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != record.generation:
         return

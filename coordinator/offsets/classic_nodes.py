@@ -1,7 +1,6 @@
-"""The offsets of OffsetCommit and OffsetFetch version 0: any broker reads and writes the classic
-nodes, for any group, without a coordinator or a fence. Kafka 0.8.1 and every later release with
-ZooKeeper do the same.
-"""
+"""The offsets of OffsetCommit and OffsetFetch version 0. Any broker reads and writes them in the
+classic nodes, for any group, without a coordinator or a fence. Kafka 0.8.1 and every later release
+with ZooKeeper do the same."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from pybroker.ports import Coord
 
 
 class ClassicOffsets:
-    """Reads and writes classic offset nodes. `coord` should be a session of its own, so that a long
-    wait delays nothing else. Each read and each write takes at most `timeout_s`."""
+    """Reads and writes classic offset nodes. `coord` should be a separate session, so that a long
+    wait does not delay other requests. Each read and each write takes at most `timeout_s`."""
 
     def __init__(self, coord: Coord, *, timeout_s: float) -> None:
         self._coord = coord
@@ -29,8 +28,8 @@ class ClassicOffsets:
     async def read(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> list[int | ErrorCode | None]:
-        """Return for each partition the offset in its node, None if there is no node, or the error
-        code if it cannot be read."""
+        """Return for each partition the offset in its node, None if the node does not exist, or the
+        error code if the node cannot be read."""
 
         async def read(key: TopicPartition) -> int | ErrorCode | None:
             path = paths.offset(group_id, key)

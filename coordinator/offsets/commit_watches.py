@@ -1,4 +1,5 @@
-"""The offsets that are committed during a search for removable offsets: they must be kept."""
+"""The offsets that are committed during a search for removable offsets: the search must not remove
+them."""
 
 from __future__ import annotations
 
@@ -7,28 +8,29 @@ from collections.abc import Iterable
 from pybroker.coordinator.groups.records import OffsetKey
 from pybroker.model import TopicPartition
 
-Touched = set[OffsetKey]
-"""The offsets that were committed since a search began."""
+RecentCommits = set[OffsetKey]
+"""The keys of the offsets that were committed since a search began."""
 
 
 class Watches:
     """The searches under way in one offset store."""
 
     def __init__(self) -> None:
-        self._open: list[Touched] = []
+        self._open: list[RecentCommits] = []
 
-    def begin(self) -> Touched:
+    def begin(self) -> RecentCommits:
         """Begin a search. Return a set to which `note` adds each commit, until `end`."""
-        touched: Touched = set()
-        self._open.append(touched)
-        return touched
+        recent_commits: RecentCommits = set()
+        self._open.append(recent_commits)
+        return recent_commits
 
-    def end(self, touched: Touched) -> None:
-        self._open = [each for each in self._open if each is not touched]
+    def end(self, recent_commits: RecentCommits) -> None:
+        self._open = [each for each in self._open if each is not recent_commits]
 
     def note(self, group_id: str, keys: Iterable[TopicPartition]) -> None:
-        """Note that the group commits offsets of these partitions."""
+        """Add the offsets of these partitions, which the group commits, to every search under
+        way."""
         if self._open:
             noted = {OffsetKey(group_id, key) for key in keys}
-            for touched in self._open:
-                touched |= noted
+            for recent_commits in self._open:
+                recent_commits |= noted

@@ -1,6 +1,6 @@
 """The committed offsets in the log of a shard, read by replaying its records. Both stores use this.
 
-A record of a transaction counts from the commit marker on, and never if the transaction aborts.
+A record of a transaction takes effect at the commit marker, and never if the transaction aborts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_PRODUCER = -1
 
 
 class RecordedOffsets:
-    """The offsets that the replayed records have committed."""
+    """The committed offsets according to the replayed records."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
@@ -28,8 +28,8 @@ class RecordedOffsets:
         """Producer id -> the offsets that its open transaction would commit."""
 
     def replay(self, record: StoredRecord) -> None:
-        """Replay a record. A record that is not of an offset, or cannot be read, changes
-        nothing."""
+        """Replay a record. A record that is not an offset record, or that cannot be decoded, has no
+        effect."""
         read = read_offset_record(record)
         if read is None:
             return
@@ -81,7 +81,7 @@ def read_offset_record(
     record: StoredRecord,
 ) -> tuple[OffsetKey, CommittedOffset | None] | None:
     """Return (key, committed offset); the offset is None for a tombstone. Return None if the record
-    is not of an offset, or cannot be read."""
+    is not an offset record, or cannot be decoded."""
     if record.key is None:
         return None
     try:

@@ -1,11 +1,12 @@
 """`offsets.storage=kafka`: committed offsets are records of `__consumer_offsets`, as in Apache
-Kafka. A fetch returns an offset once its record is committed, not before.
+Kafka. A fetch returns an offset only after its record is committed.
 
-Offsets in ZooKeeper are imported: those of all groups of the shard at loading, if the mark says
-that they were kept there (`storage_mark.py`); those of a group without any record at its first
-request, since it may have been a classic group until now. A record is always newer than the node.
-The nodes stay, for they may be a classic consumer's. But an offset that is deleted here is deleted
-there too, or it would come back.
+Offsets in ZooKeeper are imported at two times. When the shard loads, it imports the offsets of all
+its groups, if the storage mark names ZooKeeper (`storage_mark.py`). At the first request of a group
+without any record, its offsets are imported, since it may have been a classic group until now. A
+record is always newer than the node of the same offset. An import keeps the nodes, because classic
+consumers may use them. The deletion of an offset removes its node too; otherwise a later import
+would restore the offset.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pybroker.coordinator.groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from pybroker.coordinator.offsets.commit_watches import Touched, Watches
+from pybroker.coordinator.offsets.commit_watches import RecentCommits, Watches
 from pybroker.coordinator.offsets.log_records import RecordedOffsets, read_offset_record
 from pybroker.coordinator.offsets.nodes import OffsetNodes, removal
 from pybroker.coordinator.offsets.storage_mark import StorageMark, Stored
@@ -49,8 +50,9 @@ BYTES_PER_APPEND_MAX: Final = 512 * 1024
 _RECORD_OVERHEAD_BYTES: Final = 100
 
 
-class _Turn:
-    """The lock of one group's import from ZooKeeper, and how many callers hold or await it."""
+class _ImportLock:
+    """The lock of one group's import from ZooKeeper, and the number of callers that hold or await
+    the lock."""
 
     __slots__ = ("count", "lock")
 
@@ -60,7 +62,7 @@ class _Turn:
 
 
 class LoggedOffsets:
-    """The `OffsetStore` of one shard over its log. `coord`, `is_mine` as in `ZookeeperOffsets`."""
+    """The `OffsetStore` of one shard in its log. `coord`, `is_mine` as in `ZookeeperOffsets`."""
 
     def __init__(
         self,
@@ -77,9 +79,10 @@ class LoggedOffsets:
         self._timeout_s = timeout_s
         self._recorded = RecordedOffsets()
         self._appended: deque[tuple[int, OffsetKey, CommittedOffset | None]] = deque()
-        """(offset, key, value) of records that are not known to be committed, in log order."""
+        """(offset, key, value) of the appended records that are not known to be committed, in log
+        order."""
         self._is_loaded = self._has_ended = False
-        self._imports: dict[str, _Turn] = {}
+        self._imports: dict[str, _ImportLock] = {}
         self._watcher = BackgroundTask("offset-watcher")
         self._watches = Watches()
         self._nodes = OffsetNodes(coord)
@@ -99,8 +102,8 @@ class LoggedOffsets:
         self._recorded.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Import the offsets from ZooKeeper if they were kept there until now. Raises BrokerError,
-        CoordError."""
+        """Import the offsets from ZooKeeper if the shard has stored them there until now. Raises
+        BrokerError, CoordError."""
         self._is_loaded = True
         mark = StorageMark(self._coord, self.writes, self._shard.partition)
         if await mark.get() is Stored.LOG:
@@ -120,7 +123,9 @@ class LoggedOffsets:
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
         if self._may_be_new(group_id) and await self._import_in_turn(group_id):
-            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, f"classic consumers are in {group_id}")
+            raise BrokerError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id} has classic consumers"
+            )
         self._watches.note(group_id, offsets)
         codes, records = {}, []
         for key, committed in offsets.items():
@@ -162,11 +167,11 @@ class LoggedOffsets:
 
     # ---- removal
 
-    def watch(self) -> Touched:
+    def watch(self) -> RecentCommits:
         return self._watches.begin()
 
-    def unwatch(self, touched: Touched) -> None:
-        self._watches.end(touched)
+    def unwatch(self, recent_commits: RecentCommits) -> None:
+        self._watches.end(recent_commits)
 
     async def all_group_ids(self) -> Collection[str]:
         of_nodes = [name for name in await self._nodes.all_groups() if self._is_mine(name)]
@@ -175,17 +180,18 @@ class LoggedOffsets:
     async def names(self, group_id: str) -> Collection[TopicPartition]:
         return await self._nodes.names(group_id) | self._keys(group_id)
 
-    async def remove_untouched(
-        self, group_id: str, keys: Collection[TopicPartition], touched: Touched
+    async def remove_without_recent_commit(
+        self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the nodes first: a group without records is looked for there. Then remove the
-        records that no commit has touched, in one step with that check."""
+        """Remove the nodes first, because the nodes of a group without records are imported again.
+        Then remove the records of `keys` that are not in `recent_commits`. The check and the append
+        run in one step of the event loop."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._keys(group_id)
         gone = [OffsetKey(group_id, key) for key in keys if key in recorded]
         await self._append(
-            [KeyValue(encode_offset_key(key), None) for key in gone if key not in touched]
+            [KeyValue(encode_offset_key(key), None) for key in gone if key not in recent_commits]
         )
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
@@ -197,7 +203,7 @@ class LoggedOffsets:
     # ---- private: the log
 
     def _keys(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions that have a record, committed or appended."""
+        """Return the group's partitions that have an offset record, committed or only appended."""
         appended = {key.topic_partition for _, key, _ in self._appended if key.group_id == group_id}
         return appended | self._recorded.of_group(group_id).keys()
 
@@ -210,14 +216,15 @@ class LoggedOffsets:
             return
         try:
             await self._shard.committed(end)
-        except (Exception, asyncio.CancelledError):  # not GeneratorExit at the end of the process
+        except (Exception, asyncio.CancelledError):  # not GeneratorExit: the process ends then
             if not self._has_ended:
                 self._watcher.start(self._watch)
             raise
         self._settle_to(end)
 
     async def _watch(self) -> None:
-        """Show records once they are committed, after the request that appended them has ended."""
+        """Wait until all appended records are committed, and make their offsets visible to fetches.
+        The requests that appended these records have ended."""
         while self._appended:
             end = self._appended[-1][0] + 1
             try:
@@ -236,14 +243,14 @@ class LoggedOffsets:
     # ---- private: the nodes
 
     def _may_be_new(self, group_id: str) -> bool:
-        """Return whether nodes of the group may still have to be imported."""
+        """Return whether the group may have nodes that are not imported yet."""
         return group_id in self._imports or not self._recorded.of_group(group_id)
 
     async def _import_in_turn(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Import a group that has no records, one caller after the other. If classic consumers are
-        in the group, import nothing while they commit, and return its offsets in ZooKeeper. Raises
+        """Import the offsets of a group without records, one caller after the other. If the group
+        has classic consumers, import nothing and return the group's offsets in ZooKeeper. Raises
         BrokerError."""
-        turn = self._imports.setdefault(group_id, _Turn())
+        turn = self._imports.setdefault(group_id, _ImportLock())
         turn.count += 1
         try:
             async with asyncio.timeout(self._timeout_s), turn.lock:
@@ -266,8 +273,8 @@ class LoggedOffsets:
             log.error("offsets_not_moved_to_the_log group=%s reason=%s", group_id, error)
 
     async def _import_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Import the offsets without a record. Returns as `_import_in_turn`. Raises BrokerError,
-        CoordError, MalformedNode."""
+        """Import the group's offsets that have no record. Return the result of `_import_in_turn`.
+        Raises BrokerError, CoordError, MalformedNode."""
         names = await self._nodes.names(group_id)
         missing = names - self._recorded.of_group(group_id).keys()
         if not missing:
@@ -289,7 +296,7 @@ class LoggedOffsets:
             if members:
                 raise BrokerError(
                     ErrorCode.NON_EMPTY_GROUP,
-                    f"classic consumers are in {group_id}: {members[:10]}",
+                    f"group {group_id} has classic consumers: {members[:10]}",
                 )
             code = await remove_group_nodes(self._coord, self.writes, group_id)
             return dict.fromkeys(keys, code)
@@ -299,13 +306,13 @@ class LoggedOffsets:
 
 
 def _record(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
-    """Return the record. Raises ValueError for text that no record can hold."""
+    """Return the offset record. Raises ValueError for text that is too long for a record."""
     return KeyValue(encode_offset_key(key), encode_offset_value(committed))
 
 
 def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
-    """Return the record of an offset from a node. If its metadata is too long for a record, it is
-    left out: one group must not keep a whole shard from loading."""
+    """Return the record of an offset from a node. Metadata that is too long for a record is
+    dropped: the offsets of one group must not prevent the loading of a whole shard."""
     try:
         return _record(key, committed)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Committed offsets as nodes. An offset has the classic node
-`/consumers/<group>/offsets/<topic>/<partition>`, which tools and classic consumers read and write,
-too, and a second node for its details (`zookeeper/offset_details.py`).
+"""Committed offsets as ZooKeeper nodes. An offset has two nodes: the classic node
+`/consumers/<group>/offsets/<topic>/<partition>`, which tools and classic consumers also read and
+write, and a node for its details (`zookeeper/offset_details.py`).
 
 This module reads offsets and turns commits into changes of nodes; `fenced_writes.py` writes them.
 """
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 COMMIT_TIME_TOLERANCE_MS: Final = 60_000
-"""A commit time that differs less than this from the present is not stored: the time at which
-ZooKeeper wrote the node stands for it."""
+"""A commit time that differs less than this from the present is not stored: the node's modification
+time is used instead."""
 READ_ATTEMPTS_MAX: Final = 3
 PARTITION_MAX: Final = 2**31 - 1
-FEW: Final = 8
-"""Up to this number of offsets is read without listing the existing nodes first."""
+UNLISTED_READS_MAX: Final = 8
+"""The most offsets that are read without listing the existing nodes first."""
 
 
 def commit_change(
@@ -74,8 +74,8 @@ def removal(group_id: str, key: TopicPartition) -> Change:
 
 
 class OffsetNodes:
-    """Reads offsets over one `Coord`. In every new session the first read syncs, so that it sees
-    all writes that reads of an earlier session have seen. All methods may raise CoordError."""
+    """Reads offsets from ZooKeeper. The first read of every new session syncs, so that it returns
+    all writes that reads of an earlier session have returned. All methods may raise CoordError."""
 
     def __init__(self, coord: Coord) -> None:
         self._coord = coord
@@ -86,7 +86,7 @@ class OffsetNodes:
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the committed offsets of these partitions (None: of all). Raises MalformedNode if
-        a node has no number: leaving it out would reset a consumer to the beginning."""
+        a node is not a number: a missing offset would reset the consumer."""
         if not group_id:  # Kafka allows the empty group id; a node cannot have an empty name
             return {}
 
@@ -94,7 +94,7 @@ class OffsetNodes:
             if partitions is None:
                 keys = await self._all(group_id)
             else:
-                keys = await self._those_of(group_id, list(dict.fromkeys(partitions)))
+                keys = await self._existing_of(group_id, list(dict.fromkeys(partitions)))
             details, found = await asyncio.gather(
                 self._details(group_id, keys),
                 bounded_gather(lambda key: self._offset(group_id, key), keys),
@@ -134,7 +134,7 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def in_one_session(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `read`, all of it read in one session that has synced."""
+        """Return the result of `read`. All its requests run in one session that has synced."""
         for _ in range(READ_ATTEMPTS_MAX):
             generation = self._coord.generation
             if generation != self._synced:
@@ -143,10 +143,10 @@ class OffsetNodes:
             if self._coord.generation == generation:
                 self._synced = generation
                 return result
-        raise ConnectionLoss("zookeeper sessions end faster than offsets can be read")
+        raise ConnectionLoss("each ZooKeeper session ended before all offsets were read")
 
     async def children(self, path: str) -> list[str]:
-        """Return the children's names; none if the node does not exist."""
+        """Return the names of the node's children; empty if the node does not exist."""
         try:
             return await self._coord.children(path)
         except NoNode:
@@ -155,10 +155,12 @@ class OffsetNodes:
     async def _all(self, group_id: str) -> list[TopicPartition]:
         return await self._partitions_below(paths.group_offsets(group_id))
 
-    async def _those_of(self, group_id: str, wanted: list[TopicPartition]) -> list[TopicPartition]:
-        """Return `wanted`; for more than FEW partitions only those with a node. The client chooses
-        their number, and reading each costs a request."""
-        if len(wanted) <= FEW:
+    async def _existing_of(
+        self, group_id: str, wanted: list[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Return `wanted`; if these are more than UNLISTED_READS_MAX partitions, only those with a
+        node. The client chooses their number, and each read costs a request."""
+        if len(wanted) <= UNLISTED_READS_MAX:
             return wanted
         root = paths.group_offsets(group_id)
         topics = {paths.encode_name(key.topic) for key in wanted}
@@ -170,9 +172,9 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """Return the details of these offsets. For more than FEW offsets the existing nodes are
-        listed first, because most offsets have no details."""
-        if len(keys) > FEW:
+        """Return the details of these offsets. For more than UNLISTED_READS_MAX offsets the
+        existing nodes are listed first, because most offsets have no details."""
+        if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)
             existing = set(await self._partitions_of(root, list(topics)))

@@ -1,10 +1,10 @@
-"""Removes committed offsets that have expired, and those of deleted topics. One shard looks after
-its own groups.
+"""The removal of committed offsets that have expired, or whose topic is deleted. Each shard removes
+the offsets of its own groups.
 
-The coordinator hears of a topic's deletion from the controller. A later coordinator makes up for a
-deletion that it did not hear of: its next look for expired offsets also removes those of topics
-that ZooKeeper does not know. A commit that arrives during a look is never removed, because it may
-be for a recreated topic, or of a consumer that is back.
+The coordinator gets a topic's deletion from the controller. If it missed the deletion, its next
+search for expired offsets also removes the offsets of topics that do not exist in ZooKeeper. A
+search never removes an offset that is committed during the search, because the commit may be for a
+recreated topic, or from a consumer that has returned.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.groups.dependencies import GroupFacts
 from pybroker.coordinator.groups.offset_store import CommittedOffset
-from pybroker.coordinator.groups.seams import GroupFacts
 from pybroker.coordinator.groups.states import GroupState
-from pybroker.coordinator.offsets.commit_watches import Touched
+from pybroker.coordinator.offsets.commit_watches import RecentCommits
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, CoordError
@@ -36,27 +36,28 @@ class Removable(Protocol):
     """The operations of an offset store that `OffsetRemoval` needs. Each coroutine may raise
     BrokerError and CoordError."""
 
-    def watch(self) -> Touched:
-        """Filled with every commit from now on, until `unwatch`."""
+    def watch(self) -> RecentCommits:
+        """Return a set to which the store adds the key of every committed offset, until
+        `unwatch`."""
 
-    def unwatch(self, touched: Touched) -> None: ...
+    def unwatch(self, recent_commits: RecentCommits) -> None: ...
 
     async def group_ids(self) -> Collection[str]: ...
 
     async def all_group_ids(self) -> Collection[str]:
-        """Also those of classic consumers."""
+        """Return every group with offsets, including groups of classic consumers."""
 
     async def names(self, group_id: str) -> Collection[TopicPartition]:
-        """The partitions with a committed offset, whichever client committed it."""
+        """Return the partitions for which the group has a committed offset, by any client."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]: ...
 
-    async def remove_untouched(
-        self, group_id: str, keys: Collection[TopicPartition], touched: Touched
+    async def remove_without_recent_commit(
+        self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove those of `keys` that were not committed since."""
+        """Remove the group's offsets of `keys`, except those in `recent_commits`."""
 
 
 def expired(
@@ -65,9 +66,12 @@ def expired(
     now_ms: int,
     retention_ms: int,
 ) -> list[TopicPartition]:
-    """Kafka's rule since 2.1 (KIP-211): an offset is kept for the retention after the group has
-    become empty; without a group, and of a topic that members do not read any more, after it was
-    committed. Where a client asked for a time of its own, until then."""
+    """Return the partitions whose offsets have expired, by Kafka's rule since 2.1 (KIP-211).
+
+    The retention time begins when the group becomes empty. It begins at the commit for an offset
+    without a group, and for a topic to which no member is subscribed. If the client set a retention
+    time in its commit, that time applies instead.
+    """
     since_ms: int | None = None
     read: Collection[str] = ()
     if facts is not None and facts.state is GroupState.EMPTY:
@@ -91,7 +95,8 @@ def _end_ms(committed: CommittedOffset, since_ms: int | None, retention_ms: int)
 
 
 class OffsetRemoval:
-    """Runs from `begin` to `end`; owns its tasks."""
+    """The removal of expired and orphaned offsets in one shard, from `begin` to `end`. Owns its
+    tasks."""
 
     def __init__(
         self, shard: ShardContext, coord: Coord, store: Removable, config: BrokerConfig
@@ -106,25 +111,26 @@ class OffsetRemoval:
         self._runs = False
 
     def begin(self, facts: Callable[[str], GroupFacts | None]) -> None:
-        """`facts` of a group; None if there are only offsets of it."""
+        """Begin the regular searches. `facts` returns the facts of a group, None if the group has
+        only offsets."""
         self._facts = facts
         if not self._runs:
             self._runs = True
             self._look_later()
 
     def end(self) -> None:
-        """Idempotent."""
+        """Cancel all tasks. Idempotent."""
         self._runs = False
         for task in self._tasks:
             task.cancel()
 
     def topics_deleted(self, names: Collection[str]) -> None:
-        """Never waits."""
+        """Begin to remove the offsets of these topics in the background."""
         if self._runs:
             self._do(self._remove_topics(frozenset(names), self._store.watch()))
 
     async def settled(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no search or removal is under way."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
@@ -140,20 +146,22 @@ class OffsetRemoval:
     # ---- expiry
 
     async def _look(self) -> None:
-        touched = self._store.watch()
+        recent_commits = self._store.watch()
         try:
             existing = set(await self._existing_topics())
             for group_id in sorted(await self._store.group_ids()):
-                await self._look_at(group_id, existing, touched)
+                await self._look_at(group_id, existing, recent_commits)
         except (BrokerError, CoordError) as error:
             log.info("offsets_not_expired partition=%d reason=%r", self._shard.partition, error)
         except Exception:
             log.exception("offsets_not_expired partition=%d", self._shard.partition)
         finally:
-            self._store.unwatch(touched)
+            self._store.unwatch(recent_commits)
             self._look_later()
 
-    async def _look_at(self, group_id: str, existing: Collection[str], touched: Touched) -> None:
+    async def _look_at(
+        self, group_id: str, existing: Collection[str], recent_commits: RecentCommits
+    ) -> None:
         try:
             offsets = await self._store.fetch(group_id, None)
         except BrokerError as error:
@@ -171,7 +179,7 @@ class OffsetRemoval:
                 len(old),
                 len(orphaned),
             )
-            await self._store.remove_untouched(group_id, list(keys), touched)
+            await self._store.remove_without_recent_commit(group_id, list(keys), recent_commits)
 
     async def _existing_topics(self) -> list[str]:
         await self._coord.sync(paths.TOPICS)
@@ -179,12 +187,12 @@ class OffsetRemoval:
 
     # ---- deleted topics
 
-    async def _remove_topics(self, names: frozenset[str], touched: Touched) -> None:
+    async def _remove_topics(self, names: frozenset[str], recent_commits: RecentCommits) -> None:
         pause_s = RETRY_S
         try:
             while self._runs:
                 try:
-                    await self._remove_of(names, touched)
+                    await self._remove_of(names, recent_commits)
                     return
                 except (BrokerError, CoordError) as error:
                     log.info("offsets_kept topics=%s reason=%r", sorted(names), error)
@@ -193,11 +201,11 @@ class OffsetRemoval:
         except Exception:
             log.exception("offsets_kept topics=%s", sorted(names))
         finally:
-            self._store.unwatch(touched)
+            self._store.unwatch(recent_commits)
 
-    async def _remove_of(self, names: frozenset[str], touched: Touched) -> None:
+    async def _remove_of(self, names: frozenset[str], recent_commits: RecentCommits) -> None:
         for group_id in sorted(await self._store.all_group_ids()):
             keys = sorted(key for key in await self._store.names(group_id) if key.topic in names)
             if keys:
                 log.info("offsets_removed group=%s topics=%s", group_id, sorted(names))
-                await self._store.remove_untouched(group_id, keys, touched)
+                await self._store.remove_without_recent_commit(group_id, keys, recent_commits)

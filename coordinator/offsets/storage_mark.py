@@ -1,5 +1,6 @@
-"""The node that names the offset store of a shard. A store that finds the other store's name there
-migrates the offsets once, and not again at every load."""
+"""The storage mark: a node that names the offset store of a shard. If the mark names the other
+store, the shard migrates the offsets and then changes the mark, so later loads do not migrate
+again."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from pybroker.ports import Coord
 
 
 class Stored(enum.Enum):
-    """The content of the node."""
+    """The content of the storage mark: the name of an offset store."""
 
     ZOOKEEPER = b"zookeeper"
     LOG = b"kafka"
 
 
 class StorageMark:
-    """The mark of one shard."""
+    """The storage mark of one shard."""
 
     def __init__(self, coord: Coord, writes: FencedWrites, partition: int) -> None:
         self._coord = coord
@@ -27,8 +28,8 @@ class StorageMark:
         self._path = paths.offsets_stored(partition)
 
     async def get(self) -> Stored | None:
-        """Return the store that the node names; None if there is no node, or if its content is
-        unknown. Raises CoordError."""
+        """Return the store that the mark names; None if the node does not exist, or if its content
+        is unknown. Raises CoordError."""
         try:
             data, _ = await self._coord.get(self._path)
         except NoNode:
@@ -36,7 +37,7 @@ class StorageMark:
         return next((stored for stored in Stored if stored.value == data), None)
 
     async def put(self, stored: Stored) -> None:
-        """Write the store's name. Raises BrokerError, CoordError."""
+        """Write the store's name into the mark. Raises BrokerError, CoordError."""
         if await self.get() is stored:
             return
         change = Change("", self._path, ((self._path, stored.value),))

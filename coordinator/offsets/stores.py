@@ -1,7 +1,6 @@
-"""The offsets of a shard: the store that `offsets.storage` names, the mirror of the members in
-ZooKeeper, and the removal of offsets that have expired or whose topic is deleted. All three begin
-and end with the shard.
-"""
+"""The offset store of a shard that `offsets.storage` names, with the mirror of the group members in
+ZooKeeper, and with the removal of offsets that have expired or whose topic is deleted. All three
+begin and end with the shard."""
 
 from __future__ import annotations
 
@@ -9,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.groups.dependencies import GroupFacts
 from pybroker.coordinator.groups.mirror import GroupMirror
 from pybroker.coordinator.groups.offset_store import CommittedOffset
-from pybroker.coordinator.groups.seams import GroupFacts
 from pybroker.coordinator.offsets.log_store import LoggedOffsets
 from pybroker.coordinator.offsets.removal import OffsetRemoval
 from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
@@ -30,9 +29,9 @@ _STORES: Final[Mapping[str, Callable[..., Store]]] = {
 }
 
 
-class KeptOffsets:
-    """An `OffsetStore`: the one that `offsets.storage` names, with its `mirror` and its `removal`,
-    which asks `facts` for the state of a group."""
+class ConfiguredOffsets:
+    """The `OffsetStore` that `offsets.storage` names, with the shard's `mirror` and `removal`.
+    `removal` calls `facts` to get the state of a group."""
 
     def __init__(
         self,
@@ -43,7 +42,8 @@ class KeptOffsets:
         config: BrokerConfig,
         joint: Multis,
     ) -> None:
-        """All shards of the broker share `coord` and `joint`."""
+        """`coord` and `joint`: the session and the write batcher that all shards of the broker
+        share."""
         timeout_s = config.offsets_commit_timeout_ms / 1000
         self.store: Store
         self.store = _STORES[config.offsets_storage](

@@ -1,13 +1,13 @@
-"""`offsets.storage=zookeeper`: committed offsets are nodes, and the nodes alone are the truth.
+"""`offsets.storage=zookeeper`: committed offsets are stored only as ZooKeeper nodes.
 
-Offset records in the log come from an earlier time: this cluster had the other storage, or Apache
-brokers wrote them. They are newer than any node, so loading moves them. The store writes the nodes,
-replaces the records by tombstones, and answers requests only once these are committed. So each
-record is moved once, however often loading is interrupted, and a node that is deleted afterwards
-stays deleted.
+Offset records in the log are from an earlier time: this cluster had `offsets.storage=kafka`, or
+Apache brokers wrote the records. They are newer than the nodes, so loading moves them to nodes: the
+store writes the nodes, appends tombstones for the records, and answers requests after the
+tombstones are committed. So each record is moved only once, even if loading is interrupted, and a
+node that is deleted afterwards is not restored.
 
-A node marks whether a partition's offsets are kept here or in the log. By that mark the other
-storage knows when to move them back (`log_store.py`).
+The storage mark names the store of a partition's offsets. From the mark, the other store can decide
+when to move the offsets back (`log_store.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pybroker.coordinator.groups.group_nodes import (
 )
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.records import OffsetKey, encode_offset_key
-from pybroker.coordinator.offsets.commit_watches import Touched, Watches
+from pybroker.coordinator.offsets.commit_watches import RecentCommits, Watches
 from pybroker.coordinator.offsets.log_records import RecordedOffsets
 from pybroker.coordinator.offsets.nodes import OffsetNodes, commit_change, removal
 from pybroker.coordinator.offsets.storage_mark import StorageMark, Stored
@@ -40,21 +40,22 @@ from pybroker.ports import Coord, KeyValue
 log = logging.getLogger(__name__)
 
 RECORDS_PER_APPEND_MAX: Final = 500
-"""This many tombstones with names of 249 bytes stay far below the largest batch."""
+"""The most tombstones of one append. Even with names of 249 bytes they are far smaller than the
+largest batch."""
 READ_S: Final = 0.002
-"""The time limit of a fetch grows by this much for each partition."""
+"""The time by which each partition raises the time limit of a fetch."""
 OFFSETS_OF_GROUP_MAX: Final = 10_000
-"""The number of partitions that the time limit of a fetch of all offsets assumes."""
-EDITS_SEEN_S: Final = 1.0
-"""A fetch syncs with ZooKeeper when the last sync is older than this: tools and classic consumers
-write offsets there directly."""
+"""The number of partitions that is assumed for the time limit of a fetch of all offsets."""
+SYNC_AGE_MAX_S: Final = 1.0
+"""The maximum age of the last sync: a fetch syncs with ZooKeeper if the last sync is older, because
+tools and classic consumers write offsets to ZooKeeper directly."""
 COMMIT_TIMEOUT_S: Final = 5.0
 """offsets.commit.timeout.ms"""
 
 
 class ZookeeperOffsets:
-    """The `OffsetStore` of one shard over nodes. `coord`: a session for group coordination only.
-    `is_mine` returns whether a group belongs to this shard."""
+    """The `OffsetStore` of one shard in ZooKeeper nodes. `coord`: a session for group coordination
+    only. `is_mine` returns whether a group belongs to this shard."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class ZookeeperOffsets:
         self._confirmed = 0
         """The generation of the session in which the fence was last checked."""
         self._caught_up_s = -math.inf
-        """When this broker's ZooKeeper server was last brought up to date (monotonic seconds)."""
+        """When this store last synced with ZooKeeper (monotonic seconds)."""
 
     # ---- loading
 
@@ -90,8 +91,9 @@ class ZookeeperOffsets:
     async def loaded(self) -> None:
         """Move the offset records of the log to nodes. Raises BrokerError, CoordError.
 
-        An earlier coordinator answers fetches while it holds its leader lease. So the new
-        coordinator first waits until every in-sync replica follows it."""
+        An earlier coordinator answers fetches until its leader lease ends. So the new coordinator
+        first waits until every in-sync replica follows it.
+        """
         await self._shard.followed()
         recorded = list(self._recorded.items())
         for start in range(0, len(recorded), RECORDS_PER_APPEND_MAX):
@@ -114,7 +116,9 @@ class ZookeeperOffsets:
         )
         for (key, committed), code in zip(recorded, codes, strict=True):
             if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
-                raise BrokerError(code, f"the offset of {key} cannot be written to zookeeper")
+                raise BrokerError(
+                    code, f"the committed offset of {key} cannot be written to ZooKeeper"
+                )
             if code is not ErrorCode.NONE:
                 log.error(
                     "offset_not_moved_to_zookeeper group=%s partition=%s offset=%d reason=%s",
@@ -153,7 +157,7 @@ class ZookeeperOffsets:
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Read the nodes once all earlier commits of the group are decided."""
+        """Wait until all earlier commits of the group are decided, and read the nodes."""
         await self.writes.settled(group_id)
         try:
             count = OFFSETS_OF_GROUP_MAX if partitions is None else len(partitions)
@@ -170,14 +174,14 @@ class ZookeeperOffsets:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     async def _catch_up(self) -> None:
-        """Bring this broker's ZooKeeper server up to date before a read. A server that lags may not
-        show what another coordinator committed. While the leader holds its lease there is no other
-        coordinator; without the lease a multi checks the fence. Raises BrokerError
-        NOT_COORDINATOR; CoordError."""
+        """Make sure that the next read returns all committed offsets, even if this broker's
+        ZooKeeper server lags behind. With a valid leader lease no other coordinator has written
+        offsets; without the lease, check the fence by a multi. Raises BrokerError NOT_COORDINATOR;
+        CoordError."""
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
             await self.writes.confirm()
-        elif now - self._caught_up_s > EDITS_SEEN_S:
+        elif now - self._caught_up_s > SYNC_AGE_MAX_S:
             await self._coord.sync()
         else:
             return
@@ -202,7 +206,7 @@ class ZookeeperOffsets:
         members = await classic_members(self._coord, group_id)
         if members:
             raise BrokerError(
-                ErrorCode.NON_EMPTY_GROUP, f"classic consumers are in {group_id}: {members[:10]}"
+                ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has classic consumers: {members[:10]}"
             )
         codes = await self._remove(group_id, await self._nodes.names(group_id))
         await remove_group_nodes(self._coord, self.writes, group_id)
@@ -218,11 +222,11 @@ class ZookeeperOffsets:
 
     # ---- removal
 
-    def watch(self) -> Touched:
+    def watch(self) -> RecentCommits:
         return self._watches.begin()
 
-    def unwatch(self, touched: Touched) -> None:
-        self._watches.end(touched)
+    def unwatch(self, recent_commits: RecentCommits) -> None:
+        self._watches.end(recent_commits)
 
     async def all_group_ids(self) -> Collection[str]:
         return [group_id for group_id in await self._nodes.all_groups() if self._is_mine(group_id)]
@@ -231,12 +235,13 @@ class ZookeeperOffsets:
         await self.writes.settled(group_id)
         return await self._nodes.names(group_id)
 
-    async def remove_untouched(
-        self, group_id: str, keys: Collection[TopicPartition], touched: Touched
+    async def remove_without_recent_commit(
+        self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the offsets that no commit has touched. The check and the request of the removal
-        are one step, so a later commit is written after the removal."""
-        gone = [key for key in keys if OffsetKey(group_id, key) not in touched]
+        """Remove the offsets of `keys` that are not in `recent_commits`. The check and the request
+        of the removal run in one step of the event loop, so a later commit is written after the
+        removal."""
+        gone = [key for key in keys if OffsetKey(group_id, key) not in recent_commits]
         codes = await self._remove(group_id, gone)
         check_all(codes, group_id)
         await remove_empty_topics(self._coord, self.writes, group_id, {key.topic for key in gone})
@@ -252,19 +257,21 @@ class ZookeeperOffsets:
         return {group_id for group_id in groups if self._is_mine(group_id)}
 
     async def _drop_left_over(self, group_id: str, keys: Iterable[TopicPartition]) -> None:
-        """Delete records that loading could not move: at the next load they would overwrite the
-        newer nodes."""
+        """Delete the log records of `keys` that loading could not move to nodes: the next load
+        would overwrite newer nodes with them."""
         of_group = self._recorded.of_group(group_id)
         if of_group:
             await self._drop_records([OffsetKey(group_id, key) for key in keys if key in of_group])
 
 
 def check_all(codes: Mapping[TopicPartition, ErrorCode], group_id: str) -> None:
-    """Raises BrokerError for the first code that is an error."""
+    """Raise BrokerError for the first code that is not NONE."""
     for key, code in codes.items():
         if code is not ErrorCode.NONE:
-            raise BrokerError(code, f"the offset of {group_id} for {key} cannot be removed")
+            raise BrokerError(
+                code, f"the committed offset of group {group_id} for {key} cannot be removed"
+            )
 
 
 def unavailable(error: Exception) -> BrokerError:
-    return BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"zookeeper does not answer: {error!r}")
+    return BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"ZooKeeper does not answer: {error!r}")

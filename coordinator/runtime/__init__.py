@@ -1,2 +1,2 @@
-"""The runtime of group and transaction coordinators: the leader of a partition of an internal
-topic keeps state in memory, and every change is appended as a record first."""
+"""The runtime of group and transaction coordinators. The leader of a partition of an internal topic
+keeps the coordinator's state in memory, and appends every change as a record first."""

@@ -1,10 +1,10 @@
-"""One shard on the broker that leads its partition: it loads the log, then serves its coordinator,
-until it ends.
+"""One shard on the broker that leads its partition. The shard loads the log, and then serves
+requests to its coordinator until it ends.
 
     LOADING -> SERVING          the log is replayed and committed, and the fence is taken
-    LOADING, SERVING -> ENDED   another leader, no such partition, `resign`, stop
+    LOADING, SERVING -> ENDED   another broker leads, the partition is deleted, `resign`, or stop
 
-A task of its own loads the shard. Afterwards all work happens in the tasks of the callers.
+A separate task loads the shard. Afterwards all work runs in the tasks of the callers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pybroker.applog.rate_limit import LogLimit
 from pybroker.background import BackgroundTask
 from pybroker.coordinator.runtime.refusals import (
     Superseded,
-    as_told_to_clients,
+    client_error,
     not_coordinator,
 )
 from pybroker.coordinator.runtime.replay import Replay
@@ -35,9 +35,9 @@ C = TypeVar("C", bound=Coordinator)
 _RETRY_S: Final = 0.1
 _RETRY_S_MAX: Final = 5.0
 HAND_OVER_S: Final = 30.0
-"""How long a shard with a damaged log waits for another replica to lead; handing over leadership
-takes seconds. After that no other replica is available, and the shard serves the undamaged
-records."""
+"""How long a shard with a damaged log waits for another replica to become the leader, which takes
+seconds. After this time it is assumed that no other replica can lead, and the shard serves the
+undamaged records."""
 
 
 class Phase(enum.Enum):
@@ -47,13 +47,12 @@ class Phase(enum.Enum):
 
 
 class Fence(Protocol):
-    """The fence that keeps earlier coordinators of a partition from writing."""
+    """The fence that prevents writes by earlier coordinators of a partition."""
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Take the fence and return its version; None if the caller shall try again at once.
-        Raises Superseded, and BrokerError, CoordError or MalformedNode if the caller shall try
-        again later.
-        """
+        """Take the fence and return its version; None if the caller has to try again at once.
+        Raises Superseded if another broker leads; BrokerError, CoordError or MalformedNode if the
+        caller has to try again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +66,25 @@ class ShardDependencies(Generic[C]):
     rng: Rng
     blocking: Blocking
     loads: asyncio.Semaphore
-    """Limits how many logs are read at a time."""
+    """Limits the number of logs that are read at a time."""
     log_limit: LogLimit
     commit_timeout_s: Callable[[], float]
     bytes_per_read: Callable[[], int]
     loaded: Callable[[int, float, Replay], None]
-    """Called when a partition has been loaded, with the seconds it took."""
+    """Called when a partition has been loaded, with the duration in seconds."""
     resigned: Callable[[int, str], None]
     """Called when the shard of a partition has resigned."""
 
 
 class LiveShard(Generic[C]):
-    """The `ShardContext` of a real broker. Created when the broker begins to lead."""
+    """The `ShardContext` of a real broker. Created when the broker becomes the leader of the
+    partition."""
 
-    def __init__(self, source: PartitionLog, around: ShardDependencies[C]) -> None:
+    def __init__(self, source: PartitionLog, dependencies: ShardDependencies[C]) -> None:
         self._source = source
-        self._around = around
+        self._dependencies = dependencies
         self._key = source.topic_partition
-        self._token = around.rng.randbytes(8).hex()
+        self._token = dependencies.rng.randbytes(8).hex()
         self._fence_version = -1
         self._is_open = False
         self._timers: set[_Timer] = set()
@@ -92,13 +92,14 @@ class LiveShard(Generic[C]):
         self._task = BackgroundTask(f"load {self._key}")
         self._damaged_since: float | None = None
         self.phase = Phase.LOADING
-        self.coordinator = around.make(self)
+        self.coordinator = dependencies.make(self)
 
     def start(self) -> None:
         self._task.start(self._load)
 
     def end(self) -> None:
-        """End the shard: writes, callbacks and waits stop. Idempotent."""
+        """End the shard: it makes no more writes and no callbacks, and waiting callers get an
+        error. Idempotent."""
         if self.phase is Phase.ENDED:
             return
         self.phase = Phase.ENDED
@@ -134,11 +135,11 @@ class LiveShard(Generic[C]):
 
     @property
     def clock(self) -> Clock:
-        return self._around.clock
+        return self._dependencies.clock
 
     @property
     def rng(self) -> Rng:
-        return self._around.rng
+        return self._dependencies.rng
 
     @property
     def is_current(self) -> bool:
@@ -168,16 +169,16 @@ class LiveShard(Generic[C]):
         self._check()
         if not records:
             return self._source.end_offset
-        now_ms = self._around.clock.wall_ms()
+        now_ms = self._dependencies.clock.wall_ms()
         try:
             end = self._source.append(records, now_ms)
         except BrokerError as error:
-            raise as_told_to_clients(error) from error
+            raise client_error(error) from error
         try:
             for offset, record in enumerate(records, end - len(records)):
                 self.coordinator.replay(StoredRecord(offset, now_ms, record.key, record.value))
         except Exception as error:
-            # The state in memory differs from the log; loading it anew makes them equal again.
+            # The state in memory differs from the log; the shard has to be loaded again.
             log.exception("replay failed partition=%s", self._key)
             self.resign(f"a record that was appended cannot be replayed: {error!r}")
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)) from error
@@ -186,7 +187,7 @@ class LiveShard(Generic[C]):
     async def committed(self, offset: int) -> None:
         self._check()
         try:
-            async with asyncio.timeout(self._around.commit_timeout_s()) as limit:
+            async with asyncio.timeout(self._dependencies.commit_timeout_s()) as limit:
                 self._committing.add(limit)
                 await self._source.committed(offset)
         except TimeoutError as error:
@@ -197,7 +198,7 @@ class LiveShard(Generic[C]):
                 " offsets.commit.timeout.ms",
             ) from error
         except BrokerError as error:
-            raise as_told_to_clients(error) from error
+            raise client_error(error) from error
         finally:
             self._committing.discard(limit)
         self._check()
@@ -218,40 +219,42 @@ class LiveShard(Generic[C]):
                 reason,
             )
             self.end()
-            self._around.resigned(self.partition, reason)
+            self._dependencies.resigned(self.partition, reason)
 
     def _maybe_elsewhere(self) -> BrokerError:
-        return not_coordinator(f"{self._key} may be coordinated elsewhere by now")
+        return not_coordinator(f"another broker may coordinate {self._key} by now")
 
     def _check(self) -> None:
         if self.phase is Phase.ENDED:
-            raise not_coordinator(f"{self._key} is coordinated elsewhere by now")
+            raise not_coordinator(f"this broker does not coordinate {self._key} any more")
         if not self._is_open:
-            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._key} is loading")
+            raise BrokerError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"this broker is loading {self._key}"
+            )
 
     # loading
 
     async def _load(self) -> None:
-        """Load the shard until it serves. Failed steps are tried again while the broker leads."""
-        begun = self._around.clock.monotonic()
+        """Load the shard. Failed steps are tried again while the broker leads the partition."""
+        begun = self._dependencies.clock.monotonic()
         replay = Replay(
             self._source,
             self.coordinator,
-            self._around.blocking,
-            self._around.bytes_per_read(),
+            self._dependencies.blocking,
+            self._dependencies.bytes_per_read(),
             self._may_leave_out,
         )
         try:
-            await self._insist("read", lambda: self._replay(replay))
-            await self._insist("fence", self._take_fence)
+            await self._repeat_until_done("read", lambda: self._replay(replay))
+            await self._repeat_until_done("fence", self._take_fence)
             self._is_open = True
-            await self._insist("finish", self.coordinator.loaded)
+            await self._repeat_until_done("finish", self.coordinator.loaded)
         except Superseded as error:
             if self.phase is not Phase.ENDED:
                 self.resign(str(error))
             return
         self.phase = Phase.SERVING
-        seconds = self._around.clock.monotonic() - begun
+        seconds = self._dependencies.clock.monotonic() - begun
         log.info(
             "coordinator loaded partition=%s leader_epoch=%d fence=%d records=%d bytes=%d"
             " left_out=%d seconds=%.3f",
@@ -263,9 +266,9 @@ class LiveShard(Generic[C]):
             replay.left_out,
             seconds,
         )
-        self._around.loaded(self.partition, seconds, replay)
+        self._dependencies.loaded(self.partition, seconds, replay)
 
-    async def _insist(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
+    async def _repeat_until_done(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
         """Repeat one step of loading until it succeeds. Raises Superseded."""
         pause_s = _RETRY_S
         while self.phase is not Phase.ENDED:
@@ -275,22 +278,22 @@ class LiveShard(Generic[C]):
             except BrokerError as error:
                 if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
                     raise Superseded(error.detail) from error
-                self._tell_failure(what, error)
+                self._log_failure(what, error)
             except (CoordError, MalformedNode) as error:
-                self._tell_failure(what, error)
+                self._log_failure(what, error)
             except Superseded:
                 raise
             except Exception:
                 log.exception("loading %s failed partition=%s", what, self._key)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _RETRY_S_MAX)
-        raise Superseded("it has ended")
+        raise Superseded(f"the shard of {self._key} has ended")
 
-    def _tell_failure(self, what: str, error: Exception) -> None:
-        left_out = self._around.log_limit.allow(f"loading {what}")
+    def _log_failure(self, what: str, error: Exception) -> None:
+        left_out = self._dependencies.log_limit.allow(f"loading {what}")
         if left_out is not None:
             log.warning(
-                "loading goes on trying step=%s partition=%s error=%r left_out=%d",
+                "coordinator_loading_retried step=%s partition=%s error=%r left_out=%d",
                 what,
                 self._key,
                 error,
@@ -298,18 +301,18 @@ class LiveShard(Generic[C]):
             )
 
     async def _replay(self, replay: Replay) -> None:
-        """Replay the log until all of it is replayed and committed: the shard must not answer with
-        a record that the next leader may not have."""
+        """Replay the log until its end is replayed and committed: the shard must not answer with a
+        record that the next leader may not have."""
         source = self._source
         while replay.offset < source.end_offset:
-            async with self._around.loads:
+            async with self._dependencies.loads:
                 await replay.run()
             await source.committed(source.end_offset)
 
     def _may_leave_out(self) -> bool:
         if not self._source.has_other_copies:
             return True
-        now = self._around.clock.monotonic()
+        now = self._dependencies.clock.monotonic()
         if self._damaged_since is None:
             self._damaged_since = now
         return now - self._damaged_since >= HAND_OVER_S
@@ -317,7 +320,7 @@ class LiveShard(Generic[C]):
     async def _take_fence(self) -> None:
         version = None
         while version is None:
-            version = await self._around.fence.take(self._source, self._token)
+            version = await self._dependencies.fence.take(self._source, self._token)
         self._fence_version = version
 
 

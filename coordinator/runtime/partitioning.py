@@ -1,5 +1,5 @@
 """The partition of an internal topic that a group or a transactional id belongs to, as Kafka's
-brokers and tools compute it. The rule must never change, because the records lie there."""
+brokers and tools compute it. The rule must never change, because it locates the stored records."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _NAMES_REMEMBERED: Final = 10_000
 
 
 def partition_of(name: str, partition_count: int) -> int:
-    """Java's `abs(name.hashCode()) % partition_count`, where abs drops the sign bit."""
+    """Return Java's `abs(name.hashCode()) % partition_count`, where abs drops the sign bit."""
     return _positive_hash(name) % partition_count
 
 
 @lru_cache(maxsize=_NAMES_REMEMBERED)
 def _positive_hash(name: str) -> int:
-    """Java's String.hashCode, over the UTF-16 units, without the sign bit."""
+    """Return Java's String.hashCode, over the UTF-16 units, without the sign bit."""
     units = name.encode("utf-16-be", "surrogatepass")
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):

@@ -1,5 +1,5 @@
-"""The reason why a shard cannot go on, and the translation of the log's errors into the error
-codes that clients of coordinators expect, as in Kafka."""
+"""The error that ends a shard, and the translation of the log's errors into the error codes that
+clients of coordinators expect, as in Kafka."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError
 
-_TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
+_CLIENT_CODES: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -19,13 +19,13 @@ _TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
 
 
 class Superseded(PybrokerError):
-    """The partition has another leader or a later leader epoch, or was deleted; the message says
-    which."""
+    """The partition has another leader or a later leader epoch, or was deleted; the message gives
+    the reason."""
 
 
-def as_told_to_clients(error: BrokerError) -> BrokerError:
+def client_error(error: BrokerError) -> BrokerError:
     """Translate an error of the log into the error for the client."""
-    return BrokerError(_TOLD.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
+    return BrokerError(_CLIENT_CODES.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
 
 
 def not_coordinator(detail: str) -> BrokerError:

@@ -1,9 +1,10 @@
-"""Loading a shard: every record of the log goes to the coordinator's `replay`, in order.
+"""The loading of a shard: every record of the log is passed to the coordinator's `replay`, in
+order.
 
-A damaged batch is left out, with a warning, only if no other replica may have its records; the
-other batches of the partition stay usable. If another replica may have them, the broker is about to
-hand over the partition (`health/damaged_replicas.py`), and meanwhile the shard must not answer as
-if the damaged batch had never existed.
+A damaged batch is skipped, with an error in the log, only if no other replica may have its records.
+The other batches of the partition are still loaded. If another replica may have the records, the
+broker is about to hand over leadership (`health/damaged_replicas.py`). Until then the shard must
+not answer requests as if the damaged batch had never existed.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ log = logging.getLogger(__name__)
 _DECOMPRESSED_BYTES_MAX: Final = 32 * 1024**2
 _RECORDS_PER_TURN: Final = 500
 _LINES_MAX: Final = 20
-"""The most log lines about left out batches of one partition; further ones are only counted."""
+"""The most log lines about skipped batches and records of one partition. Further ones are only
+counted."""
 
 Stored = StoredRecord | StoredMarker
 _UNREADABLE: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)
-"""Errors that a second read would give again."""
+"""Errors that a second read would raise again."""
 
 
 class Fault(NamedTuple):
-    """Why a batch cannot be used; `is_damage` if another replica may have it whole."""
+    """The reason why the batch at `offset` cannot be used. `is_damage`: another replica may have an
+    undamaged copy of the batch."""
 
     offset: int
     reason: str
@@ -43,7 +46,7 @@ class Fault(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """The content of some batches from an offset on, and the offset to continue at."""
+    """The content of some batches from an offset on, and the offset of the next batch to read."""
 
     stored: list[Stored]
     next_offset: int
@@ -59,20 +62,20 @@ class Replay:
     blocking: Blocking
     bytes_per_read: int
     may_leave_out: Callable[[], bool] = lambda: True
-    """Called if a batch is damaged: whether it may be left out, since no other replica may have
-    it."""
+    """Called if a batch is damaged. Returns whether the batch may be skipped, because no other
+    replica may have its records."""
     offset: int = -1
     """The next offset to read; -1 before the first read."""
     records: int = 0
     bytes_read: int = 0
     left_out: int = 0
-    """The number of batches and records that were left out."""
+    """The number of skipped batches, records and ranges of offsets."""
     _lines: int = field(default=0, repr=False)
 
     async def run(self) -> None:
-        """Replay up to the log end, continuing where an earlier call stopped. Raises BrokerError
-        if the log cannot be read at the moment, and CORRUPT_MESSAGE if it is damaged and another
-        replica may have the records."""
+        """Replay up to the log end, beginning at the offset at which an earlier call stopped.
+        Raises BrokerError: CORRUPT_MESSAGE if the log is damaged and another replica may have the
+        records, another code if the log cannot be read at the moment."""
         source = self.source
         if self.offset < source.start_offset:
             self.offset = source.start_offset
@@ -85,12 +88,12 @@ class Replay:
                 if fault.is_damage:
                     self._damaged(fault.offset, fault.reason)
             for fault in decoded.faults:
-                self._leave_out(f"batch at offset {fault.offset}: {fault.reason}")
-            await self._hand_on(decoded.stored)
+                self._skip(f"the batch at offset {fault.offset}", fault.reason)
+            await self._pass_to_coordinator(decoded.stored)
             self.offset = decoded.next_offset
 
     async def _read(self, offset: int) -> Decoded | None:
-        """Read and decode at `offset`. None if the bytes there are unreadable for good."""
+        """Return the decoded batches from `offset` on; None if every read of this offset fails."""
         end = self.source.end_offset
         try:
             batches = await self.source.read(offset, self.bytes_per_read)
@@ -105,13 +108,13 @@ class Replay:
         return decoded if decoded.next_offset > offset else None
 
     async def _step_over(self) -> None:
-        """Continue at the next readable offset."""
+        """Skip to the next readable offset."""
         begin, end = self.offset, self.source.end_offset
         start = self.source.start_offset
-        if begin < start:  # retention deleted it meanwhile
+        if begin < start:  # retention deleted the offset meanwhile
             self.offset = start
             return
-        self._damaged(begin, "it cannot be read")
+        self._damaged(begin, "the log cannot be read there")
         bad, step = begin, 1
         while bad + step < end and await self._read(bad + step) is None:
             bad, step = bad + step, step * 2
@@ -122,10 +125,10 @@ class Replay:
                 bad = middle
             else:
                 good = middle
-        self._leave_out(f"offsets {begin} to {good - 1} cannot be read")
+        self._skip(f"offsets {begin} to {good - 1}", "the log cannot be read there")
         self.offset = good
 
-    async def _hand_on(self, stored: Sequence[Stored]) -> None:
+    async def _pass_to_coordinator(self, stored: Sequence[Stored]) -> None:
         for number, each in enumerate(stored, 1):
             try:
                 if isinstance(each, StoredMarker):
@@ -133,30 +136,33 @@ class Replay:
                 else:
                     self.coordinator.replay(each)
             except Exception as error:
-                self._leave_out(f"record at offset {each.offset}: {error!r}")
+                self._skip(f"the record at offset {each.offset}", f"its replay failed: {error!r}")
             if number % _RECORDS_PER_TURN == 0:
                 await asyncio.sleep(0)
         self.records += len(stored)
 
     def _damaged(self, offset: int, reason: str) -> None:
-        """Raises BrokerError if another replica may have what was there."""
+        """Report the offset as suspect. Raises BrokerError CORRUPT_MESSAGE if another replica may
+        have the records."""
         self.source.suspect(offset)
         if not self.may_leave_out():
             raise BrokerError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"{self.source.topic_partition} is damaged at offset {offset} ({reason}); other"
-                " replicas may have what was there, and one of them should lead",
+                f"the log of {self.source.topic_partition} is damaged at offset {offset}"
+                f" ({reason}); another replica may have the records and should become the leader",
             )
 
-    def _leave_out(self, what: str) -> None:
+    def _skip(self, records: str, reason: str) -> None:
         self.left_out += 1
         if self._lines < _LINES_MAX:
             self._lines += 1
-            log.error("left out while loading partition=%s %s", self.source.topic_partition, what)
+            partition = self.source.topic_partition
+            log.error("skipped %s of %s while loading: %s", records, partition, reason)
 
 
 def decode(batches: Sequence[Buffer], offset: int, end: int) -> Decoded:
-    """Decode the batches from `offset` on. A batch that reaches beyond `end` is not valid."""
+    """Decode the batches from `offset` on. A batch whose last offset is not below `end`, the log
+    end, is damaged."""
     stored: list[Stored] = []
     faults: list[Fault] = []
     try:
@@ -165,7 +171,7 @@ def decode(batches: Sequence[Buffer], offset: int, end: int) -> Decoded:
                 if header.next_offset <= offset:
                     continue
                 if header.next_offset > end:
-                    reason = f"its header says that it ends at {header.next_offset}"
+                    reason = f"its next offset {header.next_offset} exceeds the log end {end}"
                     faults.append(Fault(offset, reason, is_damage=True))
                     return Decoded(stored, offset, faults)
                 batch = memoryview(data)[position : position + header.size]
@@ -180,7 +186,7 @@ def decode(batches: Sequence[Buffer], offset: int, end: int) -> Decoded:
                     faults.append(Fault(header.base_offset, reason, is_damage=True))
                 offset = header.next_offset
     except CorruptionError:
-        pass  # an invalid header: the next read begins here and reports it
+        pass  # an invalid header: the next read begins at this batch and fails
     return Decoded(stored, offset, faults)
 
 

@@ -1,9 +1,9 @@
-"""The seam between the runtime and a coordinator: one shard is one partition of the internal topic
-for as long as one broker leads it.
+"""The interface between the runtime and a coordinator. A shard is one partition of the internal
+topic as long as one broker leads it.
 
-A coordinator decides without mutating and appends its decisions as records. Only `replay` changes
-the recorded state: right after the append, and in the same way when the next leader loads the log.
-Answers that clients rely on wait until the records are committed.
+A coordinator decides without changing its state, and appends its decisions as records. Only
+`replay` changes the recorded state: right after the append, and in the same way when the next
+leader loads the log. Answers that clients rely on wait until the records are committed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StoredRecord(NamedTuple):
 
 
 class StoredMarker(NamedTuple):
-    """The end of a transaction in this partition."""
+    """A commit or abort marker: the end of a transaction in this partition."""
 
     offset: int
     producer_id: int
@@ -42,21 +42,21 @@ class StoredMarker(NamedTuple):
 
 
 class ShardContext(Protocol):
-    """The services of the runtime for the coordinator of one shard. After the shard has ended
-    every call raises BrokerError NOT_COORDINATOR."""
+    """The runtime's services for the coordinator of one shard. After the shard has ended every call
+    raises BrokerError NOT_COORDINATOR."""
 
     @property
     def partition(self) -> int: ...
 
     @property
     def leader_epoch(self) -> int:
-        """The current leader epoch. It may rise while this broker goes on leading, when a follower
-        joins or leaves."""
+        """The current leader epoch. It may rise while this broker continues to lead, for example
+        when a follower leaves the ISR."""
 
     @property
     def fence_version(self) -> int:
-        """The version of /pybroker/coordinators/<partition>; it stays the same while no other
-        broker coordinates this partition. Known when `Coordinator.loaded` is called."""
+        """The version of /pybroker/coordinators/<partition>. It is unchanged as long as no other
+        broker coordinates this partition. Valid from the call of `Coordinator.loaded` on."""
 
     @property
     def clock(self) -> Clock: ...
@@ -65,28 +65,29 @@ class ShardContext(Protocol):
     def rng(self) -> Rng: ...
 
     def require_current(self) -> None:
-        """Raises NOT_COORDINATOR if this broker does not hear from ZooKeeper, so that another
-        broker may have taken over unnoticed."""
+        """Raise BrokerError NOT_COORDINATOR if ZooKeeper does not answer this broker: another
+        broker may have taken over without its knowledge."""
 
     async def confirm_current(self) -> None:
-        """Wait until it is certain that this broker still coordinates: the leader lease proves it,
-        else ZooKeeper is asked. Await this before an answer from memory that only the current
-        coordinator may give, such as committed offsets. Raises NOT_COORDINATOR if it is not
-        certain."""
+        """Wait until it is certain that this broker still coordinates the partition: by the leader
+        lease, else by a request to ZooKeeper. Await this before an answer from memory that only the
+        current coordinator may give, such as committed offsets. Raises BrokerError NOT_COORDINATOR
+        if it is not certain."""
 
     @property
     def is_certainly_current(self) -> bool:
-        """Whether the leader lease proves, without asking ZooKeeper, that no other coordinator has
-        committed anything. This holds if every coordinator awaits `followed` first."""
+        """Whether the leader lease proves, without a request to ZooKeeper, that no other
+        coordinator has committed anything. The proof requires that every coordinator awaits
+        `followed` first."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica follows this leader, so that no earlier coordinator
         holds a lease. Raises BrokerError."""
 
     def append(self, records: Sequence[KeyValue]) -> int:
-        """Append and replay, without yielding to the event loop; return the offset for
-        `committed`. If it raises BrokerError, nothing was appended. The code is one that clients
-        of coordinators expect: NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE (too few replicas),
+        """Append and replay the records, without yielding to the event loop. Return the offset to
+        pass to `committed`. Raises BrokerError if nothing was appended, with a code that clients of
+        coordinators expect: NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE (too few in-sync replicas),
         UNKNOWN_SERVER_ERROR (too large)."""
 
     async def committed(self, offset: int) -> None:
@@ -95,28 +96,29 @@ class ShardContext(Protocol):
         records may still be committed later."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Call `callback` after the delay. It is never called after the shard has ended."""
+        """Call `callback` after the delay, unless the shard has ended by then."""
 
     def resign(self, reason: str) -> None:
-        """End this shard, because another broker has taken it over. The partition answers
-        NOT_COORDINATOR until it is loaded anew: after a pause if the state node still names this
-        broker, or when the controller makes this broker the leader again."""
+        """End this shard, for example because another broker has taken over the partition. Requests
+        get NOT_COORDINATOR until the partition is loaded again: after a pause if the state node
+        still names this broker as the leader, or when the controller makes this broker the leader
+        again."""
 
 
 class Coordinator(Protocol):
-    """The state of one shard. Created anew whenever this broker begins to lead."""
+    """The state of one shard. A new one is created whenever this broker becomes the leader."""
 
     def replay(self, record: StoredRecord) -> None:
-        """Apply one record to the state. Also called while loading, so it has no effect outside
-        the state."""
+        """Apply one record to the state, without any effect outside the state: `replay` is also
+        called while the shard is loading."""
 
     def replay_marker(self, marker: StoredMarker) -> None: ...
 
     async def loaded(self) -> None:
-        """The log is replayed and the fence is taken: finish loading and start timers. Requests
-        are answered COORDINATOR_LOAD_IN_PROGRESS until this returns. If it raises CoordError or
-        BrokerError it is called again after a pause."""
+        """Finish loading and start timers, after the log is replayed and the fence is taken.
+        Requests get COORDINATOR_LOAD_IN_PROGRESS until this call returns. After CoordError or
+        BrokerError, `loaded` is called again after a pause."""
 
     def ended(self) -> None:
-        """The shard has ended: fail all waiting callers with NOT_COORDINATOR. No writes are
-        allowed any more."""
+        """Fail all waiting callers with NOT_COORDINATOR, because the shard has ended. Further
+        writes are not allowed."""

@@ -1,9 +1,9 @@
-"""The shards of one internal topic on this broker: a shard begins when the broker becomes the
-leader of its partition, and ends when it ceases to lead.
+"""The shards of one internal topic on this broker. A shard begins when the broker becomes the
+leader of the partition, and ends when the broker is no longer the leader.
 
-A shard survives a new leader epoch in which this broker leads on (a follower died): no other
-broker can have changed its log. A shard that resigned is started again after a pause while no
-other broker leads; its fence tells whether it may serve.
+A shard continues in a new leader epoch if this broker is still the leader, for example after a
+follower died: no other broker can have changed the log. A shard that resigned is started again
+after a pause if no other broker leads. It has to take the fence before it serves.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Options(Protocol):
 
 @dataclass(slots=True)
 class LoadTimes:
-    """The load times of shards since the start, in seconds."""
+    """The load times of shards since the broker's start, in seconds."""
 
     partitions: int = 0
     total_s: float = 0.0
@@ -51,8 +51,8 @@ class LoadTimes:
 
 
 class Shards(Generic[C]):
-    """Runs shards between `start` and `stop`. Leaderships that are reported before `start` take
-    effect then."""
+    """Runs shards between `start` and `stop`. The shards of leaderships that are reported before
+    `start` begin at `start`."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class Shards(Generic[C]):
         log_limit: LogLimit,
         is_fenced: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`open_log` gives a partition that this broker leads, or raises BrokerError. `is_fenced`
-        says whether the broker may not answer as a leader at the moment."""
+        """`open_log` returns the log of a partition that this broker leads, or raises BrokerError.
+        `is_fenced` returns whether the broker may not answer as a leader at the moment."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log
         self._is_fenced = is_fenced
-        self._around = ShardDependencies(
+        self._dependencies = ShardDependencies(
             make=make,
             fence=fence,
             clock=clock,
@@ -116,7 +116,8 @@ class Shards(Generic[C]):
     # calls of the replica manager
 
     def led(self, partition: int, leading_since: int) -> None:
-        """This broker leads the partition, without interruption since that leader epoch."""
+        """Begin the partition's shard, because this broker leads the partition. `leading_since`:
+        the leader epoch since which it leads without interruption."""
         shard = self._shards.get(partition)
         is_alive = shard is not None and shard.phase is not Phase.ENDED
         if is_alive and self._led.get(partition) == leading_since:
@@ -127,14 +128,14 @@ class Shards(Generic[C]):
             self._begin(partition)
 
     def resigned(self, partition: int) -> None:
-        """This broker does not lead the partition any more."""
+        """End the partition's shard, because this broker does not lead the partition any more."""
         if self._led.pop(partition, None) is not None:
             self._end(partition)
 
     # for requests
 
     def shard_for(self, partition: int) -> C:
-        """The coordinator of the partition. Raises BrokerError: NOT_COORDINATOR,
+        """Return the coordinator of the partition. Raises BrokerError: NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS, or COORDINATOR_NOT_AVAILABLE while the broker stops."""
         shard = self._shards.get(partition)
         if shard is not None and shard.phase is Phase.SERVING and not self._is_fenced():
@@ -150,12 +151,12 @@ class Shards(Generic[C]):
         )
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may have taken over a partition that this one coordinated."""
+        """Whether another broker may have taken over a partition that this broker coordinated."""
         shard = self._shards.get(partition)
         return shard is not None and not shard.is_current
 
     def serving(self) -> Mapping[int, C]:
-        """The coordinators that are loaded, by partition."""
+        """Return partition -> coordinator, for the loaded shards."""
         return {
             partition: shard.coordinator
             for partition, shard in self._shards.items()
@@ -164,7 +165,7 @@ class Shards(Generic[C]):
 
     @property
     def loading(self) -> list[int]:
-        """The partitions that are being loaded."""
+        """Return the partitions that are being loaded."""
         return [each for each, shard in self._shards.items() if shard.phase is Phase.LOADING]
 
     async def settled(self) -> None:
@@ -179,11 +180,13 @@ class Shards(Generic[C]):
         try:
             source = self._open_log(partition)
         except BrokerError as error:
-            # After a pause of its process a broker may not answer as a leader for a moment.
-            log.info("not coordinated topic=%s partition=%d error=%s", self.topic, partition, error)
+            # After a pause of its process the broker may not answer as a leader for a moment.
+            log.info(
+                "shard_not_started topic=%s partition=%d error=%s", self.topic, partition, error
+            )
             self._begin_later(partition)
             return
-        shard = self._shards[partition] = LiveShard(source, self._around)
+        shard = self._shards[partition] = LiveShard(source, self._dependencies)
         shard.start()
 
     def _end(self, partition: int) -> None:

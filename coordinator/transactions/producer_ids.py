@@ -1,9 +1,9 @@
 """Producer ids, unique in the whole cluster: each broker takes blocks of them from
 /latest_producer_id_block by compare-and-set (KIP-98).
 
-A block is taken ahead of need, so that handing out an id waits only when ids are used faster than
-ZooKeeper answers. The unused ids of a block are lost at a restart or with a lost reply: there are
-2^63 of them.
+A block is taken before it is needed, so a request for an id waits only if ids are used faster than
+ZooKeeper answers. A restart or a lost reply loses the unused ids of a block. This is no problem,
+because there are 2^63 ids.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 BLOCK_SIZE: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
 RESERVE_BELOW: Final = BLOCK_SIZE // 10
-"""When fewer ids than this are left, the next block is taken."""
+"""The broker takes the next block when it has fewer unused ids than this."""
 ATTEMPTS_MAX: Final = 10
 PAUSE_S: Final = 0.05
 
@@ -50,9 +50,9 @@ class ProducerIds:
         self._reserve: asyncio.Task[ProducerIdBlock] | None = None
 
     async def next_id(self) -> int:
-        """Return an id that was never given out before.
+        """Return an id that no broker has returned before.
 
-        Raises BrokerError: COORDINATOR_NOT_AVAILABLE while ZooKeeper gives no block.
+        Raises BrokerError COORDINATOR_NOT_AVAILABLE while no block can be taken from ZooKeeper.
         """
         while self._next == self._end:
             await self._begin_next_block()
@@ -95,7 +95,7 @@ class ProducerIds:
             except (BadVersion, NodeExists) as error:
                 failures.append(error)
             except ConnectionLoss as error:
-                # The block may have been taken or not: taking another is always right.
+                # It is unknown whether the block was taken. Taking another block is always correct.
                 failures.append(error)
                 await asyncio.sleep(PAUSE_S)
             log.info("producer_id_block_retried reason=%r", failures[-1])

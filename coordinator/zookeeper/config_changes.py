@@ -1,8 +1,8 @@
-"""Watches for changes of configurations: the notifications under /config/changes, and a new
-session, after which anything may have changed.
+"""The watch for changes of configurations. A notification under /config/changes reports a change.
+After the start of a new ZooKeeper session, any configuration may have changed.
 
-A notification only names the entity that changed; `Apply` reads its values. This module does not
-know what the values mean.
+A notification only names the entity that changed; `Apply` reads the entity's values. This module
+does not depend on the meaning of the values.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pybroker.ports import Clock, Coord, SessionEvent, WatchEvent
 log = logging.getLogger(__name__)
 
 NOTIFICATION_LIFE_MS: Final = 15 * 60 * 1000
-"""As in Kafka: after this time every broker has seen the notification, or reads all configurations
-at its next start."""
+"""The time after which a notification is deleted, as in Kafka. By then every broker has applied the
+notification, or reads all configurations at its next start."""
 _RETRY_S: Final = 0.5
 
 Apply = Callable[[Collection[ConfigEntity] | None], Awaitable[None]]
-"""Reads and applies the configurations of these entities (None: of every entity). May raise
-CoordError; it is then called again with the same entities."""
+"""A function that reads and applies the configurations of these entities (None: of every entity).
+If it raises CoordError, it is called again with the same entities."""
 
 
 class ConfigChanges:
@@ -38,16 +38,16 @@ class ConfigChanges:
         self._apply = apply
         self._seen: set[str] = set()
         self._everything = False
-        """Whether changes may have been missed, so that every entity has to be read."""
+        """Whether notifications may have been missed, so that every entity has to be read."""
         self._fails = False
         self._loop = RetryLoop("config-changes", self._look, _RETRY_S)
         self._stopped = False
-        # Before the first read: a session that ends meanwhile loses its watch.
+        # Listen before the first read: if the session ends during the read, its watch is lost.
         coord.add_listener(self._on_session)
 
     async def start(self) -> None:
-        """Apply all configurations, and begin to listen. Raises CoordError if ZooKeeper does not
-        answer; it may then be called again."""
+        """Apply all configurations, and begin to watch for changes. Raises CoordError if ZooKeeper
+        does not answer; the caller may then call `start` again."""
         self._everything = True
         await self._process()
         self._loop.start()
@@ -80,8 +80,8 @@ class ConfigChanges:
         return False
 
     async def _process(self) -> None:
-        """Apply new notifications. A notification whose handling fails is new the next time,
-        too."""
+        """Apply new notifications. A notification whose handling fails is handled again the next
+        time."""
         everything, self._everything = self._everything, False
         try:
             names = await self._coord.children(paths.CONFIG_CHANGES, self._on_change)

@@ -1,7 +1,7 @@
 """The configurations under /config: reading them, and replacing them together with the notification
 for all brokers.
 
-This module does not know what the values mean, nor which values may be written.
+This module does not check the values. The callers decide which values may be written.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from pybroker.ports import Coord, CoordOp, CreateOp, SetOp
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 20
-"""Other clients may write meanwhile."""
+"""The most attempts of a change. Other clients may change the node between its read and its
+write."""
 
 Change = Callable[[dict[str, str]], Mapping[str, str]]
-"""From the stored values to the new values."""
+"""Function: the stored values -> the new values."""
 
 
 async def read_config(coord: Coord, entity: ConfigEntity) -> dict[str, str]:
-    """Return the values of an entity; none if it has no node. Raises MalformedNode, CoordError."""
+    """Return the values of an entity; empty if it has no node. Raises MalformedNode, CoordError."""
     return (await _read(coord, entity))[0]
 
 
@@ -37,14 +38,12 @@ async def change_config(
     owner: str | None = None,
     replaces: bool = False,
 ) -> bool:
-    """Replace the values of an entity by `change` of them and notify all brokers, both or neither.
-
-    Another client's change in between is not overwritten: `change` is called again with the new
-    values. Return False if the topic `owner`, to which the values belong, does not exist, or is
-    deleted meanwhile; the values of a deleted topic are not stored for its recreation. With
-    `replaces`, the stored values may be damaged, since `change` does not depend on them. Raises
-    MalformedNode, CoordError, and the errors of `change`.
-    """
+    """Replace the values of an entity by the result of `change`, and write the notification for all
+    brokers in the same multi. If another client changed the values meanwhile, `change` is called
+    again with the new values. `owner`: the topic to which the values belong. Return False if that
+    topic does not exist, or is deleted meanwhile; its values are not stored for a recreated topic.
+    `replaces`: the stored values may be damaged, since `change` does not depend on them. Raises
+    MalformedNode, CoordError, and the errors of `change`."""
     path = paths.config(entity)
     note = CreateOp(
         f"{paths.CONFIG_CHANGE_PREFIX}",
@@ -75,13 +74,16 @@ async def change_config(
                 raise
         else:
             return True
-    raise CoordError(f"the node {path} keeps changing")
+    raise CoordError(
+        f"the node {path} could not be written in {ATTEMPTS_MAX} attempts, because other clients"
+        " kept changing it"
+    )
 
 
 async def _read(
     coord: Coord, entity: ConfigEntity, *, tolerant: bool = False
 ) -> tuple[dict[str, str], int | None]:
-    """Return (values, version of the node); the version is None if there is no node."""
+    """Return (values, version of the node); the version is None if the node does not exist."""
     path = paths.config(entity)
     try:
         data, stat = await coord.get(path)
@@ -91,7 +93,7 @@ async def _read(
 
 
 async def _holds(coord: Coord, path: str, data: bytes, earlier: int | None) -> bool:
-    """Whether the write whose reply was lost was applied."""
+    """Whether the write was applied, after its reply was lost."""
     try:
         found, stat = await coord.get(path)
     except NoNode:

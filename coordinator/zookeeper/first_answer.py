@@ -1,7 +1,8 @@
-"""The wait for the first answer of ZooKeeper: its end, and its log lines.
+"""The wait for ZooKeeper's first answer: when the wait ends, and what it logs.
 
-A broker waits as long as zookeeper.connection.timeout.ms allows, because ZooKeeper may start after
-it. A tool ends the wait when every server has refused a few connections: no server listens there.
+A broker waits for zookeeper.connection.timeout.ms, because ZooKeeper may start after the broker. A
+tool stops waiting when every server has refused a few connections: no ZooKeeper server listens at
+these addresses.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from pybroker.errors import StartupError
 log = logging.getLogger(__name__)
 
 TOOL_REFUSALS_MAX: Final = 3
-"""A restarting server, or a busy name server, may refuse once or twice."""
+"""The number of refusals by all servers after which a tool stops waiting. One or two may also come
+from a restarting server or a busy name server."""
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
 _ATTEMPT_S: Final = 2.0
 
 
 class FirstAnswer:
-    """One wait. The caller limits its time, and takes its error message from `complaint`."""
+    """One wait for the first answer. The caller limits the time, and gets the error message from
+    `complaint`."""
 
     def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
-        """`refusals_max`: number of refusals by all servers that end the wait; None: no limit."""
+        """`refusals_max`: how often all servers may refuse before the wait ends; None: no limit."""
         self._connect = connect
         self._refusals_max = refusals_max
         self._reason = "no answer"
@@ -55,7 +58,7 @@ class FirstAnswer:
                         " server runs"
                     ) from None
                 if error.refused and self._refusals_max is not None:
-                    self._reason = reason  # not logged: the error above follows soon, or an answer
+                    self._reason = reason  # not logged: an answer or the error above follows soon
             if reason != self._reason:
                 self._reason = reason
                 log.warning("zookeeper_awaited timeout_s=%g reason=%s", timeout_s, reason)

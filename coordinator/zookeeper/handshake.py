@@ -1,8 +1,9 @@
-"""Two messages of ZooKeeper's protocol by hand: open a session (or take one over by its id and
-password), and close it.
+"""Two requests of ZooKeeper's protocol without kazoo: one opens a session, or takes over a session
+by its id and password; the other closes the session.
 
-kazoo does not report the session timeout that the server granted. It also cannot take over a
-session without opening a new one if the old one has expired. This module sends no other messages.
+kazoo does not report the session timeout that the server granted. When kazoo takes over a session
+that has expired, it opens a new session, which is not wanted here. This module sends no other
+requests.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _ANSWER_BYTES_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """The id and the password of a session, which let a client take it over. `password` has 16
-    bytes."""
+    """The id and the password of a session. With them a client can take over the session.
+    `password` has 16 bytes."""
 
     id: int
     password: bytes
@@ -36,30 +37,31 @@ class SessionKey:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The server's answer. `timeout_ms` is 0 for a session that has expired."""
+    """The server's answer to the opening of a session. `timeout_ms` is 0 for a session that has
+    expired."""
 
     key: SessionKey
     timeout_ms: int
 
 
 class NoServer(ConnectionError):
-    """No server answers as ZooKeeper does; the message gives the reason for each. `refused`: no
-    server accepted the connection."""
+    """The error that no server answers with ZooKeeper's protocol; the message gives the reason for
+    each server. `refused`: no server accepted the connection."""
 
     def __init__(self, reasons: Sequence[str], refused: bool) -> None:
-        super().__init__("; ".join(reasons) or "no server is given")
+        super().__init__("; ".join(reasons) or "the list of servers is empty")
         self.refused = refused
 
 
 class _Refused(Exception):
-    """The server did not accept the connection; the message says why."""
+    """The server did not accept the connection; the message gives the reason."""
 
 
 async def close_session(
     hosts: Sequence[tuple[str, int]], key: SessionKey, *, timeout_s: float
 ) -> bool:
-    """End a session whose client is gone, so that its ephemeral nodes vanish now. Return whether
-    the session was still alive. Raises NoServer."""
+    """Close a session whose client is gone, so that the server deletes its ephemeral nodes now.
+    Return whether the session was still alive. Raises NoServer."""
     granted = await open_and_close(hosts, key=key, timeout_ms=1000, timeout_s=timeout_s)
     return granted.timeout_ms > 0
 
@@ -71,8 +73,8 @@ async def open_and_close(
     timeout_ms: int,
     timeout_s: float,
 ) -> Granted:
-    """Open a session (with `key`: take that one over), close it at once, and return the server's
-    answer. Tries each server in turn, for `timeout_s` each. Raises NoServer."""
+    """Open a session (with `key`: take over that session), close it at once, and return the
+    server's answer. Tries each server in turn, for `timeout_s` each. Raises NoServer."""
     reasons = []
     refused = True
     for host, port in hosts:
@@ -86,14 +88,14 @@ async def open_and_close(
         except TimeoutError:
             reasons.append(f"no answer from {place} within {timeout_s:g} s")
         except (OSError, asyncio.IncompleteReadError, struct.error, ValueError):
-            reasons.append(f"{place} does not answer as ZooKeeper does")
+            reasons.append(f"{place} does not answer with ZooKeeper's protocol")
         refused = False
     raise NoServer(reasons, refused)
 
 
 async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the server. Tries each address of the host by itself: asyncio, given the name,
-    hides the reasons of the single addresses. Raises _Refused."""
+    """Connect to the server. Tries each address of the host separately, because asyncio, given the
+    host's name, hides the reasons of the single addresses. Raises _Refused."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -136,5 +138,5 @@ async def _open_and_close(host: str, port: int, key: SessionKey | None, timeout_
 async def _read_message(reader: asyncio.StreamReader) -> bytes:
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if not 0 <= length <= _ANSWER_BYTES_MAX:
-        raise ValueError(f"a message of {length} bytes")
+        raise ValueError(f"ZooKeeper's answer has a length of {length} bytes")
     return await reader.readexactly(length)

@@ -1,5 +1,5 @@
 """The JSON content of nodes, checked on every access: an error names the node, the key, the
-expected type and the found value. `schemas.py` knows the meaning of the keys."""
+expected type and the found value. `schemas.py` defines the keys of each node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load(path: str, data: bytes) -> object:
     try:
         content: object = json.loads(data)
         if b"\\u" in data or not data.isascii():
-            # json accepts half a surrogate pair, which cannot be sent, logged or written again.
+            # json accepts half a surrogate pair. Such text cannot be sent, logged or written again.
             json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise malformed(path, "JSON", data) from error
@@ -44,7 +44,7 @@ def load_object(path: str, data: bytes) -> Fields:
 
 
 def malformed(path: str, expected: str, found: object) -> MalformedNode:
-    """Return the error to raise. Long content is cut."""
+    """Return the error for malformed content of a node. Long content is cut in its message."""
     shown = repr(found)
     if len(shown) > _SHOWN_CHARACTERS_MAX:
         shown = f"{shown[:_SHOWN_CHARACTERS_MAX]}..."
@@ -52,8 +52,8 @@ def malformed(path: str, expected: str, found: object) -> MalformedNode:
 
 
 def decimal(text: str) -> int | None:
-    """Return the decimal number of at most 64 bits in `text`, or None. White space around it is
-    allowed: people edit nodes by hand."""
+    """Return the decimal number of at most 64 bits in `text`; None if `text` is anything else.
+    White space around the number is allowed, because operators edit nodes by hand."""
     number = int(text) if _DECIMAL.fullmatch(text) else None
     return number if number is not None and _INT64_MIN <= number <= _INT64_MAX else None
 
@@ -99,7 +99,7 @@ class Fields:
         return [str(value) for value in values]
 
     def number(self, name: str) -> int:
-        """Return the key `name` as a number; it must be a decimal number of 32 bits."""
+        """Return the key `name`, which must be a decimal number of 32 bits, as a number."""
         number = decimal(name) if name.isascii() and name.isdigit() else None
         if number is None or number > _INT32_MAX:
             raise malformed(self._path, f"numbers as keys of {self._where}", name)

@@ -23,7 +23,8 @@ from pybroker.ports import CheckOp, CoordOp, CreateOp, DeleteOp, NodeStat, OpRes
 KazooException: Final[type[Exception]] = kazoo.KazooException
 
 _NOT_A_CAUSE: Final = (kazoo.RolledBackError, kazoo.RuntimeInconsistency)
-"""kazoo's results for the operations of a failed transaction other than the one that failed."""
+"""kazoo's results for the operations of a failed transaction, other than the operation that
+failed."""
 
 _MEANINGS: Final[tuple[tuple[type[Exception], type[CoordError]], ...]] = (
     (kazoo.NoNodeError, NoNode),
@@ -39,8 +40,8 @@ _MEANINGS: Final[tuple[tuple[type[Exception], type[CoordError]], ...]] = (
 
 
 def meaning_of(error: Exception, path: str) -> CoordError:
-    """Return pybroker's error for kazoo's `error`; a plain CoordError for errors without a class of
-    their own."""
+    """Return pybroker's error for kazoo's `error`; a plain CoordError if pybroker has no class for
+    the error."""
     for theirs, ours in _MEANINGS:
         if isinstance(error, theirs):
             return ours(path)
@@ -74,8 +75,8 @@ def add_operation(transaction: Any, op: CoordOp, path: str) -> None:
 
 
 def multi_results(ops: Sequence[CoordOp], results: Sequence[Any]) -> list[OpResult]:
-    """Return the results of a transaction; paths of creates still have the chroot. kazoo does not
-    raise when a transaction fails but returns errors as results. Raises MultiFailed."""
+    """Return the results of a transaction. The paths in results of creates still have the chroot.
+    When a transaction fails, kazoo returns errors as results; this function raises MultiFailed."""
     for index, (op, result) in enumerate(zip(ops, results, strict=True)):
         if isinstance(result, Exception) and not isinstance(result, _NOT_A_CAUSE):
             raise MultiFailed(index, meaning_of(result, op.path))

@@ -17,8 +17,9 @@ class ClosableCoord(Coord, Protocol):
 
 
 class LateSession:
-    """A `Coord` whose first operation opens the session by `connect`. An operation that cannot open
-    it raises ConnectionLoss and was not applied; the next operation tries again."""
+    """A `Coord` whose first operation opens the session by `connect`. If the session cannot be
+    opened, the operation is not applied and raises ConnectionLoss; the next operation tries
+    again."""
 
     def __init__(self, connect: Callable[[], Awaitable[ClosableCoord]]) -> None:
         """`connect` raises StartupError if the session cannot be opened."""

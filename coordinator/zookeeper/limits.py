@@ -9,8 +9,8 @@ from pybroker.errors import RequestTooLarge
 from pybroker.ports import CoordOp, CreateOp, SetOp
 
 REQUEST_BYTES_MAX: Final = 512 * 1024
-"""Half of the server's own limit (`jute.maxbuffer`, 1 MiB). A server that gets a larger request
-drops the connection, and the client could not tell whether the request was applied."""
+"""Half of the server's own limit (`jute.maxbuffer`, 1 MiB). A server closes the connection after a
+larger request, and the client would not know whether the request was applied."""
 
 _OPERATION_OVERHEAD_BYTES: Final = 64
 """An upper bound of the fixed part of any operation: header, lengths, access list, flags,
@@ -18,12 +18,12 @@ version."""
 
 
 def check_request_size(ops: Sequence[CoordOp]) -> None:
-    """Raises RequestTooLarge when a request with these operations could exceed the limit."""
+    """Raise RequestTooLarge if a request with these operations could exceed the limit."""
     size = sum(map(operation_bytes, ops))
     if size > REQUEST_BYTES_MAX:
         raise RequestTooLarge(
-            f"a request of {len(ops)} operation(s), the first on {ops[0].path}, has {size} bytes;"
-            f" the limit is {REQUEST_BYTES_MAX}"
+            f"a ZooKeeper request of {len(ops)} operation(s), the first on {ops[0].path}, has"
+            f" {size} bytes; the limit is {REQUEST_BYTES_MAX}"
         )
 
 

@@ -1,15 +1,16 @@
-"""One session with ZooKeeper over one kazoo client. No other module runs code in kazoo's thread.
+"""One session with ZooKeeper by one kazoo client. No other module runs code in kazoo's thread.
 
 A link changes kazoo's behaviour in four ways:
 
-- After an expiry kazoo opens a new session, in which it would execute requests meant for the old
-  one. A link does not connect again once its session is over: a new session needs a new link.
-- kazoo hands answers and watches to two threads, so an answer may overtake the watch that it must
-  follow. A link passes both from kazoo's connection thread straight to the event loop, in order.
-  An answer is passed on even before `answer_of` is called for it: otherwise a watch that fires
-  right after the read that set it would overtake that read, and be lost.
-- kazoo forgets all watches when the connection drops. `rewatch` sets them again as Java's client
-  does: it tells the server the last zxid that the client has seen.
+- After an expiry kazoo opens a new session, and would execute requests meant for the expired
+  session in it. A link does not connect again after the end of its session: a new session needs a
+  new link.
+- kazoo passes answers and watch events to two threads, so an answer may overtake a watch event that
+  was sent before it. A link passes both from kazoo's connection thread straight to the event loop,
+  in order. An answer is passed on even before `answer_of` is called for it: otherwise a watch event
+  right after the answer to the read that set the watch would overtake that answer, and be lost.
+- kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
+  does: it sends the server the last zxid that the client has seen.
 - With kazoo an unreachable server may block a connection attempt for a whole session timeout. A
   link gives the attempts a third of the session timeout, divided by the number of servers.
 
@@ -48,18 +49,18 @@ class LinkState(enum.Enum):
     CONNECTED = "connected"
     SUSPENDED = "suspended"
     OVER = "over"
-    """The session has ended, or the link was stopped; no other state follows."""
+    """The session has ended, or the link was stopped. This state is final."""
 
 
 StateListener = Callable[[LinkState, int], None]
-"""Called with the new state and the last zxid that the client has seen."""
+"""A function that gets the new state and the last zxid that the client has seen."""
 EventListener = Callable[[str, str], None]
-"""Called with kazoo's name of the kind of a watch event and the path."""
+"""A function that gets a watch event: kazoo's name of its kind, and the path."""
 Answer = asyncio.Future[Any]
 
 
 class _Asked(NamedTuple):
-    """A result that a caller waits for."""
+    """A kazoo result that a caller waits for."""
 
     result: Any
     answer: Answer
@@ -67,8 +68,9 @@ class _Asked(NamedTuple):
 
 
 class SetWatches:
-    """The request by which a client, after a reconnect, tells the server its watches and the last
-    zxid that it has seen. The server fires the missed watches at once. kazoo lacks this request."""
+    """The request by which a client sets its watches again after a reconnect. It has the last zxid
+    that the client has seen, so the server fires the missed watches at once. kazoo lacks this
+    request."""
 
     type = _SET_WATCHES_OPCODE
 
@@ -97,8 +99,8 @@ class SetWatches:
 def _set_watches(
     zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
 ) -> list[SetWatches]:
-    """Return the watches in requests of at most REQUEST_BYTES_MAX. A server that gets a request
-    above its limit drops the connection, and would do so after every reconnect."""
+    """Return the watches in requests of at most REQUEST_BYTES_MAX. A server closes the connection
+    after a request above its limit, and would do so after every reconnect."""
     requests = []
     lists: tuple[list[str], ...] = ([], [], [])
     size = 0
@@ -136,7 +138,7 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
         """Start no worker threads."""
 
     def stop(self) -> None:
-        """Do nothing: `start` started nothing."""
+        """Do nothing, because `start` has not started any threads."""
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
@@ -150,7 +152,7 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
         kwargs["timeout"] = self._connect_timeout_s
         with self._lock:
             if self._is_over:
-                raise SystemExit  # ends kazoo's connection thread and nothing else
+                raise SystemExit  # ends only kazoo's connection thread
         connection = super().create_connection(*args, **kwargs)
         with self._lock:
             self._socket = connection
@@ -161,7 +163,7 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
             try:
                 func(*args, **kwargs)
             except (InterruptedError, SystemExit):
-                pass  # kazoo ends a pause between attempts by the first, a link all by the second
+                pass  # kazoo raises the first to end a pause, a link the second to end the thread
             except Exception as error:
                 log.warning("zookeeper_thread_ended error=%r", error)
             finally:
@@ -172,19 +174,20 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return thread
 
     def make_over(self) -> None:
-        """Make no further connections."""
+        """Refuse further connection attempts of kazoo."""
         with self._lock:
             self._is_over = True
 
     def cut(self) -> None:
-        """Break the current connection. The thread notices at once."""
+        """Break the current connection. kazoo's connection thread notices this at once."""
         with self._lock, suppress(OSError):
             if self._socket is not None:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class Link:
-    """One session. `start` connects in the background; `on_state` is called with each new state."""
+    """One session with ZooKeeper. `start` connects in the background; `on_state` is called with
+    each new state."""
 
     def __init__(
         self,
@@ -202,7 +205,8 @@ class Link:
             session_timeout_ms / 1000 / share, self._thread_ended, self._answered
         )
         self._asked: dict[int, _Asked] = {}
-        """By the identity of kazoo's result; the entry keeps the result alive."""
+        """id() of kazoo's result -> the waiting caller. The entry keeps a reference to the result,
+        so that its id() is not reused."""
         self._ended = asyncio.Event()
         self._is_over = False
         self._started = False
@@ -241,15 +245,17 @@ class Link:
         return answer
 
     def watcher(self, event: Any) -> None:
-        """Pass a watch event on; kazoo gets this method as the watch of every read."""
+        """Pass a watch event to the event loop. kazoo gets this method as the watch of every
+        read."""
         if event.type != "NONE":  # kazoo calls all watches with NONE when the connection drops
             self._soon(self._event, event.type, event.path)
 
     def rewatch(
         self, zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
     ) -> Answer:
-        """Set watches again after a reconnect: on nodes that existed (`data`), on nodes that were
-        missing, and on children. Watches that would have fired since `zxid` fire now."""
+        """Set watches again after a reconnect: on nodes that existed (`data`), on nodes that did
+        not exist (`missing`), and on children. Watches that would have fired since `zxid` fire
+        now."""
         for path in (*data, *missing):
             self._client._data_watchers[path].add(self.watcher)
         for path in child:
@@ -265,8 +271,9 @@ class Link:
         """Break the connection; kazoo connects again by itself."""
         self._handler.cut()
 
-    def give_up(self) -> None:
-        """Break the connection for good, from any thread: the server ends the session by itself."""
+    def abandon(self) -> None:
+        """Break the connection, from any thread, and do not connect again. The server ends the
+        session after the session timeout."""
         self._handler.make_over()
         self._handler.cut()
 
@@ -296,7 +303,7 @@ class Link:
             KazooState.SUSPENDED: LinkState.SUSPENDED,
             KazooState.LOST: LinkState.OVER,
         }[state]
-        self._soon(self._tell, meaning, self._client.last_zxid)
+        self._soon(self._report, meaning, self._client.last_zxid)
 
     def _thread_ended(self) -> None:
         self._soon(self._end)
@@ -331,11 +338,11 @@ class Link:
             asked.on_value(result.value)
         asked.answer.set_result(result.value)
 
-    def _tell(self, state: LinkState, zxid: int) -> None:
+    def _report(self, state: LinkState, zxid: int) -> None:
         if not self._is_over:
             self._is_over = state is LinkState.OVER
             self._on_state(state, zxid)
 
     def _end(self) -> None:
         self._ended.set()
-        self._tell(LinkState.OVER, 0)
+        self._report(LinkState.OVER, 0)

@@ -22,9 +22,9 @@ from pybroker.ports import Coord, SetOp
 class LogEndReport:
     """The log of `replica` ends at offset `end`, and its last batch has the leader epoch `epoch`.
 
-    `leader_epoch`: the leader epoch of the partition's state to which this report is the answer.
-    `incarnation`: the broker's incarnation (KIP-903); in a later one the broker may have lost the
-    log.
+    `leader_epoch`: the leader epoch of the orphaned partition's state for which the report was
+    written. `incarnation`: the broker's incarnation (KIP-903). In a later incarnation the broker
+    may have lost the log, so the report is not valid.
     """
 
     replica: int
@@ -35,7 +35,7 @@ class LogEndReport:
 
 
 def encode_log_end(report: LogEndReport) -> bytes:
-    """Return the node's content. Offsets are strings, as every number over 32 bits in a node."""
+    """Return the node's content. Offsets are strings, like every number over 32 bits in a node."""
     return dump(
         {
             "version": 1,
@@ -63,8 +63,8 @@ def decode_log_end(path: str, data: bytes) -> LogEndReport:
 async def write_log_end(
     coord: Coord, key: TopicPartition, topic_id: uuid.UUID, report: LogEndReport
 ) -> None:
-    """Write the report, in place of an earlier one of the replica. Raises CoordError; NoNode if the
-    topic of that id is gone."""
+    """Write the report. An earlier report of the replica is replaced. Raises CoordError; NoNode if
+    the topic with that id is deleted."""
     path = paths.suspect(key, report.replica)
     await ensure(coord, path)
     await topic_nodes.apply(coord, (key.topic, topic_id), SetOp(path, encode_log_end(report)))

@@ -2,9 +2,9 @@
 offsets that each replica truncated.
 
 The controller writes a receipt in the same multi as the state of an unclean election. Every replica
-that follows the new leader adds the offsets that it truncates. So a reader that misses records
-finds the reason, and a replica can tell a decided loss from a defect. The node is deleted with its
-topic.
+that follows the new leader adds the offsets that it truncates. So an operator finds the reason for
+missing records, and a replica can distinguish a loss by election from a defect. The node is deleted
+with its topic.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pybroker.coordinator.zookeeper import paths, topic_nodes
-from pybroker.coordinator.zookeeper.asking_again import tried_again
 from pybroker.coordinator.zookeeper.json_nodes import Fields, dump, load_object
+from pybroker.coordinator.zookeeper.repeating import repeat_conditional_write
 from pybroker.coordinator.zookeeper.schemas import decode_state
 from pybroker.errors import ConnectionLoss, NoNode
 from pybroker.model import NO_OFFSET, TopicPartition
 from pybroker.ports import Coord, SetOp
 
 UNCLEAN_ELECTION: Final = "unclean-election"
-"""A replica that may lack committed records leads, since no other replica was left."""
+"""A replica that may lack committed records was elected, since no other replica could lead."""
 POWER_LOSS: Final = "power-loss"
-"""The machine of the last replica lost power, or its disk failed, and records that were not on disk
-are lost."""
+"""The machine of the last replica lost power, or its disk failed. Records that were not on disk are
+lost."""
 ACCEPTED_LOSS: Final = "accepted-loss"
 """The log directory of the last replica is lost, and the operator has confirmed it."""
 
@@ -35,8 +35,8 @@ GIVEN_UP_MAX: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
-    """A replica has truncated the offsets from `start` on, `end` not included."""
+class TruncatedRange:
+    """The offsets from `start` to `end` (not included) that a replica has truncated."""
 
     replica: int
     start: int
@@ -45,9 +45,9 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class LossReceipt:
-    """One loss. `leader` leads from `leader_epoch` on. The replicas `isr_before` and
-    `eligible_before` held all committed records, and none of them could lead. `log_end`: the end
-    of the log of a partition's only replica, NO_OFFSET after an election."""
+    """One loss of records. `leader` leads from `leader_epoch` on. The replicas `isr_before` and
+    `eligible_before` had all committed records, and none of them could lead. `log_end`: the log end
+    offset of a partition's only replica, NO_OFFSET after an election."""
 
     leader: int
     leader_epoch: int
@@ -57,7 +57,7 @@ class LossReceipt:
     timestamp_ms: int
     eligible_before: tuple[int, ...] = ()
     log_end: int = NO_OFFSET
-    given_up: tuple[GivenUp, ...] = ()
+    given_up: tuple[TruncatedRange, ...] = ()
 
 
 Receipts = tuple[LossReceipt, ...]
@@ -65,7 +65,7 @@ Receipts = tuple[LossReceipt, ...]
 
 
 def encode_receipts(receipts: Sequence[LossReceipt]) -> bytes:
-    """Return the node's content. Offsets and times are strings, as every number over 32 bits in a
+    """Return the node's content. Offsets and times are strings, like every number over 32 bits in a
     node."""
     return dump({"version": 1, "receipts": [_to_json(each) for each in receipts[-RECEIPTS_MAX:]]})
 
@@ -76,15 +76,15 @@ def decode_receipts(path: str, data: bytes) -> Receipts:
 
 
 class LossReceipts:
-    """Reads the receipts and adds truncated offsets, for one broker. All methods may raise
-    CoordError; those that read also MalformedNode."""
+    """Reads the receipts, and adds the offsets that one broker truncates. All methods may raise
+    CoordError and MalformedNode."""
 
     def __init__(self, coord: Coord, broker_id: int) -> None:
         self._coord = coord
         self._broker_id = broker_id
 
     async def read(self, topic_partition: TopicPartition) -> Receipts:
-        """Return the partition's receipts, an empty tuple if there are none."""
+        """Return the partition's receipts; an empty tuple if it has none."""
         path = paths.loss(topic_partition)
         try:
             data, _ = await self._coord.get(path)
@@ -95,25 +95,25 @@ class LossReceipts:
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """Return the newest receipt of a leader epoch above `after` and not above `up_to`; None if
-        there is none. All receipts up to the election of `up_to` are considered.
+        """Return the newest receipt whose leader epoch is above `after` and not above `up_to`; None
+        if no receipt matches. The read includes all receipts up to the election of `up_to`.
 
-        Raises ConnectionLoss if the connected ZooKeeper server does not know the leader epoch
-        `up_to` yet.
+        Raises ConnectionLoss if the connected ZooKeeper server lags behind the election of `up_to`.
         """
-        await self._hear_of(topic_partition, up_to)
+        await self._sync_to_epoch(topic_partition, up_to)
         receipts = await self.read(topic_partition)
         return next(
             (each for each in reversed(receipts) if after < each.leader_epoch <= up_to), None
         )
 
-    async def gave_up(
+    async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Add the offsets that this broker's replica truncates, from `start` on, `end` not
-        included, to the receipt of that leader epoch. Raises NoNode if there is no such receipt."""
+        """Add the offsets from `start` to `end` (not included), which this broker's replica
+        truncates, to the receipt of that leader epoch. Raises NoNode if no receipt has that leader
+        epoch."""
         path = paths.loss(topic_partition)
-        loss = GivenUp(self._broker_id, start, end)
+        loss = TruncatedRange(self._broker_id, start, end)
         name = topic_partition.topic
         topic = name, await topic_nodes.stored_id(self._coord, name)
 
@@ -130,11 +130,11 @@ class LossReceipts:
                 data = encode_receipts((*receipts[:number], changed, *receipts[number + 1 :]))
                 await topic_nodes.apply(self._coord, topic, SetOp(path, data, stat.version))
 
-        await tried_again(add)
+        await repeat_conditional_write(add)
 
-    async def _hear_of(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
-        """Make sure that reads see all writes up to the election of that leader epoch. The
-        connected ZooKeeper server may lag behind the controller that reported the epoch."""
+    async def _sync_to_epoch(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        """Make sure that reads return all writes up to the election of that leader epoch. The
+        connected ZooKeeper server may lag behind the controller that sent the epoch."""
         path = paths.partition_state(topic_partition)
         stored = decode_state(path, (await self._coord.get(path))[0])
         if stored.leader_epoch < leader_epoch:
@@ -142,11 +142,11 @@ class LossReceipts:
             stored = decode_state(path, (await self._coord.get(path))[0])
         if stored.leader_epoch < leader_epoch:
             raise ConnectionLoss(
-                f"{path} is of leader epoch {stored.leader_epoch}, expected {leader_epoch} or later"
+                f"{path} has leader epoch {stored.leader_epoch}, expected {leader_epoch} or later"
             )
 
 
-def _with(given_up: tuple[GivenUp, ...], loss: GivenUp) -> tuple[GivenUp, ...]:
+def _with(given_up: tuple[TruncatedRange, ...], loss: TruncatedRange) -> tuple[TruncatedRange, ...]:
     """Return `given_up` with `loss` added. A replica truncates its log step by step, so ranges of
     one replica that touch are merged."""
     parts = [
@@ -193,7 +193,9 @@ def _from_json(fields: Fields) -> LossReceipt:
         eligible_before=fields.integers("eligible_before", required=False),
         log_end=fields.number_in_text("log_end", default=NO_OFFSET),
         given_up=tuple(
-            GivenUp(each.integer("replica"), each.number_in_text("from"), each.number_in_text("to"))
+            TruncatedRange(
+                each.integer("replica"), each.number_in_text("from"), each.number_in_text("to")
+            )
             for each in fields.objects("given_up")
         ),
     )

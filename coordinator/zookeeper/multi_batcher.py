@@ -1,5 +1,5 @@
-"""Joins the writes of many callers in one multi: a request to ZooKeeper costs far more than an
-operation in it.
+"""The batcher that sends the writes of many callers in one multi, because a request to ZooKeeper
+costs far more than an operation in it.
 
 Every write contains its own checks, so a joint multi guarantees each writer the same as a multi of
 its own: all of its operations under all of its checks, or none. If ZooKeeper refuses a joint multi,
@@ -29,17 +29,18 @@ BYTES_PER_MULTI_MAX: Final = 256 * 1024
 
 
 class Multis(Protocol):
-    """Something that sends multis: a session, a batcher, or a fence before one of these."""
+    """A sender of multis: a session, a batcher, or a wrapper that adds a fence check."""
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """As `Coord.multi`."""
+        """Send a multi, as `Coord.multi`."""
 
 
 async def multi_under(
     multis: Multis, checks: Sequence[CheckOp], ops: Sequence[CoordOp]
 ) -> list[OpResult]:
-    """As `Coord.multi`, of `ops` only: they are applied if `checks` hold. The index of MultiFailed
-    is that of the operation in `ops`, and below 0 if a check does not hold."""
+    """Apply `ops` if all `checks` succeed, in one multi. Return the results of `ops`. Raises the
+    errors of `Coord.multi`. The index of MultiFailed counts the operations of `ops` from 0; it is
+    negative if a check failed."""
     try:
         return (await multis.multi([*checks, *ops]))[len(checks) :]
     except MultiFailed as error:
@@ -58,9 +59,9 @@ def _always() -> bool:
 
 
 class MultiBatcher:
-    """At most `at_once` multis are under way; writes that callers request meanwhile go together
-    into the next one, in the order of the requests. Owns its tasks, which end when no write is
-    left."""
+    """Sends writes in joint multis. At most `at_once` multis are under way; the writes that are
+    requested meanwhile form the next multi, in the order of the requests. Owns its tasks, which end
+    when no write is pending."""
 
     def __init__(
         self,
@@ -69,9 +70,10 @@ class MultiBatcher:
         at_once: int = 2,
         operations_max: int = OPERATIONS_PER_MULTI_MAX,
     ) -> None:
-        """`at_once`: two, so that ZooKeeper and the batcher need not wait for each other; one where
-        later writes build on earlier ones. `operations_max`: the limit of one multi. Use a lower
-        one if refusals are common, since a refused multi sends each of its writes alone."""
+        """`at_once`: with two, ZooKeeper and the batcher need not wait for each other; use one if
+        later writes depend on earlier writes. `operations_max`: the most operations of one multi.
+        Use a lower number if refusals are common, since each write of a refused multi is sent again
+        alone."""
         self._multis = multis
         self._operations_max = operations_max
         self._queue: deque[_Write] = deque()
@@ -83,10 +85,11 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
-        """As `multi_under`. The batcher calls `is_wanted` right before each time it sends the
-        write; if it returns False, the caller gets ConnectionLoss instead. If the caller is
-        cancelled before its write is sent, the write is dropped. `checks` are of nodes that no
-        write of this batcher changes: a multi checks each of them once, before all writes."""
+        """Apply `ops` under `checks`, with the results and errors of `multi_under`. The batcher
+        calls `is_wanted` right before each time it sends the write; if this returns False, the
+        caller gets ConnectionLoss instead. If the caller is cancelled before its write is sent, the
+        write is dropped. No write of this batcher may change the nodes of `checks`: a joint multi
+        has each check once, before all writes."""
         return await self.submit(ops, is_wanted, checks)
 
     def submit(
@@ -95,7 +98,8 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> asyncio.Future[list[OpResult]]:
-        """As `multi`, for a caller that waits for many writes without a task for each."""
+        """Request a write as `multi` does, and return the future of its results. For a caller that
+        waits for many writes without a task for each."""
         write = _Write(ops, is_wanted, checks, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         idle = (lane for lane in self._lanes if not lane.runs)

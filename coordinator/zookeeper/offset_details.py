@@ -1,9 +1,9 @@
 """The details of a committed offset: leader epoch, the client's metadata, commit and expiry times.
-The classic node has room for a decimal number only, so each offset has a second node below
-`/pybroker/offsets`.
+The classic node may contain only a decimal number, so an offset with details has a second node
+below `/pybroker/offsets`.
 
-The node names the offset that it belongs to: after an edit of the classic node by another client
-the details are not valid any more.
+The details contain the offset for which they are valid: if another client changes the offset in the
+classic node, the details are not valid any more.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetDetails:
-    """The details of a committed offset. Times in ms since 1970, -1 where there is none: without
-    `commit_ms` the offset was committed when its node was written; without `expire_ms` it expires
-    by the broker's options."""
+    """The details of a committed offset. Times in ms since 1970, or -1. `commit_ms` -1: the commit
+    time is the modification time of the offset's node. `expire_ms` -1: the broker's options
+    determine when the offset expires."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -31,7 +31,7 @@ class OffsetDetails:
 
 
 def encode_offset_details(details: OffsetDetails) -> bytes:
-    """Return the node's content, without empty fields. Numbers over 32 bits are strings, as in
+    """Return the node's content, without empty fields. Numbers over 32 bits are strings, like in
     every node."""
     content: dict[str, object] = {"version": _VERSION, "offset": str(details.offset)}
     if details.leader_epoch != NO_EPOCH:

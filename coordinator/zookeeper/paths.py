@@ -2,7 +2,7 @@
 
 The tree is that of Kafka with ZooKeeper; pybroker's own nodes are under /pybroker. Names that may
 have any character (groups, clients, users, consumers) are percent-encoded as by Kafka's Sanitizer.
-Nothing here talks to a server or knows the content of a node (that is `schemas.py`).
+`schemas.py` defines the content of the nodes.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ PREFIXED_ACL_CHANGE_PREFIX: Final = f"{PREFIXED_ACL_CHANGES}/acl_changes_"
 DELEGATION_TOKEN_CHANGE_PREFIX: Final = f"{DELEGATION_TOKEN_CHANGES}/token_change_"
 
 DEFAULT_ENTITY: Final = "<default>"
-"""The name under /config for the default values: they apply to every entity without its own
-value."""
+"""The name under /config for the default values, which apply to every entity without a value of its
+own."""
 
 CONFIG_ENTITY_TYPES: Final = ("topics", "clients", "users", "brokers", "ips")
 
@@ -74,7 +74,7 @@ PERSISTENT_PARENTS: Final = (
     LOSSES,
     TOPIC_IDS,
 )
-"""The nodes that a broker creates at its start: Kafka's tools rely on them."""
+"""The nodes that a broker creates at its start, because Kafka's tools require them."""
 
 _SEQUENCE_DIGITS: Final = 10
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -82,8 +82,9 @@ _NUMBER_MAX: Final = 2**31 - 1
 
 
 class ConfigEntity(NamedTuple):
-    """The entity of a configuration: pairs (entity type, name). Names are decoded; DEFAULT_ENTITY
-    stands for the defaults. Only a client of a user has two pairs."""
+    """The entity of a configuration: pairs (entity type, name). Names are decoded; the name
+    DEFAULT_ENTITY means the defaults. Only the configuration of a client of a user has two
+    pairs."""
 
     parts: tuple[tuple[str, str], ...]
 
@@ -99,15 +100,17 @@ class OffsetKey(NamedTuple):
 
 
 def encode_name(name: str) -> str:
-    """Return a name as one component of a path: every byte of its UTF-8 but letters, digits, '.',
-    '_' and '-' as %XX. '.' and '..' alone, which ZooKeeper refuses, are encoded, too."""
+    """Return a name as one component of a path: every byte of its UTF-8 text is encoded as %XX,
+    except letters, digits, '.', '_' and '-'. The names '.' and '..' are encoded, too, since
+    ZooKeeper refuses them."""
     if name in (".", ".."):
         return name.replace(".", "%2E")
     return urllib.parse.quote(name, safe="").replace("~", "%7E")
 
 
 def decode_name(component: str) -> str:
-    """Reverse `encode_name`. Like Java's decoder it also takes '+' for a space."""
+    """Return the name that `encode_name` has encoded. Like Java's decoder, '+' is decoded as a
+    space."""
     return urllib.parse.unquote_plus(component)
 
 
@@ -138,7 +141,7 @@ def parse_broker(path: str) -> int | None:
 
 
 def incarnation(broker_id: int) -> str:
-    """Return the path of the node whose data version grows with every registration of the
+    """Return the path of the node whose data version is raised by every registration of the
     broker."""
     return f"{INCARNATIONS}/{broker_id}"
 
@@ -186,7 +189,8 @@ def parse_partition_state(path: str) -> TopicPartition | None:
 
 
 def topic_id(topic_id: uuid.UUID) -> str:
-    """Return the node that exists as long as the topic does; named by the id as Kafka writes it."""
+    """Return the path of the node that exists as long as the topic with that id. Its name is the
+    topic id in Kafka's base64 text."""
     return f"{TOPIC_IDS}/{encode_uuid(topic_id)}"
 
 
@@ -250,13 +254,14 @@ def broker_config(broker_id: int | None) -> str:
 
 
 def config_entity_path(entity: ConfigEntity) -> str:
-    """Return the entity's path as a config change names it, for example
+    """Return the entity's path for a notification of a config change, for example
     `users/alice/clients/app1`."""
     return "/".join(f"{entity_type}/{_entity_name(name)}" for entity_type, name in entity.parts)
 
 
 def parse_config_entity_path(entity_path: str) -> ConfigEntity | None:
-    """Reverse `config_entity_path`; None if the path names no entity (a root, an unknown type)."""
+    """Return the entity of a path that `config_entity_path` has built; None if the path names no
+    entity (a root, or an unknown type)."""
     components = entity_path.split("/")
     pairs = list(zip(components[::2], components[1::2], strict=False))
     types = [entity_type for entity_type, _ in pairs]
@@ -309,8 +314,8 @@ def offset(group_id: str, topic_partition: TopicPartition) -> str:
 
 
 def group_details(group_id: str) -> str:
-    """Return the parent of the details of the group's offsets. The node exists if a coordinator has
-    stored offsets of the group."""
+    """Return the path of the parent node for the details of the group's offsets. The node exists if
+    a coordinator has stored offsets of the group."""
     return f"{COMMITTED}/{encode_name(group_id)}"
 
 

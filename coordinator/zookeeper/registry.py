@@ -1,8 +1,8 @@
-"""A broker's registration, its id, the cluster's id, and the parents of all nodes.
+"""A broker's registration and id, the cluster's id, and the persistent parents of all nodes.
 
-A registration is one multi, so that the broker's epoch (the node's czxid, KIP-380) and its
-incarnation (the version of a persistent node that every registration raises, KIP-903) belong
-together. Every write here is safe against a lost reply: the result is read back and compared.
+A registration is one multi. So the broker's epoch (the node's czxid, KIP-380) and its incarnation
+(the version of a persistent node that every registration raises, KIP-903) always match. After a
+lost reply the node is read and compared, for every write of this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from pybroker.coordinator.zookeeper import paths
-from pybroker.coordinator.zookeeper.asking_again import tried_again
+from pybroker.coordinator.zookeeper.repeating import repeat_conditional_write
 from pybroker.coordinator.zookeeper.schemas import (
     decode_broker,
     decode_cluster_id,
@@ -39,13 +39,13 @@ from pybroker.ports import Clock, Coord, CoordOp, CreateOp, DeleteOp, NodeStat, 
 log = logging.getLogger(__name__)
 
 RESERVED_BROKER_ID_MAX: Final = 1000
-"""`reserved.broker.max.id`: generated ids begin above it."""
+"""The default of `reserved.broker.max.id`: generated broker ids are larger."""
 
 _ATTEMPTS_MAX: Final = 10
 _TIMEOUTS: Final = 2
-"""A registration that outlasts this number of session timeouts belongs to a live broker. One is too
-early: ZooKeeper ends sessions at its ticks, up to half a timeout late, and renews all sessions when
-its leader changes."""
+"""A registration that exists longer than this number of session timeouts belongs to a live broker.
+One session timeout is not enough: ZooKeeper ends sessions up to half a timeout late, and extends
+all sessions when its leader changes."""
 _UUID_BYTES: Final = 16
 
 
@@ -55,7 +55,7 @@ async def create_parents(coord: Coord) -> None:
 
 
 async def ensure(coord: Coord, path: str) -> None:
-    """Create the node, without data, and its missing parents. No error if the node exists."""
+    """Create the node, without data, and its missing parents. It is no error if the node exists."""
     try:
         await coord.create(path)
     except NodeExists:
@@ -72,7 +72,7 @@ async def cluster_id(coord: Coord, rng: Rng) -> str:
     await ensure(coord, paths.parent(paths.CLUSTER_ID))
     while True:
         made_up = encode_uuid(uuid.UUID(bytes=rng.randbytes(_UUID_BYTES), version=4))
-        if not made_up.startswith("-"):  # tools would take it for an option
+        if not made_up.startswith("-"):  # tools would parse the id as an option
             break
     with suppress(NodeExists):
         await coord.create(paths.CLUSTER_ID, encode_cluster_id(made_up))
@@ -80,8 +80,8 @@ async def cluster_id(coord: Coord, rng: Rng) -> str:
 
 
 async def generate_broker_id(coord: Coord, reserved_max: int = RESERVED_BROKER_ID_MAX) -> int:
-    """Return a new broker id: `reserved_max` plus the version of a node that every caller
-    raises."""
+    """Return a new broker id: `reserved_max` plus the version of a node. Every call raises that
+    version."""
     await ensure(coord, paths.BROKER_SEQUENCE)
     stat = await coord.set(paths.BROKER_SEQUENCE, b"")
     return reserved_max + stat.version
@@ -95,11 +95,12 @@ async def register_broker(
     session_timeout_ms: int,
     earlier_session_ids: Collection[int] = (),
 ) -> Broker:
-    """Register the broker for as long as the session lives. Return it with epoch and incarnation.
+    """Register the broker until the end of the session. Return the broker with its epoch and
+    incarnation.
 
     A registration by one of this broker's earlier sessions is replaced. If another session has
-    registered the id, this waits up to two session timeouts for its end. Raises StartupError if
-    that registration stays, CoordError if ZooKeeper fails.
+    registered the id, this function waits up to two session timeouts for the end of that session.
+    Raises StartupError if that registration still exists then, CoordError if ZooKeeper fails.
     """
     deadline = clock.monotonic() + _TIMEOUTS * session_timeout_ms / 1000
     data = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
@@ -114,7 +115,7 @@ async def register_broker(
             continue  # the multi was not applied, or the other registration has just ended
         found_data, stat = found
         if stat.ephemeral_owner == coord.session_id and found_data == data:
-            return await _adopt(coord, broker, stat)  # the reply was lost
+            return await _adopt(coord, broker, stat)  # the multi was applied, its reply lost
         if stat.ephemeral_owner in {coord.session_id, *earlier_session_ids}:
             with suppress(MultiFailed, ConnectionLoss):
                 removal = DeleteOp(paths.broker(broker.id), stat.version)
@@ -125,8 +126,8 @@ async def register_broker(
 
 
 async def update_registration(coord: Coord, broker: Broker, *, clock: Clock) -> None:
-    """Write the broker's present endpoints into its registration. A registration of another session
-    is left alone: this broker's next registration has the endpoints. Raises CoordError."""
+    """Write the broker's present endpoints into its registration. A registration by another session
+    is not changed: this broker's next registration will have the endpoints. Raises CoordError."""
     path = paths.broker(broker.id)
     for _ in range(_ATTEMPTS_MAX):
         found = await _registration(coord, broker.id)
@@ -148,8 +149,8 @@ async def update_registration(coord: Coord, broker: Broker, *, clock: Clock) -> 
 
 async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int) -> None:
     """Wait until no other session has registered `broker_id`, for two session timeouts at most. A
-    broker without data calls this before it marks its directories with the id. Raises StartupError,
-    CoordError."""
+    broker without data calls this before it writes the id into its log directories. Raises
+    StartupError, CoordError."""
     found = await _registration(coord, broker_id)
     if found is not None and found[1].ephemeral_owner != coord.session_id:
         await _outlast(coord, broker_id, found, _TIMEOUTS * session_timeout_ms / 1000)
@@ -158,7 +159,8 @@ async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int)
 async def _outlast(
     coord: Coord, broker_id: int, found: tuple[bytes, NodeStat], timeout_s: float
 ) -> None:
-    """Wait for the end of another session's registration. Raises StartupError if it stays."""
+    """Wait until another session's registration is deleted. Raises StartupError if it still exists
+    after `timeout_s`."""
     data, stat = found
     log.warning(
         "broker_id_awaited broker=%d registered_by_session=0x%x",
@@ -196,21 +198,21 @@ async def _register_once(
     assert isinstance(registered, NodeStat)
     assert isinstance(incarnation, NodeStat)
     if registered.ephemeral_owner != coord.session_id:
-        raise ConnectionLoss(f"{path} belongs to an earlier session of this broker")
+        raise ConnectionLoss(f"the node {path} belongs to an earlier session of this broker")
     return replace(broker, epoch=registered.czxid, incarnation=incarnation.version)
 
 
 async def end_earlier_lives(coord: Coord, broker_id: int) -> None:
-    """Raise the incarnation of a broker that has not registered yet, before its replicas leave
-    their ISRs.
+    """Raise the incarnation of a broker that has not registered yet. To be called before the broker
+    removes its replicas from their ISRs.
 
-    Fetches that its earlier process sent may still reach a leader, and they carry the incarnation
-    that only the later registration would raise. After this call they cannot add a replica to an
-    ISR again (KIP-903). Raises CoordError.
+    Fetch requests of the broker's earlier process may still reach a leader. They have the old
+    incarnation, so after this call they cannot add a replica to an ISR again (KIP-903). Raises
+    CoordError.
     """
     path = paths.incarnation(broker_id)
     await ensure(coord, path)
-    await tried_again(lambda: coord.multi([SetOp(path, b"")]))
+    await repeat_conditional_write(lambda: coord.multi([SetOp(path, b"")]))
 
 
 async def read_incarnation(coord: Coord, broker_id: int) -> int:
@@ -236,7 +238,7 @@ async def _registration(coord: Coord, broker_id: int) -> tuple[bytes, NodeStat] 
 
 
 async def _vanished(coord: Coord, broker_id: int, timeout_s: float) -> bool:
-    """Wait until the registration is deleted, at most `timeout_s`. Return whether it is."""
+    """Wait until the registration is deleted, at most `timeout_s`. Return whether it is deleted."""
     changed = asyncio.Event()
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
@@ -254,7 +256,7 @@ def _taken(broker_id: int, data: bytes) -> str:
         where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
     return (
         f"broker id {broker_id} is registered already by {where or 'another broker'};"
-        " set another broker.id or stop it"
+        " set another broker.id, or stop that broker"
     )
 
 

@@ -1,12 +1,12 @@
-"""The content of nodes: JSON text to values of the model and back.
+"""The content of nodes: encoding and decoding between JSON text and values of the model.
 
 Kafka's rules for every node: compact UTF-8 JSON with keys in any order. Every number is an integer
 of 32 bits (old readers accept no other), so times and producer ids are strings. pybroker writes the
 newest versions that all readers of 0.8.2 to 3.9 accept, and reads every version. Unknown keys
 survive a rewrite of topic and state nodes.
 
-Every `decode_*` takes the node's path for its error and raises MalformedNode. No path is built
-here.
+Every `decode_*` function raises MalformedNode; its argument `path` is for the error message.
+`paths.py` builds the paths.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from pybroker.model import Endpoint, PartitionState, TopicPartition, decode_uuid
 
 _BROKER_VERSION: Final = 4
 _BROKER_BYTES_MAX: Final = 2**15 - 1
-"""The longest string of the Kafka protocol: a registration's texts are sent to all brokers."""
+"""The longest registration, so that its texts fit into strings of the Kafka protocol: the
+controller sends them to all brokers."""
 _TOPIC_VERSION: Final = 3
 _TOPIC_VERSION_WITHOUT_ID: Final = 2
 _STATE_KEYS: Final = frozenset(
@@ -43,7 +44,8 @@ _TOPIC_KEYS: Final = frozenset(
 )
 
 COORDINATED_KEY: Final = "pybroker"
-"""A key in the member node of a coordinated group; a classic consumer's node does not have it."""
+"""The key that only the member nodes of coordinated groups have, and not those of classic
+consumers."""
 
 Replicas = Mapping[int, tuple[int, ...]]
 """Partition -> broker ids, the preferred replica first."""
@@ -63,7 +65,7 @@ class TopicAssignment:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """The ids `first` to `last` (both included) belong to `broker_id`."""
+    """A block of producer ids: `first` to `last` (both included) belong to `broker_id`."""
 
     broker_id: int
     first: int
@@ -115,7 +117,7 @@ def decode_topic(path: str, data: bytes) -> TopicAssignment:
 
 
 def encode_state(state: PartitionState, previous: bytes = b"") -> bytes:
-    """Encode a state. `previous` is the replaced data; its unknown keys are kept."""
+    """Encode a state. `previous` is the node's old content, whose unknown keys are kept."""
     content: dict[str, object] = {}
     with suppress(MalformedNode):
         content = load_object("", previous).without(_STATE_KEYS)
@@ -178,7 +180,7 @@ def decode_controller(path: str, data: bytes) -> int:
 
 
 def encode_number(value: int) -> bytes:
-    """Encode as decimal text: the controller epoch, a classic committed offset."""
+    """Encode a number as decimal text, for the controller epoch and committed offsets."""
     return str(value).encode()
 
 
@@ -197,7 +199,7 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    """Return the options' values. A node without data is a configuration without values."""
+    """Return option -> value. A node without data has no values."""
     return load_object(path, data).texts("config") if data else {}
 
 
@@ -254,11 +256,11 @@ def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
 
 class LogDirEvent(enum.IntEnum):
     """The reason of a broker's log directory notification. Kafka has only the first, and treats any
-    value as that."""
+    value as a failed directory."""
 
     DIRECTORY_FAILED = 1
     REPLICAS_CHANGED = 2
-    """The broker refuses to lead with a replica, or a replica of it has left the ISR by itself."""
+    """The broker refuses to lead with one of its replicas, or has removed one from the ISR."""
 
 
 def encode_log_dir_event(broker_id: int, event: LogDirEvent) -> bytes:

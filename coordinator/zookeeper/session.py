@@ -1,8 +1,8 @@
 """The `Coord` of a real broker: sessions with ZooKeeper, one after the other.
 
 Each session is a `Link` of its own, so requests of an old session cannot act in a new one. This
-module handles lost connections, keeps the watches, and measures how long ZooKeeper has been silent.
-It knows no nodes, and of kazoo only requests and exceptions.
+module handles lost connections, keeps the watches, and measures the time since ZooKeeper's last
+answer. It does not depend on the meaning of nodes. Of kazoo it uses only requests and exceptions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from pybroker.ports import (
 log = logging.getLogger(__name__)
 
 SESSION_TIMEOUT_MS: Final = 18_000
-"""As in Apache Kafka since 2.5."""
+"""The default of zookeeper.session.timeout.ms, as in Apache Kafka since 2.5."""
 
 _PROBES_PER_SESSION: Final = 6
 _SILENCE_OF_SESSION_MAX: Final = 2 / 3
@@ -56,7 +56,7 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class KazooCoord:
-    """ZooKeeper over kazoo; `ports.Coord` documents the methods.
+    """The `Coord` that uses kazoo; `ports.Coord` documents the methods.
 
     While the connection is lost, requests fail with ConnectionLoss at once. The key of every
     session is saved in `store` before the session is used.
@@ -71,7 +71,7 @@ class KazooCoord:
         store: SessionStore | None = None,
         times: TimeMeter | None = None,
     ) -> None:
-        """`times` measures answered requests. Raises StartupError if `connect`
+        """`times` measures the duration of answered requests. Raises StartupError if `connect`
         (HOST:PORT[,HOST:PORT...][/chroot]) is not valid."""
         self._times = TimeMeter() if times is None else times
         self._connect = parse_connect_string(connect)
@@ -90,7 +90,7 @@ class KazooCoord:
         self._closed = False
         self._seen_zxid: int | None = None
         self._rewatched: Answer | None = None
-        self._heard_at = 0.0
+        self._answered_request_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._connected = asyncio.Event()
         self._wedge = WedgeWatch(lambda: self._session_timeout_ms / 1000, self._loop_stopped)
@@ -106,9 +106,8 @@ class KazooCoord:
     ) -> None:
         """Close the session of an earlier process and open a new one.
 
-        A missing chroot is created with `make_chroot`, which is for brokers only. Raises
-        StartupError if this takes longer than `timeout_s`, if all servers have refused
-        `refusals_max` times, or if the chroot does not exist.
+        With `make_chroot`, for brokers only, a missing chroot is created. Raises StartupError after
+        `timeout_s`, if all servers have refused `refusals_max` times, or without the chroot.
         """
         first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:
@@ -133,8 +132,8 @@ class KazooCoord:
             raise
 
     async def close_previous_session(self) -> None:
-        """End the sessions whose keys are in the store, so that their ephemeral nodes vanish now
-        and not after a session timeout. Their ids stay in `earlier_session_ids`."""
+        """Close the sessions whose keys are in the store, so that the server deletes their
+        ephemeral nodes at once. `earlier_session_ids` then has their ids."""
         for key in self._store.load():
             if key in self._earlier:
                 continue
@@ -147,7 +146,7 @@ class KazooCoord:
             self._earlier.append(key)
 
     async def close(self) -> None:
-        """Close the session, so that its ephemeral nodes vanish. Idempotent."""
+        """Close the session, so that the server deletes its ephemeral nodes. Idempotent."""
         self._closed = True
         self._wedge.stop()
         if self._timer is not None:
@@ -156,10 +155,10 @@ class KazooCoord:
         key, self._key = self._key, None
         self._watches.clear()
         self._fail_in_flight()
-        # Without a connection the session stays alive at the server; the next start needs its key.
-        told = link is not None and not self._suspended
+        # Without a connection the server keeps the session; the next start needs its key.
+        was_connected = link is not None and not self._suspended
         in_order = link is None or await link.stop(_CLOSE_TIMEOUT_S)
-        if key is not None and in_order and told:
+        if key is not None and in_order and was_connected:
             self._save_keys([])
         elif not in_order:
             log.warning("zookeeper_session_not_closed reason=server does not answer")
@@ -178,12 +177,13 @@ class KazooCoord:
 
     @property
     def session_key(self) -> SessionKey | None:
-        """Id and password of the current session; None if there is none."""
+        """The id and password of the current session; None without a session."""
         return self._key
 
     @property
     def earlier_session_ids(self) -> frozenset[int]:
-        """The ended sessions of this process and, from the store, of earlier processes."""
+        """The ids of the ended sessions of this process and, from the store, of earlier
+        processes."""
         return frozenset(key.id for key in self._earlier)
 
     @property
@@ -192,14 +192,14 @@ class KazooCoord:
         return self._session_timeout_ms
 
     def silence(self) -> float:
-        """Return the seconds since the newest answered write or sync was sent.
+        """Return the seconds since the latest answered write or sync was sent.
 
-        The time counts from the request, since an answer may lie unread while the process is
-        stopped. Reads do not count: a ZooKeeper follower that is cut off from its leader answers
-        reads for its syncLimit, while the leader may expire the session. Without other requests a
-        sync is sent six times in a session timeout.
+        The time is measured from the request, since an answer may be received long before a stopped
+        process reads it. Reads do not count: a ZooKeeper follower that is cut off from its leader
+        answers reads for its syncLimit, while the leader may expire the session. Without other
+        requests a sync is sent six times in a session timeout.
         """
-        return self._clock.boottime() - self._heard_at
+        return self._clock.boottime() - self._answered_request_at
 
     def add_listener(self, listener: SessionListener) -> None:
         self._listeners.append(listener)
@@ -279,9 +279,9 @@ class KazooCoord:
 
     def _usable_link(self) -> Link:
         if self._key is None or self._link is None:
-            raise SessionExpired("there is no session with zookeeper")
+            raise SessionExpired("there is no ZooKeeper session")
         if self._suspended:
-            raise ConnectionLoss("the connection with zookeeper is lost")
+            raise ConnectionLoss("the connection to ZooKeeper is lost")
         return self._link
 
     async def _answer(
@@ -292,17 +292,17 @@ class KazooCoord:
         on_value: Callable[[Any], None] | None = None,
         by_leader: bool = False,
     ) -> Any:
-        """Wait for the answer. `by_leader`: a ZooKeeper server needs its leader for this answer."""
+        """Return the answer. `by_leader`: only ZooKeeper's leader can give this answer."""
         sent_at = self._clock.boottime()
 
-        def heard(value: Any) -> None:
+        def note_answer(value: Any) -> None:
             if by_leader:
-                self._heard_at = max(self._heard_at, sent_at)
+                self._answered_request_at = max(self._answered_request_at, sent_at)
             self._times.add(self._clock.boottime() - sent_at)
             if on_value is not None and link is self._link:
                 on_value(value)
 
-        answer = link.answer_of(result, heard)
+        answer = link.answer_of(result, note_answer)
         self._in_flight.add(answer)
         try:
             return await answer
@@ -314,7 +314,7 @@ class KazooCoord:
     def _fail_in_flight(self) -> None:
         for answer in self._in_flight:
             if not answer.done():
-                answer.set_exception(ConnectionLoss("the connection with zookeeper was lost"))
+                answer.set_exception(ConnectionLoss("the connection to ZooKeeper was lost"))
 
     def _full(self, path: str) -> str:
         if path == "/":
@@ -362,7 +362,7 @@ class KazooCoord:
         self._generation += 1
         self._suspended = False
         self._seen_zxid = self._rewatched = None
-        self._heard_at = self._clock.boottime()
+        self._answered_request_at = self._clock.boottime()
         self._save_keys([*self._earlier, key])
         log.info("zookeeper_session_opened session=0x%x generation=%d", key.id, self._generation)
         self._connected.set()
@@ -416,7 +416,7 @@ class KazooCoord:
             return
         event = WatchEvent(WatchKind[kind], self._short(path))
         for watch in self._watches.take(event):
-            # One turn of the loop later, after the caller of the read that set the watch.
+            # In the next step of the loop, after the caller that set the watch has its answer.
             asyncio.get_running_loop().call_soon(self._fire, link, watch, event)
 
     def _fire(self, link: Link, watch: Watch, event: WatchEvent) -> None:
@@ -432,8 +432,9 @@ class KazooCoord:
     # ---- private: silence
 
     def _probe_later(self) -> None:
-        """Send a sync now and six times in a session timeout, and cut a connection without answers
-        for too long: kazoo itself notices that only while no requests are sent."""
+        """Send a sync now and six times in a session timeout, and break a connection on which no
+        answer came for too long: kazoo itself notices such a connection only while no requests are
+        sent."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()
@@ -451,10 +452,10 @@ class KazooCoord:
         self._timer = loop.call_later(session_s / _PROBES_PER_SESSION, self._probe_later)
 
     def _loop_stopped(self) -> None:
-        """Abandon the session; called in the thread of the wedge watch."""
+        """Abandon the session: the event loop is stuck. Called in the thread of `WedgeWatch`."""
         link = self._link
         if link is not None and self._key is not None:
-            link.give_up()
+            link.abandon()
 
     async def _probe(self) -> None:
         with suppress(CoordError):
@@ -494,5 +495,5 @@ class KazooCoord:
         if await self.exists("/") is None:
             raise StartupError(
                 f"ZooKeeper at {self._connect.servers} has no node {self._connect.chroot};"
-                " check the chroot at the end of the address; only the start of a broker creates it"
+                " check the chroot at the end of the address; only a starting broker creates it"
             )

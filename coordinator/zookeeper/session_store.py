@@ -1,8 +1,8 @@
-"""The stored keys of a broker's ZooKeeper sessions, which outlive its process.
+"""The stored keys of a broker's ZooKeeper sessions. The sessions outlive the broker's process.
 
-A killed broker leaves its session, and with it its registration, alive at the server. The next
-process with the same data directory reads the key and closes that session in milliseconds. It can
-also tell that a registration which still exists is its own.
+After a broker is killed, its session and registration exist until the session timeout. The next
+process with the same data directory reads the key and closes that session in milliseconds. It also
+recognizes a registration by that session as its own.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _SESSIONS_MAX: Final = 8
 
 
 class SessionStore(Protocol):
-    """Keeps the keys of sessions, oldest first."""
+    """A store for the keys of sessions, oldest first."""
 
     def load(self) -> list[SessionKey]:
-        """Return the stored keys; none if the stored content is damaged. Does not raise."""
+        """Return the stored keys; empty if the stored content is damaged. Does not raise."""
 
     def save(self, keys: Sequence[SessionKey]) -> None:
         """Replace the stored keys. Raises OSError."""
 
 
 class NoSessionStore:
-    """Stores nothing: every start is the first."""
+    """A store that does not store keys: after a restart no earlier session is known."""
 
     def load(self) -> list[SessionKey]:
         return []
@@ -43,8 +43,8 @@ class NoSessionStore:
 
 class FileSessionStore:
     """Stores the keys in a file in `directory`, readable by its owner only, since a key is a
-    password. The file is replaced atomically but not synced: after a power loss the sessions have
-    expired anyway."""
+    password. The file is replaced atomically but not synced, because the sessions have expired
+    after a power loss."""
 
     def __init__(self, directory: str, name: str = _FILE_NAME) -> None:
         self._path = Path(directory) / name

@@ -1,9 +1,10 @@
-"""Nodes of a topic are changed on the condition that the topic still exists.
+"""Changes of a topic's nodes on the condition that the topic still exists.
 
-A node's version does not say that: the nodes of a recreated topic have the versions of those
-before. So each topic has a node `/pybroker/topic_ids/<id>` that is created and removed in the multi
-that creates and removes the topic, and a write to the topic's nodes checks it in its multi. A write
-for a deleted topic is refused, also when it arrives late, after its reply was given up.
+A node's version is not sufficient as a condition: the nodes of a recreated topic may have the same
+versions as those of the deleted topic. So each topic has a node `/pybroker/topic_ids/<id>`, created
+and removed in the same multis as the topic's own node. Every write to the topic's nodes checks in
+its multi that this node exists. So ZooKeeper refuses a write for a deleted topic, even if it
+arrives late.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from pybroker.model import NO_TOPIC_ID
 from pybroker.ports import CheckOp, Coord, CoordOp, OpResult
 
 Topic = tuple[str, uuid.UUID]
-"""Its name and its id."""
+"""(name, topic id) of a topic."""
 Send = Callable[[Sequence[CheckOp], Sequence[CoordOp]], Awaitable[list[OpResult]]]
-"""Sends operations under checks, as `multi_under`."""
+"""A function that sends operations under checks, as `multi_under`."""
 
 _ANY_VERSION: Final = -1
 
 
 async def stored_id(coord: Coord, name: str) -> uuid.UUID:
-    """Return the topic's id, NO_TOPIC_ID if its node does not say it. Raises NoNode if there is no
-    such topic, or another CoordError."""
+    """Return the topic's id; NO_TOPIC_ID if the topic's node has no id. Raises NoNode if the topic
+    does not exist, or another CoordError."""
     path = paths.topic(name)
     data, _ = await coord.get(path)
     try:
@@ -42,11 +43,13 @@ async def stored_id(coord: Coord, name: str) -> uuid.UUID:
 async def multi(
     coord: Coord, topic: Topic | None, ops: Sequence[CoordOp], send: Send | None = None
 ) -> list[OpResult]:
-    """Apply `ops`, all or none, if the topic exists; None: they belong to no topic. Return their
-    results in this order. `send` sends them, by default in a multi of their own.
+    """Apply `ops`, all or none, if the topic exists. `topic` None: apply them without this
+    condition. Return the results of `ops` in their order. `send` sends the operations; by default
+    they form a separate multi.
 
-    Raises MultiFailed: its index is that of the operation in `ops`, and below 0 if the topic is
-    gone. Or another CoordError; after ConnectionLoss `ops` may be applied, for this topic only.
+    Raises MultiFailed, whose index counts the operations of `ops` from 0, and is negative if the
+    topic is deleted; or another CoordError. After ConnectionLoss `ops` may or may not have been
+    applied, but never to a recreated topic.
     """
     send = send or partial(multi_under, coord)
     if topic is None:
@@ -56,13 +59,14 @@ async def multi(
     except MultiFailed as error:
         if error.index >= 0 or not await _is_stored(coord, topic):
             raise
-    # An older version or another tool created the topic, and no controller has looked at it yet.
+    # An older version or another tool created the topic, and the controller has not yet created the
+    # node for its topic id.
     return await send((), ops)
 
 
 async def apply(coord: Coord, topic: Topic, *ops: CoordOp) -> list[OpResult]:
-    """As `multi`, but raises the error of the operation that was refused; NoNode if the topic is
-    gone."""
+    """Apply `ops` as `multi` does, but raise the error of the refused operation, or NoNode if the
+    topic is deleted, in place of MultiFailed."""
     try:
         return await multi(coord, topic, ops)
     except MultiFailed as error:

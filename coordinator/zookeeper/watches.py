@@ -1,5 +1,5 @@
-"""The watches that a session has set and that have not fired yet. Used by the real client and by
-its in-memory twin."""
+"""The watches that a session has set and that have not fired yet. The real client and the in-memory
+client use this table."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pybroker.ports import Watch, WatchEvent, WatchKind
 
 
 class WatchTable:
-    """One-shot watches by path. The same callback counts once a path and kind; callbacks fire in
-    the order in which they were set."""
+    """One-shot watches by path. A callback that is set several times for the same path and kind
+    fires once. Callbacks fire in the order in which they were set."""
 
     def __init__(self) -> None:
         self._data: dict[str, dict[Watch, None]] = {}

@@ -1,8 +1,8 @@
-"""Ends the ZooKeeper session of a broker whose event loop is stuck.
+"""The end of the ZooKeeper session of a broker whose event loop is stuck.
 
-kazoo's thread answers the server whatever the event loop does, so a stuck broker would keep its
-session, and its leaderships, for ever. The watching thread counts its own turns, not seconds: while
-the whole process is stopped, it does not run either, and the session times out by itself.
+kazoo's thread sends heartbeats even if the event loop is stuck, so a stuck broker would keep its
+session and its leaderships forever. The watching thread counts its own turns, not seconds. While
+the whole process is stopped the thread does not run either, and the session times out by itself.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ log = logging.getLogger(__name__)
 
 _TURNS_PER_SESSION: Final = 12
 _TURNS_MAX: Final = 8
-"""Two thirds of a session."""
+"""The number of the thread's turns without a call of `alive` after which the session is abandoned:
+two thirds of a session timeout."""
 
 
 class WedgeWatch:
-    """Watches the event loop. Owns a thread between `start` and `stop`."""
+    """The watch over the event loop. Owns a thread between `start` and `stop`."""
 
-    def __init__(self, session_s: Callable[[], float], give_up: Callable[[], None]) -> None:
-        """`give_up` is called in the thread when the event loop has not called `alive` for two
+    def __init__(self, session_s: Callable[[], float], abandon: Callable[[], None]) -> None:
+        """`abandon` is called in the thread when the event loop has not called `alive` for two
         thirds of `session_s`, the session timeout."""
         self._session_s = session_s
-        self._give_up = give_up
+        self._abandon = abandon
         self._turns = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -38,7 +39,7 @@ class WedgeWatch:
             self._thread.start()
 
     def alive(self) -> None:
-        """Note that the event loop runs."""
+        """Report that the event loop runs."""
         self._turns = 0
 
     def stop(self) -> None:
@@ -50,4 +51,4 @@ class WedgeWatch:
             self._turns += 1
             if self._turns == _TURNS_MAX:
                 log.error("zookeeper_session_abandoned reason=event loop is stuck")
-                self._give_up()
+                self._abandon()

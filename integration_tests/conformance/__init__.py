@@ -1,5 +1,5 @@
-"""The behaviour of handlers on the wire, one suite for three kinds of broker. Behaviour that only
-shows inside the broker is tested in `unit_tests/handlers`.
+"""Conformance tests of the request handlers over the wire, which run on three kinds of broker.
+`unit_tests/handlers` tests behaviour that is visible only inside the broker.
 
 ::
 
@@ -7,6 +7,6 @@ shows inside the broker is tested in `unit_tests/handlers`.
     pytest integration_tests/conformance                                   # in one of its own
     PYBROKER_TEST_BOOTSTRAP=apache pytest integration_tests/conformance    # Apache Kafka
 
-The first leaves out tests marked `process`, the last tests marked `ours`. A test creates topics
-and groups of its own, because all share one broker.
+The first command leaves out tests marked `process`, the last command tests marked `ours`. Each test
+creates its own topics and groups, because all tests share one broker.
 """

@@ -13,7 +13,7 @@ from integration_tests.wire_client import Connection
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One broker for all tests; each test uses names of its own."""
+    """Return one broker for all conformance tests. Each test uses its own topic and group names."""
     with running(tmp_path_factory.mktemp("broker")) as broker:
         yield broker
 

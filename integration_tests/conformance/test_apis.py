@@ -1,5 +1,6 @@
-"""Every API of the advertised profile is answered in every version, in the form of that version;
-an API that is not implemented answers its proper error."""
+"""Tests of every advertised API in every version: the answer has the schema of the version, and an
+API that is not implemented answers with the right error code.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ SEED: Final = 7
 
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of these tests alone, because the requests change it arbitrarily."""
+    """Return a broker for this module only, because its requests change the broker arbitrarily."""
     overrides = {"auto.create.topics.enable": "false"}
     with running(tmp_path_factory.mktemp("broker"), overrides) as broker:
         yield broker
@@ -32,7 +33,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.mark.ours
 @pytest.mark.parametrize("key", APIS, ids=lambda key: key.name)
-def test_every_version_is_answered_in_its_form(broker: Broker, key: ApiKey) -> None:
+def test_every_version_is_answered_with_its_schema(broker: Broker, key: ApiKey) -> None:
     api = APIS[key]
     rng = random.Random(SEED)
     said_before = len(broker.log_text)
@@ -51,7 +52,9 @@ def test_every_version_is_answered_in_its_form(broker: Broker, key: ApiKey) -> N
 
 
 def wants_no_answer(produce_frame: bytes) -> bool:
-    """Whether a Produce has acks=0 (such a request may also close the connection)."""
+    """Return whether the request is a Produce with acks=0, which gets no answer and may close the
+    connection.
+    """
     header, start = parse_request_header(memoryview(produce_frame))
     request = decode_request(APIS[ApiKey.PRODUCE], header.version, produce_frame[start:])
     return isinstance(request, ProduceRequest) and request.acks == 0

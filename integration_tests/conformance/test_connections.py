@@ -1,4 +1,4 @@
-"""Connections that end early, or that do not speak Kafka's client protocol."""
+"""Tests of connections that end early, or that do not use Kafka's client protocol."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_requests_sent_before_the_client_closed_its_side_are_answered(broker: Br
             connection.receive_frame()
 
 
-def test_records_that_nobody_waits_for_are_kept_although_the_client_has_gone(
+def test_records_with_acks_0_are_appended_after_the_client_disconnected(
     broker: Broker,
 ) -> None:
     topic = "sent-and-gone"
@@ -53,7 +53,8 @@ def test_records_that_nobody_waits_for_are_kept_although_the_client_has_gone(
             connection.send(7, produce_request(topic, batch_of(b"%d" % number), acks=0))
     with Connection(broker.bootstrap) as connection:
         wait_until(
-            lambda: fetch_one(connection, topic, 0).high_watermark == 20, what="all are there"
+            lambda: fetch_one(connection, topic, 0).high_watermark == 20,
+            what="all records are readable",
         )
 
 
@@ -70,7 +71,7 @@ def test_a_topic_that_is_named_many_times_is_described_once(broker: Broker) -> N
 
 @pytest.mark.ours
 @pytest.mark.parametrize("name", INTER_BROKER_KEYS)
-def test_a_client_that_speaks_as_a_broker_is_cut_off_and_changes_nothing(
+def test_a_client_that_sends_broker_requests_is_disconnected_without_effect(
     broker: Broker, name: str
 ) -> None:
     """Apache without an authorizer carries out the request."""
@@ -98,7 +99,7 @@ def test_a_client_that_speaks_as_a_broker_is_cut_off_and_changes_nothing(
         (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP request"),
     ],
 )
-def test_the_log_says_in_words_who_took_the_port_for_another(
+def test_the_log_names_the_protocol_of_a_wrong_client(
     broker: Broker, data: bytes, told: str
 ) -> None:
     with Connection(broker.bootstrap) as connection:

@@ -1,4 +1,4 @@
-"""FindCoordinator, one test a sentence."""
+"""Tests of FindCoordinator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUPS: Final = ["", "g", "group-1", "äöü", "𝄞", "a/b", ".."]
 
 
 def find(connection: Connection, key: str, *, key_type: int = 0, version: int = 3) -> Any:
-    """The answer for one key."""
+    """Return the answer of FindCoordinator for one key."""
     request = FindCoordinatorRequest(key=key, key_type=key_type)
     if version >= 4:
         request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
@@ -41,7 +41,7 @@ def test_every_group_id_has_a_coordinator(
     assert written.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_many_groups_are_asked_for_at_once(connection: Connection) -> None:
+def test_one_request_finds_the_coordinators_of_many_groups(connection: Connection) -> None:
     wait_until(lambda: find(connection, "g").error_code == 0, what="there are coordinators")
     request = FindCoordinatorRequest(coordinator_keys=GROUPS)
     answer = connection.ask(4, request, FindCoordinatorResponse)

@@ -1,4 +1,6 @@
-"""DeleteRecords: deleted records are not served any more, and refused requests get their code."""
+"""Tests of DeleteRecords: deleted records are not served any more, and refused requests get their
+error code.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ RECORDS: Final = 10
 
 @pytest.fixture
 def filled(connection: Connection, topic: str) -> str:
-    """A topic with `count` records, each in a batch of its own."""
+    """Create a topic with `count` records, each in its own batch, and return its name."""
     create_topic(connection, topic)
     for number in range(RECORDS):
         produce(connection, topic, batch_of(b"%d" % number))
@@ -43,7 +45,7 @@ def filled(connection: Connection, topic: str) -> str:
 def delete(
     connection: Connection, *wanted: tuple[str, int, int], version: int = 2
 ) -> dict[str, tuple[int, int]]:
-    """(code, low watermark) by topic; `wanted` are topic, partition and offset."""
+    """Return topic -> (error code, low watermark). `wanted` are (topic, partition, offset)."""
     topics = [
         DeleteRecordsTopic(
             name=topic, partitions=[DeleteRecordsPartition(partition_index=number, offset=offset)]
@@ -77,14 +79,16 @@ def test_records_below_the_offset_are_not_served_any_more(
     assert offset_at(connection, filled, EARLIEST) == offset_at(connection, filled, 0) == 4
 
 
-def test_minus_1_means_all_that_is_committed(connection: Connection, filled: str) -> None:
+def test_offset_minus_1_means_the_high_watermark(connection: Connection, filled: str) -> None:
     assert delete(connection, (filled, 0, HIGH_WATERMARK)) == {filled: (0, RECORDS)}
     assert offset_at(connection, filled, EARLIEST) == RECORDS
     assert produce(connection, filled, batch_of(b"next")).base_offset == RECORDS
 
 
 @pytest.mark.parametrize("again", [0, 2, 4])
-def test_a_log_never_begins_earlier_again(connection: Connection, filled: str, again: int) -> None:
+def test_the_log_start_offset_never_decreases(
+    connection: Connection, filled: str, again: int
+) -> None:
     delete(connection, (filled, 0, 4))
     assert delete(connection, (filled, 0, again)) == {filled: (0, 4)}
 
@@ -99,7 +103,7 @@ def test_a_log_never_begins_earlier_again(connection: Connection, filled: str, a
         (-1, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_an_impossible_wish_gets_its_error_and_does_not_hold_up_others(
+def test_an_invalid_deletion_gets_its_error_and_others_are_carried_out(
     connection: Connection, filled: str, partition: int, offset: int, code: ErrorCode
 ) -> None:
     other = f"{filled}-other"
@@ -114,7 +118,7 @@ def test_an_impossible_wish_gets_its_error_and_does_not_hold_up_others(
     assert offset_at(connection, filled, EARLIEST) == 0
 
 
-def test_records_of_topics_that_are_compacted_only_stay(connection: Connection, topic: str) -> None:
+def test_records_of_compacted_topics_are_not_deleted(connection: Connection, topic: str) -> None:
     create_topic(connection, topic, configs={"cleanup.policy": "compact"})
     both = f"{topic}-both"
     create_topic(connection, both, configs={"cleanup.policy": "compact,delete"})
@@ -124,12 +128,12 @@ def test_records_of_topics_that_are_compacted_only_stay(connection: Connection, 
     }
 
 
-def test_records_of_internal_topics_stay(connection: Connection) -> None:
+def test_records_of_internal_topics_are_not_deleted(connection: Connection) -> None:
     name = internal_topic(connection)
     assert delete(connection, (name, 0, 0)) == {name: (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)}
 
 
-def test_a_producer_goes_on_after_its_records_are_deleted(
+def test_a_producer_continues_after_its_records_are_deleted(
     connection: Connection, topic: str
 ) -> None:
     create_topic(connection, topic)

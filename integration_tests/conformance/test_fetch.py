@@ -1,4 +1,4 @@
-"""Fetch without sessions, one test a sentence."""
+"""Tests of Fetch without fetch sessions."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ BATCH = batch_of(b"one", b"two", b"three")
 
 
 def bytes_of(data: PartitionData) -> bytes:
-    """The records of an answer. They are never null, because some clients fail on null."""
+    """Return the records of an answer. They are never null, because some clients fail on null."""
     assert data.records is not None
     return bytes(data.records)
 
 
 def offsets_of(data: PartitionData) -> list[int]:
-    """The base offsets of the batches of an answer."""
+    """Return the base offsets of the batches in an answer."""
     return [header.base_offset for _, header in iter_headers(bytes_of(data))]
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
-def test_records_come_as_they_were_sent_in_every_version(
+def test_records_are_fetched_as_they_were_sent_in_every_version(
     connection: Connection, topic: str, version: int
 ) -> None:
     create_topic(connection, topic)
@@ -131,7 +131,7 @@ def limited(topic: str, offset: int, answer_bytes: int, partition_bytes: int) ->
 
 
 @pytest.mark.parametrize("limits", [(1, 10_000), (10_000, 1), (0, 0)])
-def test_one_whole_batch_comes_even_if_it_is_larger_than_the_limit(
+def test_one_complete_batch_is_returned_even_if_it_exceeds_the_limit(
     connection: Connection, topic: str, limits: tuple[int, int]
 ) -> None:
     create_topic(connection, topic)
@@ -152,7 +152,7 @@ def test_only_the_first_partition_with_records_may_exceed_the_limit(
     assert [offsets_of(found[partition]) for partition in (0, 1, 2)] == [[], [0], []]
 
 
-def test_the_limits_hold_for_what_follows(connection: Connection, topic: str) -> None:
+def test_the_limits_apply_to_the_following_partitions(connection: Connection, topic: str) -> None:
     create_topic(connection, topic)
     for _ in range(5):
         produce(connection, topic, BATCH)
@@ -183,12 +183,12 @@ def test_partitions_share_the_limit_in_the_order_of_the_request(
 
 @pytest.fixture
 def reader(broker: Broker) -> Iterator[Connection]:
-    """A second connection."""
+    """Return a second connection."""
     with Connection(broker.bootstrap) as opened:
         yield opened
 
 
-def test_a_fetch_waits_until_there_is_enough(
+def test_a_fetch_waits_for_min_bytes(
     connection: Connection, reader: Connection, topic: str
 ) -> None:
     create_topic(connection, topic)
@@ -201,7 +201,7 @@ def test_a_fetch_waits_until_there_is_enough(
     assert offsets_of(answer.responses[0].partitions[0]) == [0, 3]
 
 
-def test_bytes_of_all_partitions_count(
+def test_bytes_of_all_partitions_count_for_min_bytes(
     connection: Connection, reader: Connection, topic: str
 ) -> None:
     create_topic(connection, topic, partitions=2)
@@ -214,7 +214,9 @@ def test_bytes_of_all_partitions_count(
     assert [offsets_of(data) for data in answer.responses[0].partitions] == [[0], [0]]
 
 
-def test_a_fetch_that_waited_gets_what_there_is(connection: Connection, topic: str) -> None:
+def test_a_fetch_returns_available_records_after_max_wait(
+    connection: Connection, topic: str
+) -> None:
     create_topic(connection, topic)
     produce(connection, topic, BATCH)
     wanted = fetch_request(topic, {0: 0}, min_bytes=10_000, max_wait_ms=100)
@@ -251,7 +253,7 @@ def test_an_error_of_one_partition_ends_the_wait(
         pytest.param(0, 2**31 - 1, 10, [0], id="more than an answer may hold"),
     ],
 )
-def test_a_fetch_does_not_wait_for_what_it_can_have_at_once(
+def test_a_fetch_with_enough_available_bytes_does_not_wait(
     connection: Connection,
     topic: str,
     offset: int,

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227), one test a sentence; Apache Kafka passes the same tests."""
+"""Tests of fetch sessions (KIP-227). Apache Kafka passes the same tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VERSIONS: Final = range(7, 13)
 
 @pytest.fixture
 def connection(broker: Broker, topic: str) -> Iterator[Connection]:
-    """A connection to a broker with a topic of three partitions."""
+    """Return a connection to a broker with a topic of three partitions."""
     with Connection(broker.bootstrap) as opened:
         create_topic(opened, topic, partitions=3)
         wait_for_leader(opened, topic)
@@ -52,7 +52,7 @@ class Session:
         max_bytes: int = 50_000_000,
         max_wait_ms: int = 0,
     ) -> int:
-        """Send these offsets in the next request of the session."""
+        """Send a Fetch with these offsets as the next request of the session."""
         request = fetch_request(
             self._topic,
             offsets or {},
@@ -70,7 +70,7 @@ class Session:
         return self._connection.send(self._version, request)
 
     def receive(self, sent: int, *, counts: bool = True) -> FetchResponse:
-        """Receive the answer. If it `counts`, the session goes on with its next epoch."""
+        """Receive the answer. If it `counts`, the session continues with its next epoch."""
         answer = self._connection.receive(self._version, FetchResponse, sent)
         if not answer.error_code and counts:
             self.id = answer.session_id
@@ -87,7 +87,7 @@ class Session:
 
 
 def answered(answer: FetchResponse) -> dict[int, int]:
-    """Partition -> bytes of records in an answer."""
+    """Return partition -> the number of record bytes in an answer."""
     assert answer.error_code == 0
     return {
         part.partition_index: len(part.records or b"")
@@ -97,9 +97,7 @@ def answered(answer: FetchResponse) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_session_is_answered_only_what_is_new(
-    connection: Connection, topic: str, version: int
-) -> None:
+def test_a_session_gets_only_new_data(connection: Connection, topic: str, version: int) -> None:
     session = Session(connection, topic, version)
     assert answered(session.ask({0: 0, 1: 0, 2: 0})) == {0: 0, 1: 0, 2: 0}
     assert session.id > 0
@@ -113,7 +111,9 @@ def test_a_session_is_answered_only_what_is_new(
     assert session.id == first
 
 
-def test_a_wrong_epoch_gets_error_71_and_costs_nothing(connection: Connection, topic: str) -> None:
+def test_a_wrong_session_epoch_gets_error_71_and_has_no_effect(
+    connection: Connection, topic: str
+) -> None:
     session = Session(connection, topic)
     session.ask({0: 0})
     session.ask()
@@ -121,7 +121,7 @@ def test_a_wrong_epoch_gets_error_71_and_costs_nothing(connection: Connection, t
         wrong = session.ask({1: 0}, epoch=epoch)
         assert wrong.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
         assert (wrong.session_id, wrong.responses) == (0, [])
-    assert answered(session.ask({2: 0})) == {2: 0}, "nothing of the wrong requests was kept"
+    assert answered(session.ask({2: 0})) == {2: 0}, "a wrong request has changed the session"
 
 
 def test_a_full_request_that_names_a_session_ends_it(connection: Connection, topic: str) -> None:
@@ -153,7 +153,7 @@ def test_forgotten_partitions_are_not_read_and_a_session_of_none_ends(
     assert session.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_an_error_is_told_every_time(connection: Connection, topic: str) -> None:
+def test_an_error_is_returned_in_every_answer(connection: Connection, topic: str) -> None:
     session = Session(connection, topic)
     session.ask({0: 0, 1: 99})
     for _ in range(2):
@@ -190,9 +190,7 @@ def test_a_session_waits_for_each_of_its_partitions(
     assert list(answered(session.receive(waiting))) == [2]
 
 
-def test_nothing_is_waited_for_by_a_request_that_ends_a_session(
-    connection: Connection, topic: str
-) -> None:
+def test_a_request_that_ends_a_session_does_not_wait(connection: Connection, topic: str) -> None:
     session = Session(connection, topic)
     session.ask({0: 0})
     forgetting = session.ask(forgotten=(0,), max_wait_ms=FOREVER_MS)
@@ -203,7 +201,7 @@ def test_nothing_is_waited_for_by_a_request_that_ends_a_session(
     assert (answered(closing), closing.session_id) == ({}, 0)
 
 
-def test_a_session_may_begin_with_nothing_but_not_go_on_so(
+def test_a_session_without_partitions_ends_at_its_second_request(
     connection: Connection, topic: str
 ) -> None:
     session, idle = Session(connection, topic), Session(connection, topic)
@@ -234,7 +232,7 @@ def test_a_topic_that_does_not_exist_is_in_a_session_until_it_does(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_full_answer_in_a_session_is_as_without(
+def test_a_full_answer_in_a_session_equals_one_without_a_session(
     connection: Connection, topic: str, version: int
 ) -> None:
     produce(connection, topic, batch_of(b"a"))

@@ -1,4 +1,4 @@
-"""Groups, their members and the operators' requests, in every version of each request."""
+"""Tests of the requests of group members and operators, in every version of each request."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from pybroker.wire.schema import Message
 from unit_tests.patience import wait_until
 
 SESSION_MS = 1_800_000
-"""A session timeout that does not expire while the machine stalls."""
+"""A session timeout in ms so long that it does not expire while the machine stalls."""
 KNOWN_ID = 4
-"""The first version of JoinGroup in which a member needs an id (KIP-394)."""
+"""The first version of JoinGroup that requires a member id (KIP-394)."""
 
 
 def versions(key: ApiKey) -> range:
@@ -40,19 +40,21 @@ def versions(key: ApiKey) -> range:
 
 
 def ask(connection: Connection, version: int, request: Message) -> Any:
-    """Send any request and return the answer."""
+    """Send a request and return the answer."""
     (api,) = (api for api in APIS.values() if api.request is type(request))
     return connection.ask(version, request, api.response)
 
 
 @pytest.fixture
 def group(connection: Connection, topic: str) -> str:
-    """The id of a group that has a coordinator."""
+    """Return the id of a new group that has a coordinator."""
     return coordinated(connection, topic)
 
 
 def coordinated(connection: Connection, group: str) -> str:
-    """Whether the group is coordinated: only its coordinator answers UNKNOWN_MEMBER_ID."""
+    """Return whether the broker coordinates the group: only the coordinator answers
+    UNKNOWN_MEMBER_ID.
+    """
 
     def has_coordinator() -> bool:
         found = ask(connection, 3, FindCoordinatorRequest(key=group)).error_code
@@ -72,7 +74,7 @@ def join(
     member_id: str = "",
     instance: str | None = None,
 ) -> JoinGroupResponse:
-    """Join once, without a second request after error 79."""
+    """Join once, without a second request after error 79 (MEMBER_ID_REQUIRED)."""
     request = JoinGroupRequest(
         group_id=group,
         session_timeout_ms=SESSION_MS,
@@ -87,7 +89,7 @@ def join(
 
 
 def joined(connection: Connection, group: str) -> JoinGroupResponse:
-    """The only member of a new generation."""
+    """Join as the only member of a new generation."""
     answer = join(connection, group)
     assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
     answer = join(connection, group, member_id=answer.member_id)
@@ -118,7 +120,7 @@ def stable(connection: Connection, group: str) -> JoinGroupResponse:
 
 
 def emptied(connection: Connection, group: str) -> str:
-    """A group that had a member."""
+    """Return the id of an empty group that had a member."""
     member = stable(connection, coordinated(connection, group))
     request = LeaveGroupRequest(group_id=group, member_id=member.member_id)
     assert ask(connection, 2, request).error_code == 0
@@ -157,9 +159,7 @@ def test_a_leader_syncs_in_every_version(connection: Connection, group: str, ver
         assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
 
 
-def test_a_sync_that_does_not_say_its_protocol_is_refused(
-    connection: Connection, group: str
-) -> None:
+def test_a_sync_without_its_protocol_is_refused(connection: Connection, group: str) -> None:
     request = sync_request(group, joined(connection, group))
     request.protocol_name = None
     answer = ask(connection, 5, request)
@@ -201,7 +201,7 @@ def test_members_leave_in_every_version(connection: Connection, group: str, vers
     assert described(connection, group).group_state == "Empty"
 
 
-def test_an_operator_takes_out_static_members(connection: Connection, group: str) -> None:
+def test_an_operator_removes_static_members(connection: Connection, group: str) -> None:
     answer = join(connection, group, instance="one")
     assert answer.error_code == 0 and answer.member_id.startswith("one-")
     leaving = [MemberIdentity(member_id="", group_instance_id=name) for name in ("one", "two")]
@@ -213,7 +213,7 @@ def test_an_operator_takes_out_static_members(connection: Connection, group: str
 
 
 @pytest.mark.parametrize("version", [7, 8, 9])
-def test_a_static_leader_that_starts_again_leads_if_it_understands(
+def test_a_restarted_static_leader_leads_from_the_version_with_skip_assignment(
     connection: Connection, group: str, version: int
 ) -> None:
     first = join(connection, group, version, instance="one")
@@ -251,11 +251,12 @@ def test_groups_are_described_in_every_version(
 
 
 @pytest.mark.ours
-def test_a_group_that_is_named_many_times_is_described_once(
+def test_a_group_that_is_requested_many_times_is_described_once(
     connection: Connection, group: str
 ) -> None:
-    """A name takes a few bytes, but the metadata of its members may take megabytes. Apache
-    describes the group each time."""
+    """A group id takes a few bytes, but the metadata of its members may take megabytes. Apache
+    describes the group each time.
+    """
     stable(connection, group)
     other = coordinated(connection, f"{group}-other")
     request = DescribeGroupsRequest(groups=[group, other, *[group] * 1000])
@@ -263,9 +264,7 @@ def test_a_group_that_is_named_many_times_is_described_once(
     assert [each.group_id for each in answer.groups] == [group, other]
 
 
-def test_authorized_operations_are_told_to_clients_that_ask(
-    connection: Connection, group: str
-) -> None:
+def test_authorized_operations_are_returned_on_request(connection: Connection, group: str) -> None:
     stable(connection, group)
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=True)
     (told,) = ask(connection, 5, request).groups
@@ -315,10 +314,8 @@ def test_groups_are_deleted_in_every_version(
 
 
 @pytest.mark.ours
-def test_a_group_to_delete_that_is_named_twice_is_told_of_once(
-    connection: Connection, group: str
-) -> None:
-    """As in DescribeGroups; Apache answers each time."""
+def test_a_group_that_is_deleted_twice_has_one_result(connection: Connection, group: str) -> None:
+    """As in DescribeGroups, Apache answers each occurrence of the group id."""
     empty = emptied(connection, group)
     answer = ask(connection, 2, DeleteGroupsRequest(groups_names=[empty, empty]))
     assert [(each.group_id, each.error_code) for each in answer.results] == [(empty, 0)]
@@ -334,7 +331,7 @@ def test_strange_group_ids_are_groups(connection: Connection, name: str) -> None
 
 @pytest.mark.ours
 @pytest.mark.parametrize("name", ["", "g" * 300, "g" * 250, "ü" * 42, "/" * 84])
-def test_group_ids_that_cannot_be_names_of_nodes_are_refused(
+def test_group_ids_that_are_not_valid_node_names_are_refused(
     connection: Connection, name: str
 ) -> None:
     """Apache keeps its groups in its log only."""
@@ -384,7 +381,7 @@ def test_limits_of_a_join(
 
 @pytest.mark.ours
 def test_long_client_ids_give_ids_of_bounded_length(connection: Connection, group: str) -> None:
-    """Apache's member ids contain the whole client id."""
+    """Apache's member ids contain the whole client id, however long it is."""
     answer = join(connection, group, instance="i" * 32_000)
     assert answer.error_code == 0
     assert len(answer.member_id) == 200 + 1 + 36

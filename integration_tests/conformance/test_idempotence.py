@@ -1,4 +1,4 @@
-"""InitProducerId and the sequences of idempotent producers, one test a sentence."""
+"""Tests of InitProducerId and of the sequence numbers of idempotent producers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST_SEQUENCE: Final = 2**31 - 1
 
 
 class IdempotentProducer:
-    """Sends batches of two records with a producer id to one topic."""
+    """A producer that sends batches of two records with a producer id to one topic."""
 
     def __init__(self, connection: Connection, topic: str) -> None:
         self._connection = connection
@@ -33,7 +33,7 @@ class IdempotentProducer:
     def send(
         self, sequence: int, *, epoch: int | None = None, connection: Connection | None = None
     ) -> tuple[int, int]:
-        """Error code and base offset."""
+        """Send a batch. Return error code and base offset."""
         identity = (self.id, self.epoch if epoch is None else epoch)
         batch = batch_of(b"a", b"b", producer=identity, sequence=sequence)
         result = produce(connection or self._connection, self._topic, batch)
@@ -122,7 +122,9 @@ def test_an_unknown_producer_may_begin_anywhere(producer: IdempotentProducer) ->
     assert producer.send(1002) == (0, 2)
 
 
-def test_producers_and_partitions_count_for_themselves(connection: Connection, topic: str) -> None:
+def test_sequences_are_counted_per_producer_and_partition(
+    connection: Connection, topic: str
+) -> None:
     create_topic(connection, topic, partitions=2)
     one, other = new_producer(connection), new_producer(connection)
     for producer, partition, offset in ((one, 0, 0), (other, 0, 1), (one, 1, 0)):
@@ -131,22 +133,20 @@ def test_producers_and_partitions_count_for_themselves(connection: Connection, t
         assert (result.error_code, result.base_offset) == (0, offset)
 
 
-def test_sequences_go_on_with_0_after_the_largest(producer: IdempotentProducer) -> None:
+def test_sequences_continue_with_0_after_the_maximum(producer: IdempotentProducer) -> None:
     assert producer.send(LARGEST_SEQUENCE - 1) == (0, 0)
     assert producer.send(0) == (0, 2)
     assert producer.send(LARGEST_SEQUENCE - 1) == (0, 0)
 
 
-def test_a_batch_across_the_largest_sequence_is_followed_by_1(producer: IdempotentProducer) -> None:
+def test_a_batch_across_the_maximum_sequence_is_followed_by_1(producer: IdempotentProducer) -> None:
     assert producer.send(LARGEST_SEQUENCE) == (0, 0)
     assert producer.send(0) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     assert producer.send(1) == (0, 2)
 
 
 @pytest.mark.parametrize("how", ["stop", pytest.param("kill9", marks=pytest.mark.process)])
-def test_the_producer_is_remembered_across_a_restart(
-    new_broker: BrokerMaker, topic: str, how: str
-) -> None:
+def test_producer_state_survives_a_restart(new_broker: BrokerMaker, topic: str, how: str) -> None:
     broker = new_broker()
     broker.start()
     with Connection(broker.bootstrap) as connection:

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch, one test a sentence."""
+"""Tests of ListOffsets and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def list_offsets(
     isolation_level: int = 0,
     **fields: int,
 ) -> ListOffsetsPartitionResponse:
-    """`fields` are further fields of the requested partition."""
+    """Return the answer of ListOffsets for one partition. `fields` are further fields of the
+    request's partition.
+    """
     request = list_offsets_request(
         topic, timestamp, partition=partition, isolation_level=isolation_level
     )
@@ -61,7 +63,9 @@ def found_by(result: ListOffsetsPartitionResponse) -> tuple[int, int, int]:
 
 @pytest.fixture
 def three_batches(connection: Connection, topic: str) -> str:
-    """Timestamps 1000..1002, 3000..3002 and 2000..2002 at the offsets 0, 3 and 6."""
+    """Create a topic with three batches: timestamps 1000..1002, 3000..3002 and 2000..2002 from the
+    offsets 0, 3 and 6 on.
+    """
     create_topic(connection, topic, configs={"retention.ms": "-1"})
     for first in (1000, 3000, 2000):
         batch = batch_of(b"a", b"b", b"c", timestamps=[first, first + 1, first + 2])
@@ -110,7 +114,9 @@ def test_the_largest_timestamp_is_found(connection: Connection, three_batches: s
     assert found_by(list_offsets(connection, three_batches, LARGEST_TIMESTAMP)) == (0, 5, 3002)
 
 
-def test_an_empty_log_has_its_ends_and_no_times(connection: Connection, topic: str) -> None:
+def test_an_empty_log_has_start_and_end_offset_but_no_timestamps(
+    connection: Connection, topic: str
+) -> None:
     create_topic(connection, topic)
     for version in range(1, 8):
         for timestamp, offset in ((LATEST, 0), (EARLIEST, 0), (5, -1)):
@@ -121,10 +127,10 @@ def test_an_empty_log_has_its_ends_and_no_times(connection: Connection, topic: s
 
 @pytest.mark.ours
 @pytest.mark.parametrize("timestamp", [LARGEST_TIMESTAMP, -4, -5, -6, -(2**63)])
-def test_special_times_belong_to_versions(
+def test_special_timestamps_depend_on_the_version(
     connection: Connection, topic: str, timestamp: int
 ) -> None:
-    """Apache accepts more special times, in each version."""
+    """Apache accepts more special timestamps, in each version."""
     create_topic(connection, topic)
     for version in range(8):
         found = list_offsets(connection, topic, timestamp, version=version)
@@ -145,7 +151,7 @@ def test_special_times_belong_to_versions(
         (3003, -1, -1),
     ],
 )
-def test_a_time_finds_the_first_record_that_is_not_older_or_no_one(
+def test_a_timestamp_finds_the_first_record_that_is_not_older(
     connection: Connection, three_batches: str, timestamp: int, offset: int, found: int
 ) -> None:
     for version in range(1, 8):
@@ -196,7 +202,7 @@ def test_a_partition_named_twice_gets_error_42(
 def epoch_end(
     connection: Connection, topic: str, epoch: int, *, version: int = 4, current: int = -1
 ) -> tuple[int, int, int]:
-    """Error code, epoch and end offset that OffsetForLeaderEpoch answers."""
+    """Return error code, leader epoch and end offset of an answer to OffsetForLeaderEpoch."""
     wanted = OffsetForLeaderPartition(partition=0, leader_epoch=epoch, current_leader_epoch=current)
     request = OffsetForLeaderEpochRequest(
         replica_id=-1 if version >= 3 else -2,
@@ -218,7 +224,9 @@ def test_the_current_epoch_ends_at_the_end_of_the_log(
     assert epoch == (0 if version >= 1 else -1)
 
 
-def test_an_unknown_epoch_ends_nowhere_without_error(connection: Connection, topic: str) -> None:
+def test_an_unknown_leader_epoch_has_no_end_offset_and_no_error(
+    connection: Connection, topic: str
+) -> None:
     create_topic(connection, topic)
     produce(connection, topic, BATCH)
     assert epoch_end(connection, topic, 5) == (0, -1, -1)
@@ -253,7 +261,7 @@ def test_an_older_leader_epoch_gets_error_74(
 def let_another_leader_have_been(
     zookeeper: ApacheZooKeeper, topic: str, *, leader_epoch: int
 ) -> None:
-    """Raise the epoch in the partition's state, as elections in a larger cluster would."""
+    """Increase the leader epoch in the partition's state, as elections in a larger cluster do."""
     with zookeeper.client() as client:
         path = f"/brokers/topics/{topic}/partitions/0/state"
         state = json.loads(client.get(path)[0])

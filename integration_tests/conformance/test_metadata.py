@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster, one test a sentence."""
+"""Tests of Metadata and DescribeCluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unit_tests.patience import wait_until
 NOT_ASKED: Final = -(2**31)
 ALL_OF_A_TOPIC: Final = 3576
 ALL_OF_A_CLUSTER: Final = 8096
-"""The bits of the operations that an authorizer could forbid."""
+"""The bits of all operations, which are allowed without an authorizer."""
 EVERY_VERSION: Final = range(13)
 
 
@@ -77,7 +77,7 @@ def test_an_empty_list_asks_for_the_brokers_only(
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
-def test_a_topic_is_created_by_asking_where_that_is_allowed(
+def test_metadata_creates_a_topic_if_allowed(
     connection: Connection, topic: str, version: int
 ) -> None:
     first = metadata(connection, topic, version=version, auto_create=True)
@@ -115,22 +115,20 @@ def test_a_topic_is_not_created_where_the_request_forbids_it(
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ü", "x" * 250])
-def test_an_impossible_name_gets_error_17(connection: Connection, name: str) -> None:
+def test_an_invalid_topic_name_gets_error_17(connection: Connection, name: str) -> None:
     for version in EVERY_VERSION:
         (found,) = metadata(connection, name, version=version, auto_create=True).topics
         assert (found.error_code, found.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, name)
     assert name not in names(all_topics(connection, 12))
 
 
-def test_a_name_like_that_of_another_topic_is_not_created(
-    connection: Connection, topic: str
-) -> None:
+def test_a_topic_with_a_colliding_name_is_not_created(connection: Connection, topic: str) -> None:
     create_topic(connection, f"{topic}.a")
     (found,) = metadata(connection, f"{topic}_a", auto_create=True).topics
     assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_one_topic_that_fails_does_not_hold_up_the_others(
+def test_an_error_of_one_topic_does_not_affect_other_topics(
     connection: Connection, topic: str
 ) -> None:
     create_topic(connection, topic)
@@ -143,7 +141,7 @@ def test_one_topic_that_fails_does_not_hold_up_the_others(
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION[8:])
-def test_authorized_operations_that_were_not_asked_are_the_smallest_number(
+def test_authorized_operations_are_the_minimum_integer_without_a_request(
     connection: Connection, topic: str, version: int
 ) -> None:
     create_topic(connection, topic)
@@ -153,7 +151,7 @@ def test_authorized_operations_that_were_not_asked_are_the_smallest_number(
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION[8:])
-def test_authorized_operations_are_told_to_clients_that_ask(
+def test_authorized_operations_are_returned_on_request(
     connection: Connection, topic: str, version: int
 ) -> None:
     create_topic(connection, topic)
@@ -204,7 +202,7 @@ def test_internal_topics_are_marked(connection: Connection) -> None:
 
 
 @pytest.mark.ours
-def test_internal_topics_are_never_created_by_asking(new_broker: BrokerMaker) -> None:
+def test_metadata_never_creates_internal_topics(new_broker: BrokerMaker) -> None:
     """Apache creates them."""
     broker = new_broker()
     broker.start()

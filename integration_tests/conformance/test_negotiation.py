@@ -1,4 +1,4 @@
-"""Framing, headers and version negotiation, one test a sentence."""
+"""Tests of framing, headers and version negotiation."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_whole_profile_is_advertised_and_nothing_else(
 
 
 @pytest.mark.ours
-def test_no_feature_is_told(connection: Connection) -> None:
+def test_no_feature_is_advertised(connection: Connection) -> None:
     answer = ask_versions(connection, 3)
     assert answer.supported_features == [] and answer.finalized_features == []
 
@@ -168,7 +168,7 @@ def test_a_frame_that_is_not_a_request_closes_the_connection(
 
 
 @pytest.mark.ours
-def test_bytes_after_the_body_are_passed_over(connection: Connection) -> None:
+def test_bytes_after_the_body_are_ignored(connection: Connection) -> None:
     """Some clients send fields that the version does not have."""
     connection.send_frame(frame_of(1, MetadataRequest(topics=[]), correlation_id=7) + b"\0")
     assert connection.receive(1, MetadataResponse, 7).topics == []

@@ -1,4 +1,4 @@
-"""Produce and InitProducerId, one test a sentence."""
+"""Tests of Produce."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OLD_FORMAT_1: Final = struct.pack(">qiIbbqii", 0, 22, 0, 1, 0, 1, -1, 0)
 
 
 def patched(batch: bytes, position: int, layout: str, value: int) -> bytes:
-    """The batch with one field changed and its CRC recomputed."""
+    """Return the batch with one field changed and its CRC recomputed."""
     changed = bytearray(batch)
     struct.pack_into(layout, changed, position, value)
     struct.pack_into(">I", changed, 17, crc32c.crc32c(bytes(changed[21:])))
@@ -57,7 +57,7 @@ GOOD: Final = batch_of(b"one", b"two")
 def results(
     connection: Connection, *wanted: tuple[str, int, bytes], version: int = 9
 ) -> list[tuple[str, int, int, int, str | None]]:
-    """(topic, partition, code, first offset, message) of all results of one request."""
+    """Return (topic, partition, error code, base offset, message) of all results of one request."""
     topic_data = [
         TopicProduceData(
             name=topic, partition_data=[PartitionProduceData(index=partition, records=records)]
@@ -74,7 +74,7 @@ def results(
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
 @pytest.mark.parametrize("acks", [1, -1])
-def test_the_answer_tells_the_first_offset_in_every_version(
+def test_the_answer_has_the_base_offset_in_every_version(
     connection: Connection, topic: str, version: int, acks: int
 ) -> None:
     create_topic(connection, topic)
@@ -99,7 +99,7 @@ def test_the_broker_changes_base_offset_and_leader_epoch_only(
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_batches_pass_through_untouched(connection: Connection, topic: str, codec: Codec) -> None:
+def test_batches_are_stored_unchanged(connection: Connection, topic: str, codec: Codec) -> None:
     create_topic(connection, topic)
     batch = batch_of(b"x" * 5000, b"y" * 5000, codec=codec)
     produce(connection, topic, batch)
@@ -108,7 +108,7 @@ def test_batches_pass_through_untouched(connection: Connection, topic: str, code
     assert bytes(found.records)[16:] == batch[16:]
 
 
-def test_a_topic_with_log_append_time_tells_it(connection: Connection, topic: str) -> None:
+def test_the_answer_has_the_log_append_time(connection: Connection, topic: str) -> None:
     create_topic(connection, topic, configs={"message.timestamp.type": "LogAppendTime"})
     told = produce(connection, topic, GOOD).log_append_time_ms
     assert told > 1_700_000_000_000
@@ -127,7 +127,7 @@ def assert_refused(
     acks: int = -1,
     version: int = 9,
 ) -> None:
-    """Check that the records get that error and nothing is appended."""
+    """Check that the records get that error code and that nothing is appended."""
     result = produce(connection, topic, records, acks=acks, version=version)
     assert (result.error_code, result.base_offset) == (code, -1), result
     assert log_end(connection, topic) == 0
@@ -147,7 +147,9 @@ def test_an_unknown_topic_and_partition_get_error_3(connection: Connection, topi
     assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_one_bad_partition_does_not_hurt_the_others(connection: Connection, topic: str) -> None:
+def test_an_error_of_one_partition_does_not_affect_other_partitions(
+    connection: Connection, topic: str
+) -> None:
     create_topic(connection, topic, partitions=3)
     contents = {0: GOOD, 1: GOOD[:-1] + b"?", 2: GOOD, 8: GOOD}
     data = [PartitionProduceData(index=p, records=r) for p, r in contents.items()]
@@ -165,7 +167,7 @@ def test_one_bad_partition_does_not_hurt_the_others(connection: Connection, topi
 
 @pytest.mark.ours
 @pytest.mark.parametrize("version", EVERY_VERSION)
-def test_results_come_in_the_order_of_the_request_and_errors_with_words(
+def test_results_have_the_order_of_the_request_and_errors_have_messages(
     connection: Connection, topic: str, version: int
 ) -> None:
     """Apache answers in the order of its maps, and has messages for some errors only."""
@@ -183,11 +185,11 @@ def test_results_come_in_the_order_of_the_request_and_errors_with_words(
         assert bool(words) == (code != 0 and version >= 8)
 
 
-def test_a_request_for_nothing_is_answered_with_nothing(connection: Connection) -> None:
+def test_a_request_without_topics_gets_an_empty_answer(connection: Connection) -> None:
     assert connection.ask(9, ProduceRequest(acks=-1), ProduceResponse).responses == []
 
 
-def test_no_more_replicas_must_be_in_sync_than_there_are(
+def test_acks_all_needs_no_more_in_sync_replicas_than_assigned(
     connection: Connection, topic: str
 ) -> None:
     create_topic(connection, topic, configs={"min.insync.replicas": "2"})
@@ -275,7 +277,7 @@ def test_a_batch_that_contradicts_itself_is_refused(
         pytest.param(patched(GOOD, 21, ">h", 8), ErrorCode.INVALID_TIMESTAMP, id="log append time"),
     ],
 )
-def test_a_batch_that_makes_no_sense_is_refused(
+def test_a_batch_with_invalid_attributes_is_refused(
     connection: Connection, topic: str, records: bytes, code: ErrorCode
 ) -> None:
     """Apache answers INVALID_RECORD to the first and UNKNOWN_SERVER_ERROR to the second, and
@@ -312,7 +314,7 @@ def test_a_record_that_is_too_old_gets_error_32(
 
 
 def mixed(*records: tuple[bytes | None, int], codec: Codec = Codec.NONE) -> bytes:
-    """A batch of records with these keys and times."""
+    """Return a batch of records with these keys and timestamps."""
     builder = BatchBuilder(codec)
     for key, timestamp in records:
         builder.append(timestamp, key, b"value")
@@ -320,7 +322,9 @@ def mixed(*records: tuple[bytes | None, int], codec: Codec = Codec.NONE) -> byte
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_records_without_key_are_named(connection: Connection, topic: str, codec: Codec) -> None:
+def test_records_without_key_are_listed_as_record_errors(
+    connection: Connection, topic: str, codec: Codec
+) -> None:
     """KIP-467: each record error has its index in the batch; the error message names three of
     them."""
     create_topic(connection, topic, configs={"cleanup.policy": "compact"})
@@ -340,7 +344,7 @@ def test_records_without_key_are_named(connection: Connection, topic: str, codec
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("option", ["before", "after"])
-def test_records_with_times_out_of_bounds_are_named(
+def test_records_with_timestamps_out_of_bounds_are_listed_as_record_errors(
     connection: Connection, topic: str, option: str, codec: Codec
 ) -> None:
     hour_ms = 3_600_000
@@ -360,7 +364,7 @@ def test_records_with_times_out_of_bounds_are_named(
     assert produce(connection, topic, mixed((b"a", now_ms), codec=codec)).base_offset == 0
 
 
-def test_a_time_out_of_bounds_is_named_before_a_missing_key(
+def test_a_timestamp_out_of_bounds_is_reported_before_a_missing_key(
     connection: Connection, topic: str
 ) -> None:
     options = {"cleanup.policy": "compact", "message.timestamp.before.max.ms": "3600000"}
@@ -372,7 +376,7 @@ def test_a_time_out_of_bounds_is_named_before_a_missing_key(
 
 
 def named(result: PartitionProduceResponse) -> dict[int, str | None]:
-    """The invalid records and their messages."""
+    """Return the indexes of the invalid records and their messages."""
     return {each.batch_index: each.batch_index_error_message for each in result.record_errors}
 
 
@@ -393,7 +397,7 @@ def test_compressed_batches_and_others_have_their_own_results(
 def test_a_partition_named_twice_is_appended_in_the_order_of_the_request(
     connection: Connection, topic: str
 ) -> None:
-    """Apache appends only the last of them."""
+    """Apache appends only the last batch."""
     create_topic(connection, topic, configs={"cleanup.policy": "compact"})
     first, second = batch_of(b"first", codec=Codec.LZ4), batch_of(b"second")
     answered = results(connection, (topic, 0, first), (topic, 0, second))
@@ -404,7 +408,7 @@ def test_a_partition_named_twice_is_appended_in_the_order_of_the_request(
 
 @pytest.mark.ours
 @pytest.mark.parametrize("policy", ["delete", "compact"])
-def test_a_batch_of_a_transaction_that_nobody_began_gets_error_48(
+def test_a_batch_of_an_unknown_transaction_gets_error_48(
     connection: Connection, topic: str, policy: str
 ) -> None:
     """Apache checks the authorization of the transactional id first."""
@@ -417,7 +421,7 @@ def test_a_batch_of_a_transaction_that_nobody_began_gets_error_48(
     assert fetch_one(connection, topic, 0).last_stable_offset == 0
 
 
-def test_clients_write_to_no_internal_topic(connection: Connection) -> None:
+def test_clients_cannot_write_to_internal_topics(connection: Connection) -> None:
     name = internal_topic(connection)
     assert_refused(connection, name, GOOD, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
@@ -458,7 +462,7 @@ def test_an_error_with_acks_0_closes_the_connection_after_the_other_partitions(
     assert {index: data.high_watermark for index, data in ends.items()} == {0: 0, 1: 2}
 
 
-def test_many_requests_may_be_on_their_way(connection: Connection, topic: str) -> None:
+def test_many_requests_may_be_in_flight(connection: Connection, topic: str) -> None:
     create_topic(connection, topic)
     sent = [connection.send(9, produce_request(topic, GOOD)) for _ in range(100)]
     offsets = [

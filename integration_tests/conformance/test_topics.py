@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics, one test a sentence."""
+"""Tests of CreateTopics and DeleteTopics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CREATE_VERSIONS: Final = range(8)
 DELETE_VERSIONS: Final = range(7)
 NO_ID: Final = uuid.UUID(int=0)
 OURS: Final = -1
-"""Stands for the id of the broker."""
+"""A placeholder for the id of the broker."""
 
 
 def wanted(name: str, **fields: Any) -> CreatableTopic:
@@ -64,7 +64,7 @@ def broker_id(connection: Connection) -> int:
 
 
 @pytest.mark.parametrize("version", CREATE_VERSIONS)
-def test_a_topic_can_be_used_when_the_answer_comes(
+def test_a_created_topic_can_be_used_after_the_answer(
     connection: Connection, topic: str, version: int
 ) -> None:
     result = create(connection, wanted(topic, num_partitions=2), version=version)
@@ -104,9 +104,7 @@ def test_partitions_may_be_assigned_explicitly(connection: Connection, topic: st
 
 
 @pytest.mark.parametrize("version", CREATE_VERSIONS[5:])
-def test_the_answer_tells_the_configuration(
-    connection: Connection, topic: str, version: int
-) -> None:
+def test_the_answer_has_the_configuration(connection: Connection, topic: str, version: int) -> None:
     configs = [config("retention.ms", "123456"), config("cleanup.policy", "compact")]
     result = create(connection, wanted(topic, configs=configs), version=version)
     assert (result.num_partitions, result.replication_factor) == (1, 1)
@@ -171,7 +169,7 @@ UNASSIGNED: Final = {"num_partitions": -1, "replication_factor": -1}
         ({"configs": [config("retention.ms", None)]}, ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_an_impossible_topic_gets_its_error_and_does_not_hold_up_others(
+def test_an_invalid_topic_gets_its_error_and_other_topics_are_created(
     connection: Connection, topic: str, fields: dict[str, Any], code: ErrorCode
 ) -> None:
     impossible = wanted(topic, **fields)
@@ -210,13 +208,13 @@ def test_a_second_topic_of_the_name_gets_error_36_whatever_else_is_wrong(
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ü", "x" * 250])
-def test_a_topic_of_an_impossible_name_gets_error_17(connection: Connection, name: str) -> None:
+def test_a_topic_with_an_invalid_name_gets_error_17(connection: Connection, name: str) -> None:
     for version in CREATE_VERSIONS:
         result = create(connection, wanted(name), version=version)
         assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_a_name_that_differs_in_dot_and_underscore_only_gets_error_17(
+def test_a_name_that_differs_only_in_dot_and_underscore_gets_error_17(
     connection: Connection, topic: str
 ) -> None:
     create_topic(connection, f"{topic}.a")
@@ -224,7 +222,7 @@ def test_a_name_that_differs_in_dot_and_underscore_only_gets_error_17(
 
 
 @pytest.mark.parametrize("version", CREATE_VERSIONS)
-def test_a_name_that_is_asked_for_twice_gets_error_42_once_or_twice_and_is_not_created(
+def test_a_topic_that_is_requested_twice_gets_error_42_and_is_not_created(
     connection: Connection, topic: str, version: int
 ) -> None:
     once = f"{topic}-once"
@@ -237,7 +235,7 @@ def test_a_name_that_is_asked_for_twice_gets_error_42_once_or_twice_and_is_not_c
     assert not is_there(connection, topic)
 
 
-def test_without_time_to_wait_the_topic_is_made_and_error_7_answered(
+def test_with_timeout_0_the_topic_is_created_and_the_answer_is_error_7(
     connection: Connection, topic: str
 ) -> None:
     request = CreateTopicsRequest(topics=[wanted(topic)], timeout_ms=0)
@@ -260,13 +258,13 @@ def delete_request(
 
 
 def delete(connection: Connection, version: int, request: DeleteTopicsRequest) -> list[int]:
-    """The error codes."""
+    """Delete topics by name. Return their error codes."""
     answer = connection.ask(version, request, DeleteTopicsResponse)
     return [result.error_code for result in answer.responses]
 
 
 @pytest.mark.parametrize("version", DELETE_VERSIONS)
-def test_a_deleted_topic_is_gone(
+def test_a_deleted_topic_does_not_exist(
     broker: Broker, connection: Connection, topic: str, version: int
 ) -> None:
     create_topic(connection, topic)
@@ -282,7 +280,9 @@ def test_a_deleted_topic_is_gone(
 
 
 @pytest.mark.ours
-def test_the_answer_to_a_deletion_by_name_tells_the_id(connection: Connection, topic: str) -> None:
+def test_the_answer_to_a_deletion_by_name_has_the_topic_id(
+    connection: Connection, topic: str
+) -> None:
     """Apache returns ids only to clients that sent ids."""
     topic_id = create_topic(connection, topic).topic_id
     (result,) = connection.ask(6, delete_request(6, topic), DeleteTopicsResponse).responses
@@ -312,7 +312,7 @@ def test_topics_may_be_deleted_by_their_ids(connection: Connection, topic: str) 
 
 
 @pytest.mark.parametrize("version", DELETE_VERSIONS)
-def test_unknown_topics_do_not_hold_up_the_deletion_of_others(
+def test_unknown_topics_do_not_prevent_the_deletion_of_other_topics(
     connection: Connection, topic: str, version: int
 ) -> None:
     create_topic(connection, topic)
@@ -327,10 +327,10 @@ def test_unknown_topics_do_not_hold_up_the_deletion_of_others(
 
 @pytest.mark.ours
 @pytest.mark.parametrize("version", DELETE_VERSIONS)
-def test_a_name_to_delete_that_is_given_twice_gets_error_42(
+def test_a_deletion_that_names_a_topic_twice_gets_error_42(
     connection: Connection, topic: str, version: int
 ) -> None:
-    """Apache deletes it."""
+    """Apache deletes the topic."""
     create_topic(connection, topic)
     codes = delete(connection, version, delete_request(version, topic, topic))
     assert set(codes) == {ErrorCode.INVALID_REQUEST}
@@ -338,8 +338,10 @@ def test_a_name_to_delete_that_is_given_twice_gets_error_42(
 
 
 @pytest.mark.ours
-def test_a_topic_to_delete_has_a_name_or_an_id(connection: Connection, topic: str) -> None:
-    """Apache forbids the second (29)."""
+def test_a_deletion_with_both_or_neither_of_name_and_id_gets_error_42(
+    connection: Connection, topic: str
+) -> None:
+    """Without a name and an id, Apache answers 29 (TOPIC_AUTHORIZATION_FAILED)."""
     topic_id = create_topic(connection, topic).topic_id
     for state in (DeleteTopicState(name=topic, topic_id=topic_id), DeleteTopicState(name=None)):
         request = DeleteTopicsRequest(topics=[state], timeout_ms=PATIENCE_MS)
@@ -347,7 +349,7 @@ def test_a_topic_to_delete_has_a_name_or_an_id(connection: Connection, topic: st
     assert is_there(connection, topic)
 
 
-def test_without_time_to_wait_the_deletion_begins_and_error_7_is_answered(
+def test_with_timeout_0_the_deletion_begins_and_the_answer_is_error_7(
     connection: Connection, topic: str
 ) -> None:
     create_topic(connection, topic)

@@ -1,7 +1,7 @@
-"""Faults on real processes: workloads that record their operations, and a cluster to inject faults
-into.
+"""Fault tests on real processes: workloads that record their operations, and a cluster in which
+tests inject faults.
 
-`workload` is the process that hosts the clients; `producers` and `consumers` are the clients;
-`replicas` reads the files of brokers; `rig` combines them with a cluster and has the history
-judged (`pybroker.testing.history`).
+`workload` is the process in which the clients run; `producers` and `consumers` are the clients;
+`replicas` reads the files of brokers; `rig` runs them with a cluster and checks the history
+(`pybroker.testing.history`).
 """

@@ -1,5 +1,6 @@
-"""Brokers whose wall clocks a test sets: a library compiled with gcc is preloaded into each and
-shifts the kernel's time by an offset that the test writes to a file."""
+"""Wall clocks of brokers that a test can set: a library compiled with gcc is preloaded into each
+broker and shifts the kernel's time by an offset that the test writes to a file.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _NANOSECONDS: Final = 1_000_000_000
 
 @functools.cache
 def reason_to_skip() -> str | None:
-    """Why clocks cannot be shifted here; None if they can."""
+    """Return why clocks cannot be shifted on this machine; None if they can."""
     if shutil.which("gcc") is None:
         return "gcc is missing: apt-get install gcc libc6-dev"
     with tempfile.TemporaryDirectory() as folder:
@@ -33,8 +34,9 @@ def reason_to_skip() -> str | None:
 
 
 class WallClocks:
-    """A clock for each of these brokers, initially right. The files are in `folder`, which must
-    stay."""
+    """The wall clocks of these brokers, initially right. The files are in `folder`, which must
+    remain.
+    """
 
     def __init__(self, folder: Path, brokers: tuple[int, ...]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +51,9 @@ class WallClocks:
             self.places[broker] = Place(prefix=words)
 
     def set(self, broker: int, seconds: float) -> None:
-        """Set the broker's clock that far ahead of the right time (negative: behind it)."""
+        """Set the broker's clock ahead of the right time by this many seconds (negative: behind
+        it).
+        """
         with self._files[broker].open("r+b", buffering=0) as file:
             os.pwrite(file.fileno(), _OFFSET.pack(round(seconds * _NANOSECONDS)), 0)
 

@@ -1,5 +1,6 @@
-"""The readers of a workload: consumers of all partitions from their beginning, and a client that
-asks repeatedly for the end of each partition."""
+"""The readers of a workload: consumers of all partitions from offset 0, and a client that requests
+the log end offset of each partition repeatedly.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ ASK_TIMEOUT_S: Final = 2.0
 POSITION_LOST: Final = frozenset(
     {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION, KafkaError._AUTO_OFFSET_RESET}
 )
-"""Errors of librdkafka for a position that the log does not have any more."""
+"""The errors of librdkafka for a position that the log does not have any more."""
 
 
 class ReaderClient(Protocol):
-    """A reader that runs from its making until `stop`."""
+    """The interface of a reader that runs from its creation until `stop`."""
 
     delivered: int
 
@@ -38,7 +39,7 @@ class ReaderClient(Protocol):
 
 
 class _Thread:
-    """A client that repeats one step until it is stopped."""
+    """A thread that repeats one step of a client until it is stopped."""
 
     def __init__(self, name: str, settings: Settings, log: OpsLog) -> None:
         self.name = name
@@ -72,7 +73,7 @@ class _Thread:
 
 
 def confluent_consumer(bootstrap: str, client: str) -> confluent_kafka.Consumer:
-    """librdkafka's consumer, with settings that find new leaders quickly."""
+    """Return librdkafka's consumer with settings that detect new leaders quickly."""
     return confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -94,7 +95,7 @@ def confluent_consumer(bootstrap: str, client: str) -> confluent_kafka.Consumer:
 
 
 class ConfluentReader(_Thread):
-    """librdkafka's consumer, assigned all partitions from offset 0."""
+    """A reader with librdkafka's consumer, assigned all partitions from offset 0."""
 
     def run(self) -> None:
         consumer = confluent_consumer(self.settings.bootstrap, self.name)
@@ -127,7 +128,7 @@ class ConfluentReader(_Thread):
 
 
 class OurReader(_Thread):
-    """`pybroker.client.Consumer`, assigned all partitions from offset 0."""
+    """A reader with `pybroker.client.Consumer`, assigned all partitions from offset 0."""
 
     def run(self) -> None:
         asyncio.run(self._read())
@@ -169,7 +170,7 @@ class OurReader(_Thread):
 
 
 class Asker(_Thread):
-    """Asks for the end of each partition (ListOffsets) repeatedly."""
+    """A client that requests the log end offset of each partition (ListOffsets) repeatedly."""
 
     def run(self) -> None:
         consumer = confluent_consumer(self.settings.bootstrap, self.name)

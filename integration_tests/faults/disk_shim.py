@@ -1,5 +1,6 @@
 """Disks that fail a sync, or are slow: a library preloaded into a broker's process (LD_PRELOAD)
-that reads from a file how to treat writes and syncs of segments."""
+reads from a file how to treat writes and syncs of segments.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +23,18 @@ _ORDER: Final = (
     "retried",
     "writes",
 )
-"""As in the enum of disk_shim.c."""
+"""The field numbers of the file, as in the enum of disk_shim.c."""
 
 
 def reason_to_skip() -> str | None:
-    """Why the library cannot be built here; None if it can."""
+    """Return why the library cannot be built on this machine; None if it can."""
     if shutil.which("cc") is None:
         return "no C compiler for the library that makes disks fail"
     return None
 
 
 def compiled(folder: Path) -> Path:
-    """Compile the library; its path."""
+    """Compile the library, and return its path."""
     library = folder / "disk_shim.so"
     command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(_SOURCE), "-ldl"]
     subprocess.run(command, check=True)
@@ -41,7 +42,7 @@ def compiled(folder: Path) -> Path:
 
 
 class Disk:
-    """The disk of one broker, over all its runs."""
+    """The simulated faults of one broker's disk, over all runs of the broker."""
 
     def __init__(self, library: Path, control: Path) -> None:
         control.write_bytes(bytes(struct.calcsize("i") * len(_ORDER)))
@@ -52,32 +53,34 @@ class Disk:
         self.place = Place(prefix=("env", *words))
 
     def fail_next_sync(self) -> None:
-        """The next sync of a segment gives EIO, and all after it succeed."""
+        """Make the next sync of a segment fail with EIO; later syncs succeed."""
         self._set("fail_syncs", 1)
 
     def slow(self, *, sync_ms: int = 0, write_ms: int = 0) -> None:
-        """Delay each sync and each write of a segment by these times."""
+        """Delay each sync and each write of a segment by these times in seconds."""
         self._set("sync_delay_ms", sync_ms)
         self._set("write_delay_ms", write_ms)
 
     @property
     def syncs(self) -> int:
-        """The number of syncs of segments that have begun."""
+        """Return the number of started syncs of segments."""
         return self._get("syncs")
 
     @property
     def writes(self) -> int:
-        """The number of writes of segments."""
+        """Return the number of writes of segments."""
         return self._get("writes")
 
     @property
     def failed(self) -> int:
-        """The number of syncs that failed with EIO."""
+        """Return the number of syncs that failed with EIO."""
         return self._get("failed")
 
     @property
     def retried(self) -> int:
-        """The number of syncs of a file after a failed sync of it in the same run."""
+        """Return the number of syncs of a file after a failed sync of the same file in the same
+        run.
+        """
         return self._get("retried")
 
     def _get(self, name: str) -> int:

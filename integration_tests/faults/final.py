@@ -1,5 +1,6 @@
-"""The end of a run: everything is read once more, by two clients from the leaders, and from the
-files of every replica."""
+"""The final reads of a run: all records are read by two clients from the leaders, and from the
+files of every replica.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ Rows = list[list[object]]
 
 
 def read_all(bootstrap: str, topic: str, partitions: int, log: OpsLog) -> dict[int, int]:
-    """Write two `final` operations per partition; return the end of each partition. Raises
-    WaitFailed for a partition that cannot be read to its end."""
+    """Write two `final` operations per partition. Return the log end offset of each partition.
+    Raises WaitFailed for a partition that cannot be read to its end.
+    """
     ends = {}
     for partition in range(partitions):
         start, rows, end = _by_librdkafka(bootstrap, topic, partition)
@@ -59,7 +61,10 @@ def _by_librdkafka(bootstrap: str, topic: str, partition: int) -> tuple[int, Row
         position = start
         while position < end:
             if time.monotonic() > deadline:
-                raise WaitFailed(f"{place} is read up to {position} only, it ends at {end}")
+                raise WaitFailed(
+                    f"partition {place} was read only up to offset {position}; its log end offset"
+                    f" is {end}"
+                )
             for message in consumer.consume(1000, 0.5):
                 if message.error() is not None:
                     continue
@@ -104,8 +109,9 @@ def read_files(
     *,
     stopped: bool = False,
 ) -> None:
-    """Write a `files` operation for each replica, and its records as a `final` operation. While
-    the brokers run, followers get time to reach the end."""
+    """Write a `files` operation for each replica, and its records as a `final` operation. If the
+    brokers run, wait until followers reach the log end.
+    """
     for partition, end in ends.items():
         deadline = time.monotonic() + PATIENCE_S
         while True:

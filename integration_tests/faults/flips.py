@@ -1,4 +1,4 @@
-"""Damaged files of a broker: flipped bits and torn tails."""
+"""Functions that damage files of a broker: flipped bits and torn tails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Batches = list[tuple[int, BatchHeader]]
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:
-    """Flip one bit in place: a broker that has the file open sees it, too."""
+    """Flip one bit in place, so that a broker that has the file open sees the change too."""
     with path.open("r+b", buffering=0) as file:
         file.seek(position)
         (byte,) = file.read(1)
@@ -20,8 +20,9 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
 
 
 def flip_in_text(path: Path, after: str) -> None:
-    """Flip the lowest bit of the last digit of the first number after `after`: it stays a
-    number."""
+    """Flip the lowest bit of the last digit of the first number after `after`. The result is still
+    a number.
+    """
     text = path.read_text()
     start = text.index(after) + len(after)
     end = start
@@ -32,31 +33,33 @@ def flip_in_text(path: Path, after: str) -> None:
 
 
 def segments(folder: Path) -> list[Path]:
-    """The segments of a partition, the active one last."""
+    """Return the segments of a partition, the active segment last."""
     return sorted(folder.glob("*.log"))
 
 
 def batches(path: Path) -> Batches:
-    """Position and header of the whole batches of a segment."""
+    """Return position and header of each complete batch of a segment."""
     return list(iter_headers(path.read_bytes()))
 
 
 def in_body(position: int, header: BatchHeader) -> int:
-    """A byte of the batch's records."""
+    """Return the position of a byte in the batch's records."""
     return position + header.size - 1
 
 
 def in_length(position: int, header: BatchHeader) -> int:
-    """The last byte of the batch's length."""
+    """Return the position of the last byte of the batch's length field."""
     return position + 11
 
 
 def flip_in_batch(
     path: Path, place: Callable[[int, BatchHeader], int], number: int = 0
 ) -> BatchHeader:
-    """Flip a bit in a batch that another batch follows; return its header."""
+    """Flip a bit in a batch that is not the last batch of its segment. Return the header of the
+    batch.
+    """
     found = batches(path)
-    assert len(found) > number + 1, f"{path} has {len(found)} batches only"
+    assert len(found) > number + 1, f"{path} has only {len(found)} batches"
     position, header = found[number]
     flip(path, place(position, header))
     return header

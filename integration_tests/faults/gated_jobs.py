@@ -1,5 +1,6 @@
-"""Jobs that can be held at gates (`job_gate`), their runs, and the processes below them: the
-vocabulary of the tests that kill them."""
+"""ETL jobs whose processes stop at gates (`job_gate`), their runs, and their child processes, for
+tests that kill these processes.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ class Work:
         cluster.wait_until_in_sync(topic)
 
     def write(self) -> None:
-        """Write COUNT more numbers."""
+        """Send COUNT more numbers."""
         numbers = range(self._written, self._written + COUNT)
         for start in range(0, COUNT, 60):  # several batches in each partition
             part = self.samples(numbers[start : start + 60])
@@ -94,18 +95,20 @@ class Work:
         return Job.from_file(self.file)
 
     def run(self) -> None:
-        """Run the job to the end of the topic, in the tests' own session."""
+        """Run the job to the end of the topic, in the Spark session of the tests."""
         for result in self.job.run(self.spark):
             assert result.state in ("committed", "committed-elsewhere", "nothing-new"), result
 
     def committed(self) -> int:
-        """The number of rows that a reader of the output sees."""
+        """Return the number of rows that a reader of the output sees."""
         if not self.output.exists() or not output_commits(self.output):
             return 0
         return read_output(self.spark, self.output).count()
 
     def assert_nothing_is_left_and_the_next_run_reads_all(self) -> None:
-        """Check this after a first run that has failed."""
+        """Check, after a failed first run, that no output is left and that the next run reads all
+        records.
+        """
         assert self.committed() == 0
         assert self.job.store.attempts() == []
         self.gate.release()
@@ -113,13 +116,13 @@ class Work:
         self.assert_complete()
 
     def assert_complete(self) -> None:
-        """Check that every written number is in the output once."""
+        """Check that every sent number is in the output once."""
         frame = read_output(self.spark, self.output)
         rows = frame.selectExpr("partition", "offset", "int(string(value))").collect()
         self._assert_all_once(rows)
 
     def _assert_all_once(self, rows: Sequence[Row]) -> None:
-        """`rows`: partition, offset, number."""
+        """Check that rows of (partition, offset, number) have every sent number once."""
         numbers = Counter(row[2] for row in rows)
         expected = Counter(range(self._written))
         assert numbers == expected, f"more {numbers - expected}, missing {expected - numbers}"
@@ -127,7 +130,7 @@ class Work:
 
 
 class LetteredWork(Work):
-    """A job whose every fifth record is a dead letter, and whose reads pass a gate."""
+    """A job for which every fifth record is a dead letter, and whose reads pass a gate."""
 
     decode = DECODE
 
@@ -144,7 +147,7 @@ class LetteredWork(Work):
         return replace(super().job, read=read, progress=progress)
 
     def assert_complete(self) -> None:
-        """Check that rows and dead letters occur once, and together are all written numbers."""
+        """Check that rows and dead letters occur once, and together are all sent numbers."""
         table = read_output(self.spark, self.output).selectExpr("partition", "offset", "value.n")
         letters = read_dead_letters(self.spark, self.output).selectExpr(
             "partition", "offset", "int(string(value))"
@@ -154,8 +157,9 @@ class LetteredWork(Work):
         self._assert_all_once(rows + bad)
 
     def read_again_for_letters(self, run: Running) -> str:
-        """Remove the decoded records of a run once it begins to write dead letters, as the loss of
-        an executor does. Return the moment that the run reaches next."""
+        """Remove the decoded records of a run when it begins to write dead letters, like the loss
+        of an executor. Return the gate that the run reaches next.
+        """
         self.gate.reached(job_gate.STAGE_LETTERS, run)
         self.gate.hold(job_gate.READ)
         self._forget_decoded()
@@ -169,7 +173,7 @@ class LetteredWork(Work):
 
 
 class Running:
-    """A run in this process, in a thread of its own."""
+    """A run of a job in a thread of this process."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -192,14 +196,14 @@ class Running:
         return "" if self._error is None else "".join(traceback.format_exception(self._error))
 
     def join(self) -> BaseException | None:
-        """Wait for the end of the run; the error that it failed with."""
+        """Wait for the end of the run. Return the error with which it failed."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the run does not end"
         return self._error
 
 
 def driver_of(work: Work, environment: Mapping[str, str] | None = None) -> ChildProcess:
-    """Start a run in a process of its own, with its own Spark."""
+    """Start a run in a separate process with its own Spark."""
     program = [sys.executable, "-m", "integration_tests.faults.job_gate"]
     return ChildProcess([*program, str(work.gate.folder), str(work.file)], environment=environment)
 
@@ -212,7 +216,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def python_at(gate: Gate, moment: str, run: job_gate.Run, driver: int) -> psutil.Process:
-    """The Python process of Spark, below the driver, that has reached a moment."""
+    """Return the Python process of Spark below the driver that has reached the gate."""
     process = psutil.Process(gate.reached(moment, run))
     _, workers = python_below(driver)
     assert process in workers, (process, workers)
@@ -220,14 +224,14 @@ def python_at(gate: Gate, moment: str, run: job_gate.Run, driver: int) -> psutil
 
 
 def python_below(driver: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """Spark's Python processes below the driver: the daemons, and the workers that they forked."""
+    """Return Spark's Python processes below the driver: the daemons, and their forked workers."""
     found = spark_cluster.python_workers_of(driver)
     daemons = [process for process in found if _parent(process) not in found]
     return daemons, [process for process in found if process not in daemons]
 
 
 def _parent(process: psutil.Process) -> psutil.Process | None:
-    """The parent of a process; None if the process has ended meanwhile."""
+    """Return the parent of a process; None if the process has ended."""
     try:
         return process.parent()
     except psutil.NoSuchProcess:

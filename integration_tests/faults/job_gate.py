@@ -1,4 +1,4 @@
-"""Moments of a job's run at which it can be held, so that a test kills a process just then.
+"""Gates in the run of an ETL job, at which a test can hold a process and kill it.
 
     python -m integration_tests.faults.job_gate FOLDER JOB.yaml [words of job.py...]
 
@@ -56,7 +56,7 @@ PYTHON_MOMENTS: Final = (MAKE, DIVIDE, READ, STAGE_LETTERS, WORKER)
 """Moments at which a Python process of Spark works for a run. Dead letters are made from the
 decoded records: there is such a moment only if those were lost."""
 BETWEEN: Final = (BEFORE_PLAN, STAGE_DECODE, STAGE_LETTERS, STAGE_TABLE, BEFORE_COMMIT)
-"""Moments at which only the driver works."""
+"""Moments at which only the driver works, and no Python process of Spark."""
 BETWEEN_PYTHON: Final = (STAGE_DECODE, STAGE_LETTERS, BEFORE_COMMIT)
 """The moments of BETWEEN after work in Python, whose processes then wait for more."""
 _LOOK_AGAIN_S: Final = 0.02
@@ -69,7 +69,7 @@ stand_still(Path({folder!r}), SEARCH)
 
 
 class Run(Protocol):
-    """The run that is expected to reach a moment."""
+    """The interface of a run that is expected to reach a gate."""
 
     @property
     def running(self) -> bool: ...
@@ -79,18 +79,18 @@ class Run(Protocol):
 
 
 class Gate:
-    """The test's side of the gates."""
+    """The test's control of the gates."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def hold(self, moment: str) -> None:
-        """Hold every process that reaches the moment."""
+        """Hold every process that reaches the gate."""
         _hold(self.folder, moment).touch()
 
     def reached(self, moment: str, run: Run) -> int:
-        """Wait for a process held at the moment and return it; each arrival is returned once.
-        Raises WaitFailed if the run ends before.
+        """Wait for a process held at the gate, and return it; each arrival is returned once. Raises
+        WaitFailed if the run ends before.
         """
         there: list[Path] = []
 
@@ -98,21 +98,23 @@ class Gate:
             was_running = run.running
             there[:] = self.folder.glob(f"{moment}.reached.*")
             if not there and not was_running:
-                raise WaitFailed(f"the run ended and was not at {moment}; output:\n{run.output}")
+                raise WaitFailed(
+                    f"the run ended without reaching the gate {moment}; output:\n{run.output}"
+                )
             return bool(there)
 
-        wait_until(anyone, what=f"the run is at {moment}")
+        wait_until(anyone, what=f"the run reaches the gate {moment}")
         there[0].unlink()
         return int(there[0].suffix[1:])
 
     def release(self, moment: str = "*") -> None:
-        """Release the processes at the moment, and do not hold any more there."""
+        """Release the processes at the gate, and hold no more processes there."""
         for hold in self.folder.glob(f"{moment}.hold"):
             hold.unlink()
 
 
 class GatedFiles(RealFiles):
-    """A file system that is held before and after creating links."""
+    """A file system whose caller is held before and after the creation of a link."""
 
     folder: Path
 
@@ -123,7 +125,7 @@ class GatedFiles(RealFiles):
 
 
 def gated(frame: DataFrame, folder: str) -> DataFrame:
-    """The same rows, passed through Python workers that are held after their first batch."""
+    """Return the same rows, passed through Python workers that are held after their first batch."""
 
     def passed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -134,7 +136,7 @@ def gated(frame: DataFrame, folder: str) -> DataFrame:
 
 
 class GatedStages(Silent):
-    """The progress of a run that is held where the driver begins a stage."""
+    """A progress reporter that holds the driver where it begins a stage."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -144,8 +146,9 @@ class GatedStages(Silent):
 
 
 class GatedSource(PybrokerDataSource):
-    """A source that is held where Spark creates it, and whose reader is held where it is divided
-    and where it reads."""
+    """A data source that is held where Spark creates it, and whose reader is held where it is
+    divided into tasks and where it reads.
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._folder = Path(options.pop("gate"))
@@ -176,7 +179,7 @@ class _GatedReader(FrozenReader):
 
 
 def gated_read(folder: Path) -> Read:
-    """The read function of a job in this process that uses a `GatedSource`."""
+    """Return the read function of a job in this process that uses a `GatedSource`."""
 
     def read(spark: SparkSession, job: JobFile, snapshot: Snapshot) -> DataFrame:
         spark.dataSource.register(GatedSource)
@@ -187,8 +190,9 @@ def gated_read(folder: Path) -> Read:
 
 
 def search_gate(folder: Path) -> None:
-    """Create a module in `folder` for PYTHONPATH that holds Spark when it searches for data
-    sources."""
+    """Create a module in `folder` for PYTHONPATH, which holds Spark when it searches for data
+    sources.
+    """
     (folder / "pyspark_gate.py").write_text(_SEARCH.format(folder=str(folder)))
 
 
@@ -197,7 +201,7 @@ def _hold(folder: Path, moment: str) -> Path:
 
 
 def stand_still(folder: Path, moment: str) -> None:
-    """Called at a moment: if it is held, report the arrival and wait."""
+    """Pass the gate of that moment. If a test holds it, report the arrival and wait."""
     hold = _hold(folder, moment)
     if not hold.exists():
         return

@@ -1,7 +1,7 @@
-"""Machines that lose power: a broker with a new boot id of its kernel, whose files have lost their
-unsynced parts.
+"""Simulated power losses of machines: the broker restarts with another boot id of its kernel, and
+its files have lost their unsynced parts.
 
-A mount that only the broker's process sees fakes the boot id; it needs root.
+A mount that only the broker's process sees replaces the boot id. The mount needs root.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RUN: Final = f'mount --bind "$1" {_BOOT_ID} && shift && exec "$@"'
 
 
 def reason_to_skip() -> str | None:
-    """Why a boot id cannot be faked here; None if it can."""
+    """Return why a boot id cannot be replaced on this machine; None if it can."""
     program = shutil.which("unshare")
     if program is None:
         return "unshare is missing: apt-get install util-linux"
@@ -34,7 +34,7 @@ def reason_to_skip() -> str | None:
 
 
 class Machine:
-    """The machine of a broker: a kernel with its own boot id."""
+    """The machine of a broker, with its own boot id."""
 
     def __init__(self, folder: Path, broker: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,13 +44,14 @@ class Machine:
         self.place = Place(prefix=words)
 
     def boot(self) -> None:
-        """Boot again: a new boot id."""
+        """Boot the machine again, with a new boot id."""
         self._file.write_text(f"{uuid.uuid4()}\n")
 
 
 def forget_unsynced(log_dir: Path, topic: str) -> int:
-    """Truncate every log of a topic to its certainly synced part, as a power loss may; return the
-    number of lost batches. The broker must not run."""
+    """Truncate every log of a topic to its certainly synced part, as a power loss may. Return the
+    number of lost batches. The broker must not run.
+    """
     file = log_dir / RECOVERY_POINTS
     synced = checkpoints.decode_offsets(file.read_bytes(), str(file)) if file.exists() else {}
     lost = 0
@@ -62,8 +63,9 @@ def forget_unsynced(log_dir: Path, topic: str) -> int:
 
 
 def _cut(path: Path, end_offset: int) -> int:
-    """Remove the batches from `end_offset` on; return their number. A segment without a remaining
-    batch is removed, unless it is the first one."""
+    """Remove the batches from `end_offset` on. Return their number. A segment without a remaining
+    batch is removed, unless it is the first segment.
+    """
     data = path.read_bytes()
     headers = list(iter_headers(data))
     kept = [position + h.size for position, h in headers if h.last_offset < end_offset]

@@ -1,8 +1,8 @@
-"""File systems for tests: small ones in memory that fill up, and images; a copy of an image has
-the data that a machine finds after a power loss at that moment.
+"""File systems for tests: small file systems in memory that fill up, and images. A copy of an image
+has the data that a machine would have after a power loss at this moment.
 
-Needs root. A killed run leaves its mounts behind. The next run removes them, because their paths
-contain the pid of their run.
+Mounts need root. A killed test run leaves its mounts behind. The next run removes them, because
+their paths contain the pid of their run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OURS: Final = re.compile(r"/pybroker-disks-of-(\d+)-")
 
 @functools.cache
 def reason_to_skip() -> str | None:
-    """Why file systems cannot be mounted here; None if they can."""
+    """Return why file systems cannot be mounted on this machine; None if they can."""
     if os.geteuid() != 0:
         return "mounts need root"
     for program in ("mount", "umount", "mkfs.ext4"):
@@ -44,7 +44,7 @@ def reason_to_skip() -> str | None:
 
 
 def made_image(path: Path, size_bytes: int) -> Path:
-    """A file with an empty file system of ext4."""
+    """Return a file with an empty ext4 file system."""
     with path.open("wb") as file:
         file.truncate(size_bytes)
     _run("mkfs.ext4", "-q", "-m", "0", str(path))
@@ -52,13 +52,15 @@ def made_image(path: Path, size_bytes: int) -> Path:
 
 
 def copied_image(image: Path, copy: Path) -> Path:
-    """Copy the on-disk content of a mounted image, without data that is only in the page cache."""
+    """Copy the content of a mounted image on its disk, without data that is only in the page
+    cache.
+    """
     _run("cp", "--sparse=always", str(image), str(copy))
     return copy
 
 
 class Mounts:
-    """The mounts of a test. Use in a `with` statement, which unmounts everything at its end."""
+    """The mounts of a test, for a `with` statement, which unmounts everything at its end."""
 
     def __init__(self) -> None:
         self._places: list[Path] = []
@@ -77,21 +79,26 @@ class Mounts:
             self.unmount(place)
 
     def memory(self, place: Path, size_bytes: int) -> None:
-        """Mount a file system in memory at `place`, a folder inside a folder named FOLDER..."""
+        """Mount a file system in memory at `place`, inside a folder whose name begins with
+        FOLDER.
+        """
         self._mount(place, "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs")
 
     def image(self, place: Path, image: Path) -> None:
-        """Mount the file system of an image at `place`, as `memory` does."""
+        """Mount the file system of an image at `place`, inside a folder whose name begins with
+        FOLDER.
+        """
         self._mount(place, "-o", "loop", str(image))
 
     def unmount(self, place: Path) -> None:
-        """Unmount a file system that is not in use any more. A process that has just ended may
-        need a moment to close its files."""
-        wait_until(lambda: _is_unmounted(place), what=f"nobody uses {place}")
+        """Unmount a file system that is not in use any more. Wait for a process that has just ended
+        to close its files.
+        """
+        wait_until(lambda: _is_unmounted(place), what=f"no process uses {place}")
         self._places.remove(place)
 
     def _mount(self, place: Path, *words: str) -> None:
-        assert _OURS.search(str(place)), f"{place} would not be known for ours"
+        assert _OURS.search(str(place)), f"{place} is not inside a folder of this run's mounts"
         place.mkdir(parents=True, exist_ok=True)
         _run("mount", *words, str(place))
         self._places.append(place)

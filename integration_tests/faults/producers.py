@@ -1,11 +1,11 @@
-"""The producers of a workload: each sends its own numbered values, to all partitions in turn, at a
-limited rate, and records the outcome of each. All use acks=all, except `hasty`, which makes tails
-that only a leader has.
+"""The producers of a workload: each producer sends its own numbered values, to all partitions in
+turn, at a limited rate, and records the outcome of each value. All producers use acks=all, except
+`hasty`, with which a leader may have records that no follower has.
 
-The meaning of a failure depends on the client. librdkafka reports the last attempt only, so after
-a retry a refusal proves nothing. The producer that never retries (`prober`) proves that
-NOT_ENOUGH_REPLICAS records were not appended. Our client says itself whether a failure is
-definite.
+The meaning of a failure depends on the client. librdkafka reports the last attempt only, so after a
+retry an error does not prove that the record was not appended. The producer without retries
+(`prober`) proves that records with NOT_ENOUGH_REPLICAS were not appended. Our client reports
+whether a failure is definite.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from unit_tests.patience import PATIENCE_MS, PATIENCE_S
 
 TICK_S: Final = 0.04
 UNANSWERED_MAX: Final = 400
-"""The most values of a producer without an outcome; it waits before it sends more."""
+"""The maximum number of values of a producer without an outcome. The producer waits before it sends
+more.
+"""
 GIVES_UP_MS: Final = {"five-in-flight": 4_000, "prober": 3_000, "hasty": 4_000}
-"""The delivery timeouts of these producers. The others keep trying."""
+"""Producer -> its delivery timeout in ms. Other producers retry for the whole run."""
 LIBRDKAFKA: Final[Mapping[str, Mapping[str, str | int | bool]]] = {
     "idempotent": {"enable.idempotence": True, "debug": "eos", "log_level": 7},
     "one-in-flight": {"max.in.flight": 1},
@@ -40,11 +42,13 @@ LIBRDKAFKA: Final[Mapping[str, Mapping[str, str | int | bool]]] = {
     "hasty": {"max.in.flight": 5, "acks": 1},
 }
 PROBER_RATE_PARTS: Final = 5
-"""The prober's rate is divided by this: it shows refusals, not throughput."""
+"""The divisor of the prober's rate, which is low because the prober shows errors, not
+throughput.
+"""
 
 
 class ProducerClient(Protocol):
-    """A producer that runs from its making until `stop`."""
+    """The interface of a producer that runs from its creation until `stop`."""
 
     acked: Counter[int]
     """Acknowledged values by partition."""
@@ -52,11 +56,11 @@ class ProducerClient(Protocol):
     """Error message -> number of failed values."""
 
     def stop(self) -> None:
-        """Stop sending, and wait until every value has an outcome, at most `PATIENCE_S`."""
+        """Stop sending, and wait at most `PATIENCE_S` until every value has an outcome."""
 
 
 class _Values:
-    """The values of one producer, in turn over the partitions."""
+    """The values of one producer, to all partitions in turn."""
 
     def __init__(self, name: str, settings: Settings, log: OpsLog, keeps_order: bool) -> None:
         self._name = name
@@ -76,7 +80,7 @@ class _Values:
         )  # fmt: skip
 
     def next(self) -> tuple[int, str]:
-        """The partition and the value to send next; the value is recorded as begun."""
+        """Return the partition and the value to send next. The send is recorded."""
         partition = self._counter % self._settings.partitions
         place = (self._settings.topic, partition)
         identity = Identity(self._name, self._settings.incarnation, self._counter)
@@ -102,7 +106,7 @@ class _Values:
 
 
 class ConfluentProducer:
-    """librdkafka's producer, in a thread of its own."""
+    """A producer of librdkafka in its own thread."""
 
     def __init__(self, name: str, settings: Settings, log: OpsLog) -> None:
         self._settings = settings
@@ -169,8 +173,9 @@ class ConfluentProducer:
 
 
 def _logger(settings: Settings, name: str) -> logging.Logger:
-    """A logger that writes librdkafka's lines to a file beside the operations, not between our
-    answers."""
+    """Return a logger that writes librdkafka's lines to a file beside the operations, not to the
+    output of the process.
+    """
     logger = logging.getLogger(f"faults.{settings.topic}.{name}")
     logger.propagate = False
     logger.setLevel(logging.DEBUG)
@@ -179,7 +184,7 @@ def _logger(settings: Settings, name: str) -> logging.Logger:
 
 
 class OurProducer:
-    """`pybroker.client.Producer`, idempotent, in a thread with an event loop of its own."""
+    """An idempotent `pybroker.client.Producer` in a thread with its own event loop."""
 
     def __init__(self, name: str, settings: Settings, log: OpsLog) -> None:
         self._settings = settings

@@ -1,7 +1,7 @@
-"""The content of a partition's files on a broker, for the comparison of replicas.
+"""Reads the content of a partition's files on a broker, for the comparison of replicas.
 
 The files are read while no client writes: from running brokers after the clients have stopped, or
-from stopped brokers, which have also written producer snapshots.
+from stopped brokers, which have also written their last producer snapshots.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ _BATCH_BYTES_MAX: Final = 1 << 24
 
 
 class DamagedFile(AssertionError):
-    """A file of a broker is damaged."""
+    """The error for a damaged file of a broker."""
 
 
 def files_of(log_dir: Path, partition: tuple[str, int], *, stopped: bool) -> dict[str, Any]:
-    """The keys of a `files` operation, except for the broker. `stopped`: the broker was stopped
-    cleanly, so that its last producer snapshot is of the log's end. Raises DamagedFile for a batch
-    whose checksum is wrong."""
+    """Return the keys of a `files` operation, except for the broker. `stopped`: the broker was
+    stopped cleanly, so that its last producer snapshot is at the log end. Raises DamagedFile for a
+    batch with a wrong checksum.
+    """
     topic, number = partition
     folder = log_dir / f"{topic}-{number}"
     batches = [batch for path in sorted(folder.glob("*.log")) for batch in _batches(path)]
@@ -53,8 +54,9 @@ def files_of(log_dir: Path, partition: tuple[str, int], *, stopped: bool) -> dic
 
 
 def records_of(log_dir: Path, partition: tuple[str, int], end: int) -> tuple[int, list[list[Any]]]:
-    """The first offset in the files, and [offset, value, leader epoch] of each record below
-    `end`."""
+    """Return the first offset in the files, and [offset, value, leader epoch] of each record below
+    `end`.
+    """
     topic, number = partition
     paths = sorted((log_dir / f"{topic}-{number}").glob("*.log"))
     rows: list[list[Any]] = []
@@ -81,7 +83,7 @@ def _batches(path: Path) -> list[list[Any]]:
         writer = f"{header.producer_id}/{header.producer_epoch}" if header.has_producer else ""
         found.append([header.base_offset, header.last_offset, header.leader_epoch, digest, writer])
     if end != len(data):
-        raise DamagedFile(f"{path}: {len(data) - end} bytes behind position {end} are no batch")
+        raise DamagedFile(f"{path}: {len(data) - end} bytes after position {end} are not a batch")
     return found
 
 
@@ -99,14 +101,15 @@ def _told(entry: ProducerEntry) -> str:
 
 
 def log_end(log_dir: Path, partition: tuple[str, int]) -> int:
-    """The offset after the last record in a broker's files."""
+    """Return the offset after the last record in a broker's files."""
     batches = files_in_use(log_dir, partition)["batches"]
     return batches[-1][1] + 1 if batches else 0
 
 
 def files_in_use(log_dir: Path, partition: tuple[str, int]) -> dict[str, Any]:
-    """As `files_of` for a broker that writes: tries again while a batch is half written, or while
-    its segment vanishes."""
+    """Return the result of `files_of` for a broker that is writing. Retry while a batch is
+    incomplete, or when a segment is deleted meanwhile.
+    """
     found: list[dict[str, Any]] = []
 
     def read() -> bool:
@@ -116,5 +119,5 @@ def files_in_use(log_dir: Path, partition: tuple[str, int]) -> dict[str, Any]:
             return False
         return True
 
-    wait_until(read, what=f"{log_dir} holds whole batches of {partition}")
+    wait_until(read, what=f"{log_dir} has only complete batches of {partition}")
     return found[0]

@@ -1,5 +1,5 @@
-"""A cluster with faults: a run creates a topic and a workload, injects faults, and has the judge
-check the recorded operations.
+"""A cluster for fault tests: a run creates a topic and a workload, injects faults, and checks the
+recorded operations.
 
     with rig.run("kill9-leader-loop") as run:
         run.wait_for_progress(50)
@@ -8,8 +8,8 @@ check the recorded operations.
         ...
         history = run.finish()        # heals, waits for full ISRs, reads everything, judges
 
-A run that fails leaves its evidence (operations, logs of brokers, their files, the nodes of
-ZooKeeper) in a folder that it names.
+A failed run keeps its evidence (operations, logs and files of brokers, the nodes of ZooKeeper) in a
+folder, which the error names.
 """
 
 from __future__ import annotations
@@ -47,15 +47,16 @@ PARTITIONS: Final = 4
 REPLICAS: Final = 3
 _EVIDENCE: Final = "pybroker-faults-"
 _STOOD_STILL: Final = "reason=event loop is stuck"
-"""Error lines that a broker logs if the machine stalls; they are not the broker's fault."""
+"""A pattern of error lines that a broker logs because the machine stalls."""
 _ERROR: Final = re.compile(r"^\[[^]]*\] (ERROR|CRITICAL|FATAL)\b|^Traceback |^Task exception was")
 _ELECTED: Final = re.compile(r"controller_elected broker=(\d+) epoch=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Acknowledged values by producer and partition, delivered ones by reader, and failed ones by
-    producer and error."""
+    """The progress of a workload: acknowledged values by producer and partition, delivered values
+    by reader, and failed values by producer and error.
+    """
 
     acked: Mapping[str, Mapping[str, int]]
     delivered: Mapping[str, int]
@@ -63,7 +64,7 @@ class Progress:
 
 
 class Rig:
-    """The cluster and the folder of a module's runs."""
+    """The cluster and the folder of all runs of a test module."""
 
     def __init__(self, cluster: Tormented, folder: Path) -> None:
         self.cluster = cluster
@@ -79,19 +80,19 @@ class Rig:
         leader_only: bool = False,
         rate: int = 100,
     ) -> Run:
-        """A topic and a workload of this name; use it in a `with` statement."""
+        """Return a run with a topic of this name, for a `with` statement."""
         self.ready()
         self._log_lines_seen = {b: len(self._lines(b)) for b in self.cluster.brokers}
         return Run(self, name, tuple(clients), dict(configs or {}), leader_only, rate)
 
     def ready(self) -> None:
-        """Make sure that all brokers run and all links are open."""
+        """Ensure that all brokers run and all links are open."""
         self.cluster.heal()
         if set(self.cluster.running()) != set(self.cluster.brokers):
             self.cluster.start_all()
 
     def new_lines(self, broker: int) -> list[str]:
-        """The lines that the broker has printed since the run began."""
+        """Return the lines that the broker has logged since the run began."""
         return self._lines(broker)[self._log_lines_seen.get(broker, 0) :]
 
     def _lines(self, broker: int) -> list[str]:
@@ -99,7 +100,9 @@ class Rig:
 
 
 class Run:
-    """One scenario: a topic of its own, clients that write and read it, faults, the judgement."""
+    """One run: its own topic, clients that write and read the topic, faults, and the check of the
+    history.
+    """
 
     def __init__(
         self,
@@ -172,21 +175,22 @@ class Run:
         self.log.write("nemesis", "fault", "ok", what=what, target=str(target))
 
     def silence(self, broker: int, others: Iterable[int]) -> None:
-        """Record that the broker and these others may not hear each other from now on: a leader
-        among them may be replaced without knowing it, and the judge allows for that."""
+        """Record that the broker and these others may not receive each other's messages from now
+        on. A leader among them may be replaced without knowing it, which the checker allows.
+        """
         for other in others:
             if other != broker and (pair := frozenset({broker, other})) not in self._silent:
                 self._silent.add(pair)
                 self.log.write("nemesis", "silence", "invoke", between=sorted(pair))
 
     def heard(self) -> None:
-        """Record that all brokers hear each other again."""
+        """Record that all brokers receive each other's messages again."""
         for pair in self._silent:
             self.log.write("nemesis", "silence", "ok", between=sorted(pair))
         self._silent.clear()
 
     def wait(self, seconds: float) -> None:
-        """Let the workload go on for some seconds."""
+        """Let the workload run for some seconds."""
         time.sleep(seconds)
 
     def progress(self) -> Progress:
@@ -214,22 +218,26 @@ class Run:
                 for partition in partitions
             )
 
-        wait_until(enough, what=f"{names} go on in {[*partitions]}")
+        wait_until(
+            enough, what=f"producers {names} get acknowledgements in partitions {[*partitions]}"
+        )
 
     def wait_for_refusals(self, producer: str, errors: Collection[str], count: int = 10) -> None:
-        """Wait until the producer has got `count` more refusals with one of these errors."""
+        """Wait until the producer has received `count` more of these errors."""
 
         def refused() -> int:
             told = self.progress().failed[producer]
             return sum(told.get(error, 0) for error in errors)
 
         enough = refused() + count
-        wait_until(lambda: refused() >= enough, what=f"{producer} is told {[*errors]}")
+        wait_until(
+            lambda: refused() >= enough, what=f"producer {producer} gets the errors {[*errors]}"
+        )
 
     # ---- leaders and ISRs
 
     def leader(self, partition: int = 0, *, other_than: int = -1) -> int:
-        """Wait for a leader other than `other_than`, and return it."""
+        """Wait until a broker other than `other_than` leads the partition. Return its id."""
 
         def led(state: PartitionNow) -> bool:
             return state.leader not in (-1, other_than)
@@ -237,7 +245,7 @@ class Run:
         return self.wait_for_state(partition, led, "a leader").leader
 
     def controller(self, *, other_than: int = NOBODY) -> int:
-        """Wait for a controller other than `other_than`, and return it."""
+        """Wait until a broker other than `other_than` is the controller. Return its id."""
         found: list[int] = []
 
         def held() -> bool:
@@ -253,7 +261,7 @@ class Run:
         condition: Callable[[PartitionNow], bool],
         what: str,
     ) -> PartitionNow:
-        """Wait for a state of the partition that meets the condition, and return it."""
+        """Wait until the partition's stored state meets the condition. Return the state."""
         found: list[PartitionNow] = []
 
         def met() -> bool:
@@ -275,7 +283,7 @@ class Run:
                 set(state.isr) == set(brokers) for state in states.values()
             )
 
-        wait_until(are_these, what=f"{brokers} are in sync")
+        wait_until(are_these, what=f"exactly the brokers {brokers} are in sync")
 
     def wait_for_full_isr(self) -> None:
         """Wait until every partition has a leader and all its replicas are in sync."""
@@ -298,13 +306,14 @@ class Run:
         stop: bool = False,
         allowed_errors: Collection[str] = (),
     ) -> History:
-        """Heal all faults, go on for a moment, read everything, and judge.
+        """Heal all faults, let the workload run for a moment, read all records, and check the
+        history.
 
-        `lossy`: records may have been lost, so only the rules of `checker.LOSSY` hold, and readers
-        may have lost their position. `excused` are further rules that do not hold. `stop`: the
-        brokers are stopped cleanly before their files are read, so that their producer snapshots
-        are compared, too. `allowed_errors` are patterns of error lines in brokers' logs that this
-        fault explains.
+        With `lossy` records may have been lost, so only the rules of `checker.LOSSY` are checked,
+        and the positions of readers may not exist any more. `excused` are further rules that are
+        not checked. With `stop` the brokers are stopped cleanly before their files are read, so
+        that their producer snapshots are compared, too. `allowed_errors` are patterns of the
+        brokers' error lines that the fault explains.
         """
         self.rig.ready()
         self.wait_for_full_isr()
@@ -327,25 +336,25 @@ class Run:
         rules = [name for name in RULES if name not in excused and (name in LOSSY or not lossy)]
         violations = check(history, rules)
         assert not violations, report(violations)
-        assert not late, f"{late} did not come to the end"
-        assert history.polls and history.finals, "nothing was read: the run proves nothing"
+        assert not late, f"the readers {late} did not read to the end"
+        assert history.polls and history.finals, "no record was read, so the run proves nothing"
         self._judge_logs(allowed_errors)
         self._finished = True
         return history
 
     def _late_readers(self, records: int) -> list[str]:
-        """The readers that did not get every record in time."""
+        """Return the readers that did not get every record in time."""
 
         def late() -> list[str]:
             delivered = self.progress().delivered
             return [name for name, n in delivered.items() if n < records and name != "asker"]
 
         with contextlib.suppress(WaitFailed):
-            wait_until(lambda: not late(), what="readers come to the end")
+            wait_until(lambda: not late(), what="all readers read to the end")
         return late()
 
     def keep_evidence(self) -> Path:
-        """Copy all evidence to a folder that stays."""
+        """Copy all evidence to a folder that is kept. Return the folder."""
         folder = Path(tempfile.mkdtemp(prefix=f"{_EVIDENCE}{self.topic}-"))
         shutil.copytree(self.ops_folder, folder / "ops", dirs_exist_ok=True)
         if self._process is not None:
@@ -368,7 +377,7 @@ class Run:
             if _ERROR.search(line)
             and not any(re.search(pattern, line) for pattern in (_STOOD_STILL, *allowed))
         ]
-        assert not wrong, "errors in the brokers' logs:\n" + "\n".join(wrong[:20])
+        assert not wrong, "unexplained error lines in the brokers' logs:\n" + "\n".join(wrong[:20])
 
     def _note_controllers(self) -> None:
         for broker in self.cluster.brokers:

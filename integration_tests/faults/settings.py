@@ -1,4 +1,4 @@
-"""The settings of a workload, as JSON on its command line."""
+"""The settings of a workload process, passed as JSON on its command line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ READERS: Final = ("reader", "our-reader", "asker")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`clients` are names of `producers.KINDS` and `consumers.KINDS`; `rate` is in records a second
-    for each producer, spread over the partitions."""
+    """The settings of a workload. `clients` are names in `producers.KINDS` and `consumers.KINDS`;
+    `rate` is the number of records per second of each producer, spread over the partitions.
+    """
 
     folder: str
     bootstrap: str
@@ -25,7 +26,7 @@ class Settings:
     rate: int = 150
     incarnation: int = 1
     leader_only: bool = False
-    """The planted mistake: producers use acks=1 and claim acks=all."""
+    """A planted bug for a test of the checker: producers use acks=1, but record acks=all."""
 
     @property
     def ops_folder(self) -> Path:

@@ -1,5 +1,5 @@
-"""Taps for links (`Cluster.tap`) that parse the protocol: the link breaks when a certain request
-is sent, or when its answer is sent back.
+"""Taps for links (`Cluster.tap`) that parse the protocol. They break the link when a certain
+request is sent, or when its answer is sent back.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pybroker.testing.cluster import Direction, Tap
 _PRODUCE: Final = 0
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST_HEAD: Final = struct.Struct(">hhi")
-"""Kafka: api key, its version, correlation id."""
+"""The begin of a Kafka request header: API key, API version, correlation id."""
 _ZOOKEEPER_HEAD: Final = struct.Struct(">ii")
-"""ZooKeeper: xid, type."""
+"""The header of a ZooKeeper request: xid, type."""
 _WRITES: Final = {1: "create", 2: "delete", 5: "set", 14: "multi", 15: "create"}
-"""ZooKeeper's types of requests that write."""
+"""The types of ZooKeeper requests that write."""
 
 
 class _Frames:
-    """Splits a stream into its length-prefixed frames."""
+    """A parser that splits a stream into its length-prefixed frames."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames that end in `data`."""
+        """Return the frames that end in `data`."""
         self._rest += data
         found = []
         while len(self._rest) >= _LENGTH.size:
@@ -42,7 +42,9 @@ class _Frames:
 
 
 class LostAnswers:
-    """Breaks one of `one_in` connections instead of forwarding a Produce response."""
+    """Taps that break the connection instead of forwarding a Produce response, for one in `one_in`
+    connections.
+    """
 
     def __init__(self, one_in: int, seed: int) -> None:
         self._one_in = one_in
@@ -50,7 +52,7 @@ class LostAnswers:
         self.lost = 0
 
     def make(self) -> Tap:
-        """A tap for one connection of a client."""
+        """Return a tap for one connection of a client."""
         requests, answers = _Frames(), _Frames()
         asked: set[int] = set()
 
@@ -74,9 +76,10 @@ class LostAnswers:
 
 
 class LostWrites:
-    """Breaks connections to ZooKeeper around writes, alternately before the request arrives and
-    after it was carried out: at the first two requests that contain one of `paths`, then at one of
-    `one_in`. `besides` is called before each break."""
+    """Taps that break connections to ZooKeeper around writes, alternately before the request
+    arrives and after it is applied: at the first two requests that contain one of `paths`, then at
+    one in `one_in` requests. `besides` is called before each break.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class LostWrites:
         """Lost message ("set /path: request" or "set /path: answer") -> count."""
 
     def make(self) -> Tap:
-        """A tap for one connection of a broker."""
+        """Return a tap for one connection of a broker."""
         requests, answers = _Frames(), _Frames()
         awaited: dict[int, str] = {}
         seen: Counter[Direction] = Counter()

@@ -35,10 +35,12 @@ _OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
 
 
 class Tormented:
-    """Brokers 1, 2 and 3 in `folder`. Runs from `start_all` (or `with`) to `close`.
+    """A cluster of brokers 1, 2 and 3 with data in `folder`, which runs from `start_all` (or
+    `with`) to `close`.
 
-    `places` runs brokers on other addresses than 127.0.0.1. `clocks` make `set_clock` possible.
-    `ensemble` is ended with the cluster."""
+    `places` runs brokers on other addresses than 127.0.0.1. `set_clock` needs `clocks`. `close`
+    stops `ensemble`, too.
+    """
 
     brokers = (1, 2, 3)
 
@@ -61,7 +63,9 @@ class Tormented:
         self._cluster: Cluster | None = None
         self._paused: set[int] = set()
         self.is_spoiled = False
-        """A run failed: the state of the cluster must not influence the next run."""
+        """Whether a run failed. The cluster is then recreated, so that its state does not influence
+        the next run.
+        """
 
     def __enter__(self) -> Tormented:
         try:
@@ -90,7 +94,7 @@ class Tormented:
 
     @property
     def config(self) -> Mapping[str, object]:
-        """The configuration of all brokers."""
+        """Return the configuration of all brokers."""
         return self._config
 
     @property
@@ -100,7 +104,7 @@ class Tormented:
     # life
 
     def fit(self) -> Tormented:
-        """Return this cluster, started anew with empty disks if it was spoiled."""
+        """Return this cluster, recreated with empty disks if a run has failed."""
         if self.is_spoiled:
             self.close()
             self._cluster = None
@@ -112,7 +116,7 @@ class Tormented:
         return self
 
     def start_all(self) -> None:
-        """Start the brokers that do not run, concurrently; returns when all serve."""
+        """Start the brokers that do not run, concurrently. Return when all brokers serve."""
         if self._cluster is None:
             self.ensemble.start()
             self._cluster = self._new_cluster()
@@ -156,7 +160,7 @@ class Tormented:
         self.cluster.resume(broker)
 
     def close(self) -> None:
-        """End everything at once. Idempotent."""
+        """Kill all processes. Idempotent."""
         if self._cluster is not None:
             self._cluster.close(keep=True)
         self.ensemble.close()
@@ -164,7 +168,9 @@ class Tormented:
     # links, sessions and clocks
 
     def set_clock(self, broker: int, seconds: float) -> None:
-        """Set the broker's wall clock `seconds` ahead of the right time (negative: behind it)."""
+        """Set the broker's wall clock ahead of the right time by `seconds` (negative: behind
+        it).
+        """
         assert self._clocks is not None, "the brokers' clocks are those of the machine"
         self._clocks.set(broker, seconds)
 
@@ -183,8 +189,9 @@ class Tormented:
         self.cluster.heal()
 
     def expire_session(self, broker: int, *, of_offsets: bool = False) -> int:
-        """Expire the broker's session, or the one for offsets, at once, as ZooKeeper does after
-        the session timeout. Return its id."""
+        """Expire the broker's session, or its session for offsets, at once, as ZooKeeper does after
+        the session timeout. Return the session id.
+        """
         name = _OFFSETS_SESSION_FILE if of_offsets else _SESSION_FILE
         told = json.loads(self._session_file(broker, name).read_text())
         return end_session(self.zookeeper, told["sessions"][-1])
@@ -198,7 +205,7 @@ class Tormented:
         return self.cluster.log_text(broker)
 
     def wipe(self, broker: int) -> None:
-        """Replace the broker's disk by an empty one; the broker must not run."""
+        """Replace the broker's disk by an empty disk. The broker must not run."""
         shutil.rmtree(self.log_dir(broker))
 
     def _session_file(self, broker: int, name: str) -> Path:

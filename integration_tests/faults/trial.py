@@ -1,5 +1,6 @@
-"""A group of consumers that reads the topic of a run, to test its coordinators: members join and
-leave, the coordinator is found, and the history is judged at the end."""
+"""A consumer group that reads the topic of a run, for tests of its coordinators: members join and
+leave, the test finds the coordinator, and the history is checked at the end.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ LIBRARIES: Final = {
     "d": "kafka-python",
     "e": "confluent-kafka",
 }
-"""The libraries of the members. kafka-python is left out: it does not look for a new coordinator
-while its known one is paused or dead, but tries to connect to that for a long time."""
+"""The libraries of the members. kafka-python is left out: it does not search for a new coordinator
+while its current coordinator is paused or dead, but tries to connect to it for a long time.
+"""
 OUTLASTING_MS: Final = 30_000
-"""A session timeout long enough for another broker to take over as coordinator."""
+"""A session timeout in ms long enough for another broker to take over as coordinator."""
 
 
 class Trial:
@@ -40,7 +42,9 @@ class Trial:
         self.present: dict[str, Member] = {}
 
     def join(self, *names: str, session_ms: int = 6_000, by: int | None = None) -> None:
-        """`by` is the only broker whose address the members get, instead of all."""
+        """Start members. With `by` they get the address of this broker only, instead of all
+        brokers.
+        """
         bootstrap = None if by is None else self.run.cluster.cluster.address(by)
         for name in names:
             self.present[name] = self.members.join(
@@ -51,7 +55,7 @@ class Trial:
         self.present.pop(name).leave()
 
     def wait_until_shared(self) -> int:
-        """Wait until the present members share all partitions; return the generation."""
+        """Wait until the current members share all partitions. Return the generation."""
         return self.members.wait_until_shared(*self.present.values())
 
     def wait_for_commits(self) -> None:
@@ -63,12 +67,13 @@ class Trial:
 
     @property
     def held(self) -> Mapping[str, object]:
-        """Member -> its generation and its partitions."""
+        """Return member -> (generation, partitions)."""
         return {name: member.held for name, member in self.present.items()}
 
     def finish(self, *, allowed_errors: Collection[str] = ()) -> None:
-        """Wait until the cluster and the group are healthy and everything is processed, then
-        judge."""
+        """Wait until the cluster and the group are healthy and all records are processed, then
+        check the history.
+        """
         found = self.run.finish(allowed_errors=allowed_errors).final()
         ends = {place: len(read.records) for place, read in found.items()}
         assert len(ends) == PARTITIONS

@@ -1,4 +1,5 @@
-"""Follow a topic's state in ZooKeeper from outside: leaders, in-sync replicas, the controller.
+"""Follows a topic's state in ZooKeeper independently of the brokers: leaders, in-sync replicas, the
+controller.
 
 A thread reads repeatedly and records each new version with the time at which it was stored.
 Callers may ask for the current state at any time.
@@ -37,12 +38,13 @@ class PartitionNow:
     version: int
     controller_epoch: int
     written: int = field(compare=False)
-    """The time of the write in ns of the monotonic clock, from ZooKeeper's stat: the reader may be
-    late."""
+    """The time of the write in ns of the monotonic clock, from ZooKeeper's stat, because the state
+    may be read late.
+    """
 
 
 class Watch:
-    """Follows one topic from `start` until `close`."""
+    """A watcher of one topic's state, from `start` until `close`."""
 
     def __init__(self, connect: str, topic: str, partitions: int, log: OpsLog) -> None:
         self._topic = topic
@@ -59,7 +61,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stop watching. Idempotent."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -67,7 +69,7 @@ class Watch:
         self._client.close()
 
     def now(self, partition: int) -> PartitionNow | None:
-        """The partition's state, or None while it has none. Raises kazoo's errors."""
+        """Return the partition's state; None while it has none. Raises kazoo's errors."""
         path = f"/brokers/topics/{self._topic}/partitions/{partition}/state"
         try:
             data, stat = self._client.get(path)
@@ -85,7 +87,7 @@ class Watch:
         )
 
     def all(self) -> dict[int, PartitionNow]:
-        """The states of all partitions, without those that cannot be read at the moment."""
+        """Return the states of all partitions, except states that cannot be read at the moment."""
         found = {}
         for partition in range(self._partitions):
             try:
@@ -97,7 +99,7 @@ class Watch:
         return found
 
     def loss(self, partition: int) -> dict[str, Any] | None:
-        """The receipt of the records that the partition lost."""
+        """Return the loss receipt of the partition; None if it has none."""
         try:
             data, _ = self._client.get(f"/pybroker/losses/{self._topic}/{partition}")
         except kazoo.exceptions.NoNodeError:
@@ -106,7 +108,7 @@ class Watch:
         return told
 
     def controller(self) -> int:
-        """The broker that is the controller, or NOBODY."""
+        """Return the id of the controller, or NOBODY."""
         try:
             data, _ = self._client.get("/controller")
         except _FAILURES:
@@ -114,14 +116,14 @@ class Watch:
         return int(json.loads(data)["brokerid"])
 
     def registered(self) -> set[int]:
-        """The brokers that have a session."""
+        """Return the ids of the registered brokers."""
         try:
             return {int(name) for name in self._client.get_children("/brokers/ids")}
         except _FAILURES:
             return set()
 
     def nodes(self, path: str = "/") -> Iterator[str]:
-        """Everything below `path` as lines, to analyse a failure."""
+        """Return all nodes below `path` as lines, to analyse a failure."""
         try:
             data, stat = self._client.get(path)
             yield f"{path} version={stat.version} {data!r}"
@@ -154,8 +156,9 @@ class Watch:
         )  # fmt: skip
 
     def _note_controller(self) -> None:
-        """Record the controller. Epoch and broker id belong together only if one write made both
-        nodes."""
+        """Record the controller. Controller epoch and broker id belong together only if one
+        transaction wrote both nodes.
+        """
         try:
             data, epoch_stat = self._client.get("/controller_epoch")
             holder, stat = self._client.get("/controller")

@@ -1,10 +1,10 @@
-"""The process that hosts the clients of a workload, each in a thread.
+"""The process in which the clients of a workload run, each in its own thread.
 
     python -m integration_tests.faults.workload SETTINGS
 
 Lines on its standard input are commands: `progress` (print as JSON the acknowledged values of each
 producer by partition, the values of each reader, and the errors of each producer's failed values),
-`stop-producers`, `stop`. It ends with `stop`, or when its input ends.
+`stop-producers`, `stop`. The process ends after `stop`, or when its standard input ends.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Client(Protocol):
 
 
 def _stop(clients: Iterable[Client]) -> None:
-    """Stop all clients concurrently: each may have to wait for its last outcomes."""
+    """Stop all clients concurrently, because each may have to wait for the outcomes of its last
+    values.
+    """
     threads = [threading.Thread(target=client.stop) for client in clients]
     for thread in threads:
         thread.start()

@@ -1,1 +1,3 @@
-"""Hostile frames against a running broker, and the recorded requests from which they are made."""
+"""Hostile frames against a running broker, and the recorded requests from which the frames are
+generated.
+"""

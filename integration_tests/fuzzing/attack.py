@@ -1,5 +1,5 @@
 """Attackers against one broker, a well-behaved client beside them, and the checks afterwards.
-`attack` returns its observations; the caller judges.
+`attack` returns its observations, which the caller checks.
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ from unit_tests.patience import wait_until
 
 ATTACKERS: Final = 4
 SILENCE_S: Final = 0.02
-"""The time without an answer after which a connection is abandoned; the next frame goes over a new
-one."""
+"""The time in seconds without an answer after which an attacker abandons a connection and opens a
+new connection.
+"""
 PROBE_TOPIC: Final = "probe"
 OVERRIDES: Final = {"auto.create.topics.enable": "false"}
 _DECOMPRESSED_BYTES_MAX: Final = 1 << 20
 
 
 class Probe:
-    """A well-behaved client that produces and reads while others misbehave. It also measures the
-    broker's largest memory."""
+    """A well-behaved client that produces and reads during the attack. It also measures the
+    broker's maximum memory.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -51,7 +53,9 @@ class Probe:
         self._thread = threading.Thread(target=self._run)
         self.rounds = 0
         self.computed_s: list[float] = []
-        """Processor time of the broker during each round, for this client and for others."""
+        """The broker's processor time in seconds during each round of the client, for all its
+        clients.
+        """
         self.rss_bytes_max = 0
         self.error: BaseException | None = None
 
@@ -95,10 +99,10 @@ class Outcome:
     probe_computed_s: list[float] = field(default_factory=list)
     rss_bytes_max: int = 0
     faults: list[str] = field(default_factory=list)
-    """The violations, in words; empty if there are none."""
+    """The violations as text; empty if there are none."""
 
     def computed_s(self, share: float) -> float:
-        """The quantile `share` of the broker's processor time per round of the probe."""
+        """Return the quantile `share` of the broker's processor time per round of the probe."""
         return sorted(self.probe_computed_s)[int(share * (len(self.probe_computed_s) - 1))]
 
     def __str__(self) -> str:
@@ -115,7 +119,7 @@ class Outcome:
 def attack(
     broker: Broker, *, seed: str, frames: int, rss_bytes_max: int, probe_computed_s_max: float
 ) -> Outcome:
-    """Send `frames` frames, and check everything that must hold."""
+    """Send `frames` frames, and check the broker afterwards. Return the outcome."""
     with Connection(broker.bootstrap) as connection:
         create_topic(connection, NAME, partitions=4)
         create_topic(connection, PROBE_TOPIC)
@@ -141,9 +145,10 @@ def attack(
 
 
 def _attacker(broker: Broker, moves: Moves, frames: int) -> tuple[int, int]:
-    """One attacker's share. Each move gets time to be handled. A connection is used until the
-    broker closes it or stops answering. Returns the numbers of sent frames and received
-    answers."""
+    """Send one attacker's share of the frames. The broker gets time to handle each move. A
+    connection is used until the broker closes it or stops answering. Return the numbers of sent
+    frames and received answers.
+    """
     sent = answers = 0
     stream = iter(moves)
     move: Move | None = None
@@ -185,9 +190,9 @@ def _faults(
     if outcome.answers < outcome.frames // 50:
         yield f"only {outcome.answers} frames were answered"
     if outcome.rss_bytes_max > rss_bytes_max:
-        yield f"the broker took {outcome.rss_bytes_max >> 20} MiB"
+        yield f"the broker used {outcome.rss_bytes_max >> 20} MiB of memory"
     for line in sorted(unhandled(broker)):
-        yield f"the broker was surprised: {line}"
+        yield f"the broker logged an unexpected exception: {line}"
     try:
         wait_until(lambda: _connections(broker) <= open_before, what="connections closed")
     except AssertionError:
@@ -206,8 +211,9 @@ def unhandled(broker: Broker) -> set[str]:
 
 
 def unhandled_in(log_text: str) -> set[str]:
-    """The last lines of the stack traces that a broker printed: an input may be refused, but must
-    not cause an unexpected exception."""
+    """Return the last lines of the stack traces that a broker logged: an input may be refused, but
+    must not cause an unexpected exception.
+    """
     traces = log_text.split("Traceback (most recent call last):\n")[1:]
     ends = (
         next((line for line in trace.splitlines() if not line.startswith(" ")), "")
@@ -217,7 +223,7 @@ def unhandled_in(log_text: str) -> set[str]:
 
 
 def _connections(broker: Broker) -> int:
-    """The sockets that clients have open at the broker."""
+    """Return the number of client connections at the broker."""
     found = psutil.Process(broker.process.pid).net_connections("tcp")
     return sum(
         1 for one in found if one.laddr.port == broker.port and one.status != psutil.CONN_LISTEN
@@ -225,8 +231,9 @@ def _connections(broker: Broker) -> int:
 
 
 def _damage(data: Path) -> Iterator[str]:
-    """Check the logs by reading them: complete batches, right checksums, no gap. The frames may
-    have deleted a topic, so logs may vanish meanwhile."""
+    """Yield violations in the logs: incomplete batches, wrong checksums, gaps. The frames may have
+    deleted a topic, so logs may vanish meanwhile.
+    """
     for folder in _logs_below(data):
         try:
             for _ in batches_of(sorted(folder.glob("*.log"))):
@@ -239,7 +246,7 @@ def _damage(data: Path) -> Iterator[str]:
 
 
 def _logs_below(data: Path) -> list[Path]:
-    """The folder of every log."""
+    """Return the folder of every log."""
     return [
         Path(folder)
         for folder, _, names in os.walk(data)  # which skips files that have vanished
@@ -249,7 +256,7 @@ def _logs_below(data: Path) -> list[Path]:
 
 
 def _lost(broker: Broker, rounds: int) -> Iterator[str]:
-    """Check that the log has exactly the records of the probe."""
+    """Yield a violation unless the log has exactly the records of the probe."""
     found: list[bytes | None] = []
     with Connection(broker.bootstrap) as connection:
         while len(found) < rounds:
@@ -265,7 +272,7 @@ def _lost(broker: Broker, rounds: int) -> Iterator[str]:
             yield f"of {rounds} records of the probe {len(found)} were read, or others"
         result = produce(connection, PROBE_TOPIC, batch_of(b"after"))
         if (result.error_code, result.base_offset) != (0, rounds):
-            yield f"the broker does not take records any more: {result}"
+            yield f"the broker does not accept records any more: {result}"
 
 
 def _value(number: int) -> bytes:

@@ -1,8 +1,8 @@
 """The attackers' traffic: a stream of moves that is a function of its seed.
 
-Frames come from three places: requests written from the declarations (`structured`), valid
-requests of our own and of real clients, both with changed bytes, and plain noise. A move may also
-vary the transport: frames in pieces, several at once, half of one and then silence.
+Frames have three origins: requests generated from the declarations (`structured`), valid requests
+of our client and of real clients, both with changed bytes, and random bytes. A move may also vary
+the transport: frames in pieces, several frames at once, half a frame and then silence.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ HTTP: Final = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The next step of a connection: send these pieces one after the other, then perhaps close our
-    direction or the whole connection. `frames` is the number of frames that were begun."""
+    """The next step of a connection: send these pieces one after the other, then perhaps close the
+    sending direction or the whole connection. `frames` is the number of started frames.
+    """
 
     pieces: tuple[bytes, ...]
     frames: int = 1
@@ -104,7 +105,7 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 
 def hostile_batch(rng: random.Random) -> bytes:
-    """A record batch with errors inside, and a right CRC."""
+    """Return a record batch with errors in its content, but a right CRC."""
     values = [rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(1, 5))]
     times = [1_700_000_000_000] * len(values)
     batch = bytearray(batch_of(*values, timestamps=times, codec=rng.choice(list(Codec))))
@@ -125,7 +126,7 @@ def framed(frame: bytes) -> bytes:
 
 
 class Moves:
-    """An endless stream of moves; the same seed gives the same ones."""
+    """An endless stream of moves; the same seed gives the same moves."""
 
     def __init__(self, seed: str) -> None:
         self._rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Record the requests of real clients, through a proxy that the broker advertises as itself.
+"""Records the requests of real clients, through a proxy whose address the broker advertises.
 
     python -m integration_tests.fuzzing.record
 
@@ -50,8 +50,9 @@ INTERNAL_TOPICS: Final = {
 
 
 class Proxy:
-    """Forwards all bytes between clients and a broker, in its own thread, and keeps the requests
-    of the client that `client` names."""
+    """A proxy that forwards all bytes between clients and a broker in its own thread, and keeps the
+    requests of the client named `client`.
+    """
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -94,7 +95,9 @@ class Proxy:
         writer.close()
 
     def _keep(self, frame: bytes) -> None:
-        """Keep the longest request of each kind below the size limit: it has the most content."""
+        """Keep a request if it is the longest of its API and version below the size limit, because
+        it has the most content.
+        """
         key, version = struct.unpack_from(">hh", frame)
         if not self.client:
             return
@@ -111,7 +114,7 @@ class Proxy:
 
 
 def by_vocabulary(make: Callable[[str], Any], bootstrap: str) -> Iterator[Callable[[], object]]:
-    """The operations that every client for tests has."""
+    """Run the operations that every client for tests has."""
     client = make(bootstrap)
     topic = f"recorded-{client.name}"
     samples = client.samples[:3]
@@ -260,7 +263,7 @@ SESSIONS: Final[dict[str, Callable[[str], Iterator[Callable[[], object]]]]] = {
 
 
 def record(proxy: Proxy, *, groups: bool) -> None:
-    """Run all operations of every client; errors of the broker do not matter here."""
+    """Run all operations of every client; errors of the broker are ignored."""
     bootstrap = f"127.0.0.1:{proxy.port}"
     for name, session in SESSIONS.items():
         if name.endswith("-groups") and not groups:

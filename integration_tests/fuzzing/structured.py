@@ -1,7 +1,7 @@
-"""Requests written field by field from the declarations of the messages, with lies: wrong lengths
-and counts, null in fields that are not nullable, overlong varints, repeated tags.
+"""Requests generated field by field from the declarations of the messages, with errors ("lies"):
+wrong lengths and counts, null in fields that are not nullable, overlong varints, repeated tags.
 
-Without lies they are valid, whatever the API and version. Everything is a function of the given
+Without lies the requests are valid in every API and version. All bytes are a function of the given
 random numbers.
 """
 
@@ -49,8 +49,9 @@ _BITS: Final = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
 
 
 class StructuredWriter:
-    """Writes one version of a message. `lie` is the probability that a length, count, tag or value
-    is wrong."""
+    """A writer of one version of a message. `lie` is the probability that a length, count, tag or
+    value is wrong.
+    """
 
     def __init__(self, rng: random.Random, version: int, flexible: bool, lie: float) -> None:
         self._rng = rng
@@ -133,7 +134,9 @@ class StructuredWriter:
         return batch_of(*values, timestamps=[1_700_000_000_000] * 3, codec=codec)
 
     def _tags(self, known: list[Wire]) -> bytes:
-        """Write the section of tagged fields: mostly empty, else with known and unknown fields."""
+        """Write the section of tagged fields, which is mostly empty, else with known and unknown
+        fields.
+        """
         if self._rng.random() < 0.9 and not self._lies():
             return b"\0"
         fields: list[tuple[int, bytes]] = []
@@ -154,7 +157,7 @@ class StructuredWriter:
 
 
 def structured_frame(api: Api, rng: random.Random) -> bytes:
-    """A request of any version of the API, with no lies, few, or many."""
+    """Return a request of a random version of the API, with no, few or many lies."""
     version = rng.randint(api.min_version, api.max_version)
     lie = rng.choice((0.0, 0.02, 0.02, 0.1, 0.3))
     writer = StructuredWriter(rng, version, api.is_flexible(version), lie)

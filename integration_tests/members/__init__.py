@@ -1,6 +1,7 @@
-"""Consumers of many libraries as members of groups, each a process of its own that writes its
-operations to a log (`pybroker.testing.history.ops`), for the judge.
+"""Consumers of many libraries as group members. Each member is a separate process that writes its
+operations to a log (`pybroker.testing.history.ops`) for the checker.
 
-`settings` has a member's settings, `python_members` hosts the Python libraries (Java's and
-kafkajs's members are `java/GroupMember.java` and `node/member.js`), `members` starts, freezes,
-kills and awaits them."""
+`settings` has a member's settings, `python_members` runs members of Python libraries (the members
+of Java and kafkajs are `java/GroupMember.java` and `node/member.js`), and `members` starts, pauses,
+kills and awaits members.
+"""

@@ -1,7 +1,7 @@
-"""The log of a member: its assignment, processed records and commits.
+"""The operation log of a member: its assignments, processed records and commits.
 
-A failed commit has the outcome "info", whatever the error: an earlier attempt of the library may
-have succeeded.
+A failed commit always has the outcome "info", because an earlier attempt of the library may have
+succeeded.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from pybroker.testing.history.ops import OpsLog
 from pybroker.testing.history.values import TopicPartition
 
 COMMIT_AFTER: Final = 20
-"""The number of records after which a member commits; it also commits if there are no more
-records."""
+"""The number of records after which a member commits. It also commits when it has no more
+records.
+"""
 
 
 class Diary:
-    """The log of one member, of any library. `pending` is its uncommitted progress: partition ->
-    offset of the next record."""
+    """The operation log of one member of any library. `pending` is its uncommitted progress:
+    partition -> offset of the next record.
+    """
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
@@ -30,7 +32,7 @@ class Diary:
         self._uncommitted = 0
 
     def assigned(self, member: str, generation: int, partitions: Iterable[TopicPartition]) -> None:
-        """The member holds exactly these partitions from now on."""
+        """Record that exactly these partitions are assigned to the member from now on."""
         self.held = set(partitions)
         self.pending = {place: at for place, at in self.pending.items() if place in self.held}
         self._write(
@@ -55,15 +57,16 @@ class Diary:
         return self._uncommitted >= COMMIT_AFTER
 
     def commit_begins(self, generation: int) -> dict[TopicPartition, int]:
-        """Begin a commit; the offsets to commit."""
+        """Record the begin of a commit. Return the offsets to commit."""
         self._uncommitted = 0
         for place, offset in self.pending.items():
             self._write("commit", "invoke", tp=place, off=offset, generation=generation)
         return dict(self.pending)
 
     def commit_ends(self, generation: int, errors: Mapping[TopicPartition, str | None]) -> None:
-        """`generation` is the current one: the commit was sent with this one or with the earlier
-        one."""
+        """Record the outcome of a commit. `generation` is the current generation: the commit was
+        sent with this generation or an earlier one.
+        """
         for place, error in errors.items():
             offset = self.pending[place]
             if error is None:

@@ -1,5 +1,6 @@
-"""Members of groups, and a client that asks for their committed offsets. A test lets them join,
-leave, freezes and kills them, and waits for their assignments and progress."""
+"""Group members as processes, and a client that requests their committed offsets. A test starts,
+stops, pauses and kills members, and waits for their assignments and progress.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _HOLDS: Final = "holds "
 
 
 class Member:
-    """One life (process) of a member."""
+    """One process of a member."""
 
     def __init__(self, settings: MemberSettings, command: Sequence[str]) -> None:
         self.settings = settings
@@ -47,7 +48,9 @@ class Member:
 
     @property
     def held(self) -> tuple[int, frozenset[Place]]:
-        """Its last reported generation and partitions; -1 and none before."""
+        """Return the last reported generation and partitions; -1 and no partitions before the first
+        report.
+        """
         said = [each for each in self.process.output.splitlines() if each.startswith(_HOLDS)]
         if not said:
             return -1, frozenset()
@@ -56,7 +59,7 @@ class Member:
         return int(generation), frozenset((topic, int(number)) for topic, number in found)
 
     def leave(self) -> None:
-        """Leave in order, with a last commit."""
+        """Leave the group cleanly, with a last commit."""
         self.process.ask("stop", "^left$")
         assert self.process.wait() == 0, self.process.output
 
@@ -71,9 +74,9 @@ class Member:
 
 
 class Members:
-    """The members of a run, of one or several groups that read the same topics, and the client
-    that asks for committed offsets. Their logs are in `folder`. Everything ends with `close`, or
-    the `with` statement.
+    """The members of a run, of one or several groups that read the same topics, and the client that
+    requests committed offsets. Their logs are in `folder`. `close`, or the end of the `with`
+    statement, kills all processes.
     """
 
     def __init__(
@@ -120,9 +123,10 @@ class Members:
         session_ms: int = 4_000,
         bootstrap: str | None = None,
     ) -> Member:
-        """Start a process that joins; the join may take some time. `name` may be used again, and
-        is the instance id of a static member. `bootstrap` overrides the address for this member.
-        Raises the error of a library that is missing on this machine (see `conftest.or_skip`)."""
+        """Start a member process, which joins the group later. `name` may be reused, and is the
+        instance id of a static member. `bootstrap` overrides the address for this member. Raises
+        the error of a library that is missing on this machine (see `conftest.or_skip`).
+        """
         self._lives[name] += 1
         settings = MemberSettings(
             library=library,
@@ -147,8 +151,9 @@ class Members:
         return member
 
     def wait_until_shared(self, *members: Member, idle: int = 0) -> int:
-        """Wait until exactly these members of their group hold every partition once, and `idle` of
-        them hold none; return the latest generation."""
+        """Wait until each partition is assigned to exactly one of these members of their group, and
+        `idle` of them have no partition. Return the latest generation.
+        """
         found: list[int] = []
 
         def shared() -> bool:
@@ -166,36 +171,39 @@ class Members:
         return max(found)
 
     def committed(self, group: str) -> Mapping[Place, int]:
-        """The last known committed offsets; 0 if nothing is committed."""
+        """Return the last known committed offsets of the group; 0 for partitions without a
+        committed offset.
+        """
         return {place: self._asker.known.get((group, place), 0) for place in self.places}
 
     def wait_for_commits(self, group: str, count: int = 40) -> None:
-        """Wait until the group has committed `count` more records, some of each partition."""
+        """Wait until the group has committed `count` more records, with some in each partition."""
         before = self.committed(group)
 
         def further() -> bool:
             gained = [at - before[place] for place, at in self.committed(group).items()]
             return min(gained) > 0 and sum(gained) >= count
 
-        wait_until(further, what=f"{group} goes on from {before}")
+        wait_until(further, what=f"group {group} commits more than {before}")
 
     def wait_until_all_is_committed(self, ends: Mapping[Place, int]) -> None:
         for group in self._asker.groups:
             wait_until(
                 functools.partial(self._has_come, group, ends),
-                what=f"{group} comes to {ends}, is at {self.committed(group)}",
+                what=f"group {group} commits {ends}; now {self.committed(group)}",
             )
 
     def _has_come(self, group: str, ends: Mapping[Place, int]) -> bool:
         return self.committed(group) == ends
 
     def note_calm(self) -> None:
-        """Record that every acknowledged record must have been processed by now. Availability is
-        not judged: its limit is beyond the run."""
+        """Record that every acknowledged record must be processed by now. Availability is not
+        checked, because its time limit is longer than the run.
+        """
         self._log.write("members", "calm", "ok", limit=10**12)
 
     def leave_all(self, members: Collection[Member]) -> None:
-        """Let the members leave concurrently, as in a shutdown."""
+        """Let all members leave concurrently, as in a shutdown."""
         threads = [threading.Thread(target=member.leave) for member in members]
         for thread in threads:
             thread.start()
@@ -210,7 +218,9 @@ class Members:
 
 
 class _Asker:
-    """Asks repeatedly for the committed offsets of `groups`, and records the answers."""
+    """A thread that requests the committed offsets of `groups` repeatedly, and records the
+    answers.
+    """
 
     def __init__(self, bootstrap: str, places: Collection[Place], log: OpsLog) -> None:
         self.groups: tuple[str, ...] = ()
@@ -255,7 +265,7 @@ class _Asker:
 
 
 def command(settings: MemberSettings) -> list[str]:
-    """The command line of a member's process.
+    """Return the command line of a member's process.
 
     Raises MavenUnavailable or NpmUnavailable.
     """
@@ -275,7 +285,7 @@ def command(settings: MemberSettings) -> list[str]:
 
 @functools.cache
 def _java_classes() -> Path:
-    """GroupMember, compiled once for many processes."""
+    """Return the folder of the Java class GroupMember, compiled once for many processes."""
     compiler = shutil.which("javac")
     if compiler is None:
         raise maven.MavenUnavailable("no Java compiler (install openjdk-17-jdk-headless)")

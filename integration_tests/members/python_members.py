@@ -1,9 +1,10 @@
-"""The process of a member that uses a Python library.
+"""The process of a group member that uses a Python library.
 
     python -m integration_tests.members.python_members SETTINGS
 
-It joins, reads, logs its operations and commits, until its standard input has a line or ends; then
-it leaves in order. Automatic commits are off: a record counts as processed once it is in the log.
+The member joins, reads, logs its operations and commits, until its standard input has a line or
+ends. Then it leaves the group cleanly. Automatic commits are off: a record counts as processed once
+it is in the log.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _GENERATION_AT: Final = len("CGMDv2:")
 
 
 class _Confluent:
-    """librdkafka."""
+    """A member of confluent-kafka, which uses librdkafka."""
 
     def __init__(self, settings: MemberSettings, diary: Diary) -> None:
         self._diary = diary
@@ -210,8 +211,10 @@ def kafka_python_member(settings: MemberSettings, diary: Diary, stop: threading.
 
 
 class _AioKafka(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
-    """Its rebalances run concurrently to the reads: records are processed under a lock that a
-    revocation takes, too, and records that were fetched before are read again."""
+    """A member of aiokafka. Its rebalances run concurrently with the reads: records are processed
+    under a lock that a revocation takes, too, and records fetched before a rebalance are read
+    again.
+    """
 
     STRATEGIES: Final[Mapping[str, type]] = {
         "range": aiokafka.coordinator.assignors.range.RangePartitionAssignor,
@@ -284,8 +287,9 @@ class _AioKafka(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         await self._consumer.stop()
 
     async def _read_again(self, places: Iterable[aiokafka.TopicPartition]) -> None:
-        """Read again from the committed offsets; `seek_to_committed` does not move without a
-        commit."""
+        """Read again from the committed offsets. `seek_to_committed` ignores partitions without a
+        committed offset.
+        """
         for place in places:
             if (place.topic, place.partition) in self._diary.held:
                 offset = await self._consumer.committed(place)

@@ -1,4 +1,4 @@
-"""The settings of a member, as JSON on its command line."""
+"""The settings of a member process, passed as JSON on its command line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """`client` is the name of this life in the log; `instance` ("" for none) makes it a static
-    member; `strategy` is Kafka's name of the assignor; times are in ms."""
+    """The settings of a member. `client` is the name of this process in the log; a nonempty
+    `instance` makes it a static member; `strategy` is Kafka's name of the assignor; times are in
+    ms.
+    """
 
     library: str
     client: str

@@ -152,7 +152,7 @@ ROWS: Final = (
     _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", "Consumer groups in state Empty: they have no members.", lambda at: at.groups.by_state.get("empty", 0)),
     _gauge("kafka_server_group_coordinator_metrics_partition_load_time_max", "The longest load time of a partition of __consumer_offsets since the start, in ms.", lambda at: at.groups.longest_load_s * 1000),
     _gauge("kafka_server_group_coordinator_metrics_partition_load_time_avg", "The mean load time of a partition of __consumer_offsets since the start, in ms.", lambda at: at.groups.mean_load_s * 1000),
-    _gauge("pybroker_group_coordinator_partitions", "Partitions of __consumer_offsets that are coordinated here.", lambda at: at.groups.partitions),
+    _gauge("pybroker_group_coordinator_partitions", "Partitions of __consumer_offsets that this broker coordinates.", lambda at: at.groups.partitions),
     _gauge("pybroker_group_coordinator_partitions_loading", "Partitions of __consumer_offsets that are being loaded. Their groups have no coordinator yet.", lambda at: at.groups.loading),
     # metrics that Kafka does not have
     _gauge("pybroker_damaged_replicas", "Replicas with a damaged range in their log, including those in use because no other replica has more.", lambda at: _known(at, at.rooms.damaged())),

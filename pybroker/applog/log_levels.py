@@ -1,7 +1,7 @@
-"""The levels of the process's loggers, under Kafka's names for them, readable and changeable while
-the broker runs (KIP-412: the resource BROKER_LOGGER).
+"""The levels of the process's loggers, under Kafka's names. They can be read and changed while the
+broker runs (KIP-412: the resource BROKER_LOGGER).
 
-No request and no file is known here; `output.py` decides where lines go.
+This module does not depend on requests or files. `output.py` decides where lines are written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 ROOT: Final = "root"
 TRACE: Final = 5
-"""Below DEBUG. No code logs at this level; Kafka has the name."""
+"""A level below DEBUG, which Kafka has and no code here uses."""
 LEVELS: Final[Mapping[str, int]] = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -24,17 +24,18 @@ LEVELS: Final[Mapping[str, int]] = {
 """Kafka's name of a level -> Python's number."""
 _OURS: Final = "pybroker"
 _OTHERS: Final = ("aiohttp", "asyncio", "kazoo")
-"""Libraries whose lines go to the broker's log, too."""
+"""Libraries that also log to the broker's log."""
 
 
 def level_name(number: int) -> str:
-    """Kafka's name of a level: the nearest one at or below `number`, else TRACE."""
+    """Return Kafka's name of a level: that of the nearest level at or below `number`, else
+    TRACE."""
     return next((name for name, value in LEVELS.items() if number >= value), "TRACE")
 
 
 def parse_level(text: str) -> int:
-    """The number of a level, in any case; Python's own WARNING and CRITICAL are accepted, too.
-    Raises ValueError with the allowed names."""
+    """Return the number of a level. Upper and lower case are accepted, and so are Python's WARNING
+    and CRITICAL. Raise ValueError with the allowed names."""
     word = text.strip().upper()
     word = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(word, word)
     if word not in LEVELS:
@@ -43,7 +44,7 @@ def parse_level(text: str) -> int:
 
 
 def loggers() -> list[str]:
-    """The names of all known loggers, `root` first, then sorted."""
+    """Return the names of all known loggers: first `root`, then the others, sorted."""
     known = logging.root.manager.loggerDict
     names = {name for name in known if _is_shown(name)}
     for name in list(names):
@@ -54,22 +55,22 @@ def loggers() -> list[str]:
 
 
 def levels() -> dict[str, str]:
-    """Logger -> the level in force for it, its own or its nearest parent's."""
+    """Return logger -> the level in force: its own, or that of its nearest parent with a level."""
     return {name: level_name(_logger(name).getEffectiveLevel()) for name in loggers()}
 
 
 def own_level(logger: str) -> str | None:
-    """The level that was set for this logger itself, None if it follows its parent. Raises
-    ValueError for a name that `loggers` does not give."""
+    """Return the level that is set for this logger itself, None if it inherits its parent's. Raise
+    ValueError if `loggers` does not contain the name."""
     number = _known(logger).level
     return None if number == logging.NOTSET else level_name(number)
 
 
 def set_level(logger: str, level: str | None) -> None:
-    """Set the level of this logger and of the loggers below it that have no level of their own.
-    None lets it follow its parent again. Takes effect at once.
+    """Set the level of this logger, which the loggers below it inherit. With None, the logger
+    inherits its parent's level again. The change takes effect at once.
 
-    Raises ValueError for an unknown logger or level, and for None on the root logger.
+    Raise ValueError for an unknown logger or level, and for None on the root logger.
     """
     found = _known(logger)
     if level is None and found is logging.root:

@@ -1,7 +1,7 @@
-"""The destination and the format of log lines: standard output, and on request the files
-`server.log`, `controller.log` and `state-change.log`, as in Kafka.
+"""The format of log lines and where they are written: to standard output, and on request to the
+files `server.log`, `controller.log` and `state-change.log`, as in Kafka.
 
-A line is one event: text that a peer sent (client ids, topic names) cannot begin a second line or
+Each event is one line: text from a peer (client ids, topic names) cannot begin a second line or
 move the cursor of a terminal. `log_levels.py` changes levels at run time.
 """
 
@@ -25,18 +25,18 @@ from pybroker.errors import StartupError
 log = logging.getLogger(__name__)
 
 STATE_CHANGE: Final = "pybroker.state_change"
-"""The logger of changes of partitions: leaders, ISRs, states and their epochs. Standard output
-gets only its warnings, unless its level is DEBUG."""
+"""The logger of partition changes: leaders, ISRs, states and their epochs. Standard output gets
+only its warnings, unless its level is DEBUG."""
 CONTROLLER: Final = "pybroker.coordinator.controller"
 """The parent of the loggers of the controller's decisions."""
 COMPONENTS: Final[Mapping[str, str]] = {STATE_CHANGE: "state-change", CONTROLLER: "controller"}
-"""Logger -> the file of that logger and of all loggers below it. All other loggers belong to
+"""Logger -> the file of that logger and of all loggers below it. All other loggers write to
 `server`."""
 SERVER: Final = "server"
 
 MESSAGE_CHARS_MAX: Final = 8_192
-"""The longest message in characters. A longer one is cut, so that no peer can fill the disk with
-one line."""
+"""The maximal length of a message in characters. A longer message is cut, so that no peer can fill
+the disk with one line."""
 TRACE_CHARS_MAX: Final = 65_536
 _QUIET_LIBRARIES: Final[Mapping[str, str]] = {"kazoo": "ERROR"}
 _COMPLAINT_INTERVAL_S: Final = 60.0
@@ -51,20 +51,21 @@ class LogOptions:
     as_json: bool = False
     level: str = "INFO"
     levels: Mapping[str, str] = field(default_factory=dict)
-    """Logger -> level, for loggers whose level differs from `level`."""
+    """Logger -> level, for the loggers whose level differs from `level`."""
     file_bytes_max: int = 100 * 1024 * 1024
-    """A file that would get larger is rotated to NAME.1."""
+    """The maximal size of a file (bytes). Before a file grows above it, the file is rotated to
+    NAME.1."""
     files_kept: int = 10
-    """The number of rotated files that are kept for each of the three."""
+    """How many rotated files of each log are kept."""
     config_file: str | None = None
     """A file of Python's logging.config. If it is given, the other options have no effect."""
 
 
 def start_logging(options: LogOptions, stream: IO[str] | None = None) -> None:
-    """Send all log lines of the process to the destinations in `options`, and to no other.
+    """Send all log lines of the process to the destinations in `options`, and to no others.
 
-    `stream` stands for standard output. Raises StartupError if the files cannot be written, or the
-    configuration file cannot be understood.
+    `stream` replaces standard output. Raise StartupError if the files cannot be written or the
+    configuration file is invalid.
     """
     if options.config_file is not None:
         _configure(options.config_file)
@@ -99,12 +100,12 @@ def _configure(path: str) -> None:
         log.error("logging not configured file=%s error=%r", path, error)
         raise StartupError(
             f"pybroker.log.config={path} cannot be used: {error!r}; "
-            "it has to be a file as config/logging.ini"
+            "expected a file in the format of config/logging.ini"
         ) from error
 
 
 def component_of(logger: str) -> str:
-    """The name of the file (of the three) that a logger's lines go to."""
+    """Return which of the three files a logger writes to."""
     for parent, component in COMPONENTS.items():
         if logger == parent or logger.startswith(parent + "."):
             return component
@@ -112,7 +113,7 @@ def component_of(logger: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with every character that is neither visible nor a space written as an escape."""
+    """Return the text with every non-printable character written as an escape."""
     if text.isprintable():
         return text
     return "".join(
@@ -124,8 +125,8 @@ def visible(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`[time] LEVEL message (logger)`, Kafka's own layout, in local time. The lines of a stack
-    trace follow, each after a tab."""
+    """Formats a line as Kafka does: `[time] LEVEL message (logger)`, in local time. The lines of a
+    stack trace follow, each after a tab."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = (
@@ -141,7 +142,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: `time` (UTC), `level`, `component`, `logger`, `message`, and
+    """Formats a line as a JSON object: `time` (UTC), `level`, `component`, `logger`, `message`, and
     `exception` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -160,7 +161,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _level(record: logging.LogRecord) -> str:
-    """Kafka's name of the record's level."""
+    """Return Kafka's name of the record's level."""
     return {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(record.levelname, record.levelname)
 
 
@@ -181,8 +182,8 @@ def _cut(text: str, chars_max: int) -> str:
 
 
 class _Complaining:
-    """A handler for lines that cannot be written: the broker goes on, and standard error gets a
-    message once a minute."""
+    """A handler that reports lines that cannot be written, once a minute, on standard error. The
+    broker continues."""
 
     _complained_at = -_COMPLAINT_INTERVAL_S
 
@@ -231,6 +232,6 @@ def _files(options: LogOptions, directory: str) -> list[logging.Handler]:
         ]
     except OSError as error:
         raise StartupError(
-            f"the logs cannot be kept in {directory}: {error.strerror or error}; "
+            f"log files cannot be written in {directory}: {error.strerror or error}; "
             "change pybroker.log.dir (--log-dir)"
         ) from error

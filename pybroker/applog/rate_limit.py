@@ -1,7 +1,7 @@
-"""A limit on log lines that a peer can cause at will: a hostile peer that causes a line per
-connection must not fill the disk.
+"""A limit on log lines that a peer can cause. A hostile peer that causes a line for each connection
+must not fill the disk.
 
-The caller asks for permission before it logs, and its next line says how many lines were left out.
+The caller asks for permission before it logs. Its next line says how many lines were left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from pybroker.ports import Clock
 
 KINDS_MAX: Final = 64
-"""The number of kinds with a limit of their own. Further kinds share one limit."""
+"""The maximal number of kinds with limits of their own. All further kinds share one limit."""
 _OTHERS: Final = "others"
 
 
@@ -34,8 +34,8 @@ class LogLimit:
         self._kinds: dict[str, _Kind] = {}
 
     def allow(self, kind: str = "") -> int | None:
-        """The number of lines of this kind that were left out since the last allowed one; None if
-        this one has to be left out, too. `kind` is a fixed word of the caller, never text of a
+        """Return how many lines of this kind were left out since the last allowed one, or None if
+        this line has to be left out, too. `kind` is a fixed word of the caller, never text of a
         peer.
         """
         now = self._clock.monotonic()

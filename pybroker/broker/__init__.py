@@ -1,1 +1,1 @@
-"""One broker, put together from the rooms below, and its life in the cluster."""
+"""One broker: its parts put together, and its start, registration and stop."""

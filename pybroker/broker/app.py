@@ -1,8 +1,7 @@
-"""The composition root: one broker, put together from its rooms, started and stopped in order.
+"""The composition root of a broker: creates its components, and starts and stops them in order.
 
-The caller provides everything that reaches outside: a session with ZooKeeper, recovered logs, bound
-sockets. `run.py` provides the real ones. The components stop in the reverse order of their start,
-by `lifecycle.py`.
+The caller provides a ZooKeeper session, recovered logs and bound sockets. `lifecycle.py` stops the
+components in the reverse order of their start.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from pybroker.broker.live_config import LiveConfig
 from pybroker.broker.log_directory_failures import DirectoryFailures
 from pybroker.broker.membership import Membership
 from pybroker.broker.shutdown import end_logs_last, unregister
-from pybroker.broker.standing import Standing
 from pybroker.broker.start_steps import settle_replicas, wait_for_cluster, wait_for_topics
 from pybroker.broker.topic_logs import read_log_configs
+from pybroker.broker.zookeeper_lease import ZooKeeperLease
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.policies import policy_of
 from pybroker.coordinator.controller.services import ControllerSettings, RebalanceSettings
 from pybroker.coordinator.transactions.producer_ids import ProducerIds
 from pybroker.coordinator.zookeeper import registry
-from pybroker.coordinator.zookeeper.asking_again import asked_again
 from pybroker.coordinator.zookeeper.late_session import LateSession
 from pybroker.coordinator.zookeeper.loss_receipts import LossReceipts
+from pybroker.coordinator.zookeeper.repeating import repeat_unanswered
 from pybroker.errors import CoordError, MalformedNode, StartupError
 from pybroker.handlers.context import Services
 from pybroker.handlers.dispatch import Dispatcher
@@ -70,12 +69,12 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 
 DRAIN_S = 1.0
-"""The time at stop for answering requests in flight."""
+"""How long (s) a stopping broker still answers requests in flight."""
 
 
 class BrokerApp:
     """A broker between `start` and `stop`. `advertised` returns the advertised addresses of a
-    configuration. The broker calls `lost` with the reason when it must end."""
+    configuration. The broker calls `lost` with the reason when it has to end."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class BrokerApp:
         self.damaged_replicas = self._new_damaged_replicas()
         self._membership = self._new_membership(lost)
         self._discovery = new_discovery(config, broker_id, self.metadata, self.replicas, env.clock)
-        self.standing = self._new_standing()
+        self.lease = self._new_lease()
         self._group_commit = GroupCommit(logs=logs, replicas=self.replicas, blocking=env.blocking)
         self._full_disks = FullDisks(
             logs=logs, replicas=self.replicas, blocking=env.blocking, clock=env.clock
@@ -134,18 +133,21 @@ class BrokerApp:
         self._session = SessionWatch()
         env.coord.add_listener(self._session.heard)
         self._controlled_shutdown = self._new_controlled_shutdown()
-        env.coord.add_listener(self._controlled_shutdown.heard)
+        env.coord.add_listener(self._controlled_shutdown.session_changed)
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
         """Accept connections on `sockets` (listener name -> bound socket), join the cluster, wait
-        until the controller has sent the brokers and the topics, then answer clients.
+        until the controller has sent the metadata of brokers and topics, then answer clients.
 
-        Raise StartupError if the id is taken, ZooKeeper does not answer or there is no controller.
+        Raise StartupError if the broker id is taken, ZooKeeper does not answer, or there is no
+        controller.
         """
         try:
             existing = await self._join(sockets)
         except (CoordError, MalformedNode) as error:
-            raise StartupError(f"ZooKeeper failed while registering: {error!r}") from error
+            raise StartupError(
+                f"broker {self._broker.id} cannot register in ZooKeeper: {error!r}"
+            ) from error
         await self._start_services()
         await wait_for_cluster(self.metadata, self.controller, self._broker.id)
         await wait_for_topics(self.metadata, self._env.coord, existing)
@@ -153,18 +155,18 @@ class BrokerApp:
         self._metering.answering = self.dispatcher.answer
 
     async def stop(self) -> None:
-        """Leave the cluster and make the logs durable: stop the started components, the last one
-        first. A component that fails is logged, not raised. Idempotent, also after a start that
-        failed half-way."""
+        """Leave the cluster and make the logs durable: stop the started components in the reverse
+        order of their start. The failure of a component is logged, not raised. Idempotent, also
+        after a start that failed half-way."""
         await self._lifecycle.stop()
 
     async def _join(self, sockets: Mapping[str, socket.socket]) -> Collection[str]:
         """Start the components that the registration needs, and register. Return the names of the
-        existing topics. Raise StartupError, CoordError, MalformedNode."""
+        existing topics. Raise StartupError, CoordError or MalformedNode."""
         coord, limit_s = self._env.coord, self._config.zookeeper_wait_ms / 1000
-        again = partial(asked_again, clock=self._env.clock, limit_s=limit_s)
+        again = partial(repeat_unanswered, clock=self._env.clock, limit_s=limit_s)
         start, push = self._lifecycle.start, self._lifecycle.push
-        # The first request that needs them starts them.
+        # These two start at the first request that needs them.
         push("offsets-session", self._offsets.close)
         push("producer-ids", self._producer_ids.close)
         await start("group-commit", self._group_commit.start, self._group_commit.stop)
@@ -177,19 +179,19 @@ class BrokerApp:
         push("registration", partial(unregister, coord, self._broker))
         join = partial(again, "registration", self._membership.join)
         await start("membership", join, self._membership.leave)
-        # After the membership, which tells whether the broker is registered.
-        coord.add_listener(self.standing.heard)
+        # After the membership, which knows whether the broker is registered.
+        coord.add_listener(self.lease.session_changed)
         return existing
 
     async def _start_services(self) -> None:
-        """Start the services that run while the broker is registered. Nothing waits in here, so no
-        task and no request sees only some of them started."""
+        """Start the services that run while the broker is registered, without yielding to the event
+        loop: no task and no request finds only some of them started."""
         services: tuple[tuple[str, Service], ...] = (
             ("controller-journal", self.journal),
             ("controller", self.controller),
-            # Before the standing, which calls it.
+            # Before the lease, which calls the discovery.
             ("discovery", self._discovery),
-            ("standing", self.standing),
+            ("zookeeper-lease", self.lease),
             ("directory-failures", self._directory_failures),
             ("damaged-replicas", self.damaged_replicas.loop),
             ("full-disks", self._full_disks),
@@ -202,10 +204,10 @@ class BrokerApp:
         start, push = self._lifecycle.start, self._lifecycle.push
         for name, service in services:
             await start(name, service.start, service.stop)
-        # The first command of a controller starts them.
+        # The fetchers start at the first command of a controller.
         push("fetchers", self._fetchers.stop)
-        # Connections are open since before the registration, but the gate lets requests in only
-        # now. So this stop closes them, before the services that answer requests stop.
+        # Connections have been open since before the registration, but the gate passes requests on
+        # only now. This stop closes them before the services that answer requests stop.
         close = partial(self._server.close, DRAIN_S)
         await start("requests", self._gate.let_brokers_in, close)
         # After the requests: at stop, waiting members are answered before the connections close.
@@ -214,7 +216,7 @@ class BrokerApp:
         push("controlled-shutdown", self._hand_over)
 
     async def _hand_over(self) -> None:
-        """Hand the leadership of this broker's partitions to other brokers."""
+        """Move the leadership of this broker's partitions to other brokers."""
         if self._membership.is_registered:
             self.replicas.leadership_yield.leaves = True
             await self._controlled_shutdown.run()
@@ -242,7 +244,7 @@ class BrokerApp:
             free_bytes=self._full_disks.free_bytes,
         )
 
-    # how the rooms reach each other
+    # the components and their connections
 
     def _channel(self, broker: Broker) -> BrokerChannel:
         if broker.id == self._broker.id:
@@ -316,14 +318,14 @@ class BrokerApp:
             lost=lost,
         )
 
-    def _new_standing(self) -> Standing:
+    def _new_lease(self) -> ZooKeeperLease:
         config, replicas, env = self._config, self.replicas, self._env
 
         def changed(level: Authority) -> None:
             replicas.lease = level
             self._discovery.changed(level)
 
-        return Standing(
+        return ZooKeeperLease(
             clock=env.clock,
             silence=env.coord.silence,
             session_s=lambda: config.zookeeper_session_timeout_ms / 1000,
@@ -336,12 +338,12 @@ class BrokerApp:
         )
 
     def _incarnation(self) -> int:
-        """This broker's incarnation once it knows the roles of its registration, else -1. Before
-        that a followed log may belong to a deleted topic, so it must not count as in sync in the
-        recreated one."""
+        """Return this broker's incarnation, or -1 until it has received the roles of its
+        registration. Until then it may follow with the log of a deleted topic, which must not count
+        as in sync in the recreated topic."""
         is_registered = self._membership.is_registered
-        is_told = is_registered and self.replicas.roles_epoch >= self._registered.epoch
-        return self._registered.incarnation if is_told else -1
+        knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch
+        return self._registered.incarnation if knows_roles else -1
 
     def _incarnation_raised(self, incarnation: int) -> None:
         newest = max(incarnation, self._registered.incarnation)
@@ -374,8 +376,8 @@ class BrokerApp:
         )
 
     def _new_commands(self) -> LocalBrokerChannel:
-        told = partial(in_sync_again, self._logs.suspects, self._broker.id)
-        return LocalBrokerChannel(self.replicas, self.metadata, told)
+        on_facts = partial(in_sync_again, self._logs.suspects, self._broker.id)
+        return LocalBrokerChannel(self.replicas, self.metadata, on_facts)
 
     def _new_damaged_replicas(self) -> DamagedReplicas:
         return DamagedReplicas(
@@ -425,7 +427,8 @@ class BrokerApp:
         return await read_log_configs(coord, lambda: self.live.current, topics, held.get)
 
     def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
-        """Apply changed options of the broker. `LiveConfig` applies the options of the logs."""
+        """Apply changed options of the broker. `LiveConfig` applies the changed options of the
+        logs."""
         if now.advertised != before.advertised:
             log.info("advertised listeners=%s", ",".join(map(str, now.advertised)))
             self._broker = replace(self._broker, endpoints=self._advertised(now))
@@ -454,7 +457,7 @@ class BrokerApp:
             replicas=self.replicas,
             metadata=self.metadata,
             topics=self._topics,
-            standing=self.standing,
+            lease=self.lease,
             lead_now=self._isr_changes.lead_now,
             clock=env.clock,
             rng=env.rng,
@@ -492,6 +495,6 @@ class BrokerApp:
                 counters=env.metrics.fetch_sessions,
             ),
             log_limit=self._log_limit,
-            standing=self.standing,
+            lease=self.lease,
             unsent_bytes=lambda: self._server.unsent_bytes,
         )

@@ -1,9 +1,9 @@
-"""Controlled shutdown: before a broker stops, it asks the controller to elect other leaders for its
+"""Controlled shutdown: a stopping broker asks the controller to elect other leaders for its
 partitions.
 
-The cluster is correct without it, since a broker may die at any time. It spares clients the wait
-until the controller notices the end of the broker. So it takes a bounded time. It ends early when
-waiting cannot help: there is no other broker, or ZooKeeper does not answer.
+The cluster is correct without it, since a broker may die at any time. Controlled shutdown spares
+clients the wait until the controller notices that the broker has ended. It takes a limited time. It
+ends early when there is no other broker, or when ZooKeeper does not answer.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from pybroker.wire.messages.control import ControlledShutdownRequest, Controlled
 
 log = logging.getLogger(__name__)
 
-_TOLD_WAIT_S: Final = 1.0
-"""The wait for the metadata of the new leaders: until then clients are sent to this broker."""
+_NEW_LEADERS_WAIT_S: Final = 1.0
+"""How long (s) the broker waits for metadata with the new leaders. Until then this broker sends
+clients to itself."""
 
 
 AskController = Callable[[Broker, int, int], Awaitable[Collection[TopicPartition]]]
-"""Asks the controller (a broker) to move the leaders away from this broker (id, epoch). Returns the
-partitions that this broker still leads. Raises PybrokerError or OSError."""
+"""Asks the controller (a broker) to move the leaders away from this broker (its id and its epoch).
+Returns the partitions that this broker still leads. Raises PybrokerError or OSError."""
 
 
 class ControlledShutdown:
-    """The controlled shutdown of one broker. `broker_epoch` is the epoch of its registration.
-    `heard` listens to its session with ZooKeeper, which is connected at first."""
+    """The controlled shutdown of one broker. `broker_epoch` returns the epoch of its registration.
+    The owner passes the events of its ZooKeeper session to `session_changed`; the session is
+    connected at first."""
 
     def __init__(
         self,
@@ -59,13 +61,14 @@ class ControlledShutdown:
         self._connected = True
         self._attempt: asyncio.Task[Collection[TopicPartition]] | None = None
 
-    def heard(self, event: SessionEvent) -> None:
+    def session_changed(self, event: SessionEvent) -> None:
         self._connected = event in (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
         if self._attempt is not None and not self._connected:
             self._attempt.cancel()
 
     async def run(self) -> None:
-        """Hand over the leaders as far as possible. Raise nothing: the broker stops anyway."""
+        """Ask the controller for other leaders until no partition is left or all attempts are used.
+        Raise nothing, since the broker stops in any case."""
         others = self._metadata.brokers.keys() - {self._broker_id}
         if not self._config.controlled_shutdown_enable or not others:
             return
@@ -76,7 +79,7 @@ class ControlledShutdown:
                 if self._is_hopeless():
                     break
             if self._connected and await self._try(attempt):
-                await self._metadata.wait_until(lambda: not self._led(), _TOLD_WAIT_S)
+                await self._metadata.wait_until(lambda: not self._led(), _NEW_LEADERS_WAIT_S)
                 log.info("controlled shutdown done")
                 return
         led = len(self._led())
@@ -88,13 +91,17 @@ class ControlledShutdown:
         )
 
     async def _try(self, attempt: int) -> bool:
-        """Ask the controller once. Return whether other brokers lead everything they can lead."""
-        self._attempt = asyncio.ensure_future(self._ask_whoever_is_controller())
+        """Ask the controller once. Return whether other brokers now lead every partition that they
+        can lead."""
+        self._attempt = asyncio.ensure_future(self._ask_current_controller())
         try:
             limit_s = self._config.controller_socket_timeout_ms / 1000
             done, _ = await asyncio.wait([self._attempt], timeout=limit_s)
             if not done or self._attempt.cancelled():
-                raise TimeoutError(f"no answer; zookeeper connected: {self._connected}")
+                raise TimeoutError(
+                    f"the controller did not answer within {limit_s:g} s; "
+                    f"connected to ZooKeeper: {self._connected}"
+                )
             remaining = self._attempt.result()
         except (PybrokerError, OSError) as error:
             log.info("controlled shutdown attempt=%d failed reason=%r", attempt, error)
@@ -108,20 +115,21 @@ class ControlledShutdown:
         log.info("controlled shutdown attempt=%d remaining=%d", attempt, len(remaining))
         return not remaining
 
-    async def _ask_whoever_is_controller(self) -> Collection[TopicPartition]:
+    async def _ask_current_controller(self) -> Collection[TopicPartition]:
         epoch = self._broker_epoch()
         if self._controller.is_active:
             return await self._controller.controlled_shutdown(self._broker_id, epoch)
         known = self._controller.controller_id
         controller = None if known is None else self._metadata.brokers.get(known)
         if controller is None:
-            raise BrokerError(ErrorCode.NOT_CONTROLLER, "there is no controller at the moment")
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, "the metadata has no live controller")
         return await self._ask(controller, self._broker_id, epoch)
 
-    # what there is to hand over
+    # the partitions to hand over
 
     def _led(self) -> list[PartitionFacts]:
-        """The partitions that this broker leads and that have a replica on another live broker."""
+        """Return the partitions that this broker leads and that have a replica on another live
+        broker."""
         mine, brokers = self._broker_id, self._metadata.brokers
         return [
             facts
@@ -132,8 +140,8 @@ class ControlledShutdown:
         ]
 
     def _is_hopeless(self) -> bool:
-        """Whether no remaining broker can take over a partition of this one. The controller counts
-        the replicas of brokers in controlled shutdown as offline."""
+        """Whether no other broker can lead any partition of this broker. The controller counts the
+        replicas of brokers in controlled shutdown as offline."""
         return not self._connected or not any(
             replica != self._broker_id
             and replica in self._metadata.brokers
@@ -144,7 +152,8 @@ class ControlledShutdown:
 
 
 def asking_controller(config: BrokerConfig) -> AskController:
-    """Return an `AskController` that asks over the network, on the inter-broker listener."""
+    """Return an `AskController` that sends its requests to the controller's inter-broker
+    listener."""
     return partial(
         ask_controller,
         listener=config.inter_broker_listener,
@@ -156,11 +165,12 @@ async def ask_controller(
     controller: Broker, broker_id: int, broker_epoch: int, *, listener: str, timeout_s: float
 ) -> Collection[TopicPartition]:
     """Send ControlledShutdown to `listener` of the controller. Return the partitions that the
-    broker still leads. Raise BrokerError, ClientError or OSError."""
+    stopping broker still leads. Raise BrokerError, ClientError or OSError."""
     endpoint = controller.endpoint(listener)
     if endpoint is None:
         raise BrokerError(
-            ErrorCode.LISTENER_NOT_FOUND, f"broker {controller.id} has no listener {listener}"
+            ErrorCode.LISTENER_NOT_FOUND,
+            f"the controller, broker {controller.id}, has no listener {listener}",
         )
     connection = await Connection.open(
         endpoint.host,

@@ -1,6 +1,8 @@
-"""The controller's journal of decisions: lines of JSON in two rotated files beside the logs.
+"""The controller's journal: its decisions as lines of JSON, in two rotated files in the first log
+directory.
 
-Decisions never wait for the journal. A disk that refuses writes costs entries, not the controller.
+Decisions never wait for the journal. If the disk refuses writes, entries are lost and the
+controller continues.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "controller-journal"
 OLDER_FILE_NAME: Final = f"{FILE_NAME}.1"
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The size limit of each file. A full file replaces the older one."""
+"""The size limit of each file (bytes). A full file replaces the older one."""
 WAITING_MAX: Final = 20_000
-"""The most entries that wait for the disk. Beyond that the oldest entries are dropped."""
+"""The maximal number of entries that wait to be written. Beyond that the oldest entries are
+dropped."""
 SHOWN_MAX: Final = 10_000
 
 Entry = dict[str, object]
 
 
 class ControllerJournal:
-    """Writes entries between `start` and `stop`. It can be read at any time."""
+    """Writes journal entries between `start` and `stop`. `read` works at any time."""
 
     def __init__(self, directory: str, disk: Disk, blocking: Blocking) -> None:
         self._path = f"{directory}/{FILE_NAME}"
@@ -43,7 +46,7 @@ class ControllerJournal:
         self._refused = False
 
     def note(self, entry: Entry) -> None:
-        """Queue an entry for writing. Never waits, never fails."""
+        """Queue an entry for writing, without waiting and without an error."""
         self._waiting.append(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
         self._wake.set()
 
@@ -51,13 +54,13 @@ class ControllerJournal:
         self._task.start(self._run)
 
     async def stop(self) -> None:
-        """Try once to write the waiting entries. Idempotent."""
+        """Stop the task, and try once to write the queued entries. Idempotent."""
         await self._task.stop()
         await self._flush()
 
     async def read(self, partition: str | None, limit: int) -> list[Entry]:
-        """Return the newest entries, the newest last: at most `limit`. With `partition`
-        (`topic-0`), only the entries of that partition."""
+        """Return at most `limit` of the newest entries, the newest last. With `partition` (such as
+        `topic-0`), return only the entries of that partition."""
         async with self._files:
             waiting = list(self._waiting)
             return await self._blocking.run(self._read, waiting, partition, limit)
@@ -85,7 +88,7 @@ class ControllerJournal:
                 self._refused = False
 
     def _write(self, data: bytes) -> None:
-        """Append to the file. Blocking. Raise StorageError."""
+        """Append entries to the file. Blocks. Raise StorageError."""
         disk, path = self._disk, self._path
         if disk.exists(path) and disk.size(path) + len(data) > FILE_BYTES_MAX:
             disk.rename(path, self._older)
@@ -93,13 +96,13 @@ class ControllerJournal:
         try:
             end = file.size()
             is_torn = end > 0 and file.pread(end - 1, 1) != b"\n"
-            # A line that a crash cut off must not swallow the next entry.
+            # The next entry must not continue a line that a crash cut off.
             file.append(b"\n" + data if is_torn else data)
         finally:
             file.close()
 
     def _read(self, waiting: list[bytes], partition: str | None, limit: int) -> list[Entry]:
-        """Blocking. A line that a crash cut off is skipped."""
+        """Read the entries of both files. Blocks. A line that a crash cut off is skipped."""
         found: list[Entry] = []
         wanted = b"" if partition is None else json.dumps(partition).encode()
         for lines in (waiting, self._lines(self._path), self._lines(self._older)):

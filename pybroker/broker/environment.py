@@ -1,4 +1,4 @@
-"""The environment of a broker: session, clock, disk, threads. `startup.py` fills it in."""
+"""The environment of a broker: ZooKeeper session, clock, disk, threads. `startup.py` creates it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.ports import Blocking, Clock, Coord, Disk, Rng
 
 @dataclass(frozen=True, slots=True)
 class BrokerEnvironment:
-    """Everything outside of the broker that its components use."""
+    """The services outside of the broker that its components use."""
 
     coord: Coord
     clock: Clock
@@ -20,10 +20,10 @@ class BrokerEnvironment:
     blocking: Blocking
     disk: Disk
     connect_offsets: Callable[[], Awaitable[ClosableCoord]]
-    """Opens the ZooKeeper session for writing offsets. Raises StartupError."""
+    """Opens the ZooKeeper session in which offsets are written. Raises StartupError."""
     earlier_session_ids: Callable[[], Collection[int]] = tuple
-    """Earlier ZooKeeper sessions of this broker. It may replace their registrations."""
+    """The ids of earlier ZooKeeper sessions of this broker, whose registrations it may replace."""
     resize_blocking: Callable[[int], None] = lambda threads: None
     """Changes the number of threads of `blocking`."""
     metrics: Metrics = field(default_factory=Metrics)
-    """All counters of the process, also those outside of the broker."""
+    """All counters of the process, including those outside of the broker."""

@@ -1,5 +1,5 @@
-"""The group coordinators of a broker, put together: the shards of `__consumer_offsets`, the logs of
-its partitions, the fences in ZooKeeper, and the topic itself.
+"""The group coordinators of a broker: the shards of `__consumer_offsets`, the logs of its
+partitions, the fences in ZooKeeper, and the topic itself.
 
 Offsets have a ZooKeeper session of their own, so that a flood of commits does not delay the writes
 of the replicas.
@@ -14,15 +14,15 @@ from typing import Final
 from pybroker.admin.view import GroupNumbers
 from pybroker.applog.rate_limit import LogLimit
 from pybroker.broker.lag_watch import LagWatch, ask_leaders
-from pybroker.broker.standing import Standing
+from pybroker.broker.zookeeper_lease import ZooKeeperLease
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
-from pybroker.coordinator.groups.fence import Claim, take_fence
-from pybroker.coordinator.groups.room import Room
-from pybroker.coordinator.groups.seams import GroupDependencies
+from pybroker.coordinator.groups.dependencies import GroupDependencies
+from pybroker.coordinator.groups.fence import FenceOwner, take_fence
+from pybroker.coordinator.groups.memory_limit import MemoryLimit
 from pybroker.coordinator.groups.service import GroupService
 from pybroker.coordinator.offsets.classic_nodes import ClassicOffsets
-from pybroker.coordinator.offsets.stores import KeptOffsets
+from pybroker.coordinator.offsets.stores import ConfiguredOffsets
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.runtime.shards import Shards
 from pybroker.coordinator.zookeeper.multi_batcher import MultiBatcher
@@ -48,11 +48,11 @@ class CoordinationRooms:
     config: BrokerConfig
     coord: Coord
     offsets: Coord
-    """The session for offsets."""
+    """The ZooKeeper session in which offsets are written."""
     replicas: ReplicaManager
     metadata: MetadataView
     topics: TopicAdmin
-    standing: Standing
+    lease: ZooKeeperLease
     lead_now: LeadNow
     clock: Clock
     rng: Rng
@@ -67,7 +67,7 @@ class GroupCoordination:
     def __init__(self, rooms: CoordinationRooms) -> None:
         self._rooms = rooms
         self._dependencies = GroupDependencies(
-            rooms.config, rooms.counters, Room(rooms.clock, self._size).take
+            rooms.config, rooms.counters, MemoryLimit(rooms.clock, self._size).take
         )
         self.topic = InternalTopic(
             GROUP_TOPIC,
@@ -95,7 +95,7 @@ class GroupCoordination:
         self.classic_offsets = ClassicOffsets(
             rooms.offsets, timeout_s=rooms.config.offsets_commit_timeout_ms / 1000
         )
-        """The offsets of OffsetCommit and OffsetFetch version 0, which need no coordinator."""
+        """Serves OffsetCommit and OffsetFetch version 0, which need no coordinator."""
         self._joint = MultiBatcher(rooms.offsets)
         rooms.replicas.on_internal = self._role_changed
         rooms.metadata.on_deleted = self._topics_deleted
@@ -104,12 +104,12 @@ class GroupCoordination:
         self.shards.start()
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop the lag reports and the shards. Idempotent."""
         await self.lags.close()
         await self.shards.stop()
 
     def numbers(self) -> GroupNumbers:
-        """Return the numbers of groups and shards for the metrics."""
+        """Return the numbers of groups and of shards, for the metrics."""
         counts, times = self.service.count_by_state(), self.shards.load_times
         return GroupNumbers(
             by_state={state.value.lower(): count for state, count in counts.items()},
@@ -120,17 +120,17 @@ class GroupCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Take the fence of a shard, and learn the partition count of the topic, before the shard
-        serves."""
+        """Read the partition count of the group topic, then take the fence of a shard in ZooKeeper,
+        before the shard serves requests."""
         key, epoch = source.topic_partition, source.leader_epoch
         partition = self._rooms.replicas.partition(key)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)
-        claim = Claim(key, self._rooms.broker_id, epoch, token)
-        return await take_fence(self._rooms.coord, claim)
+        owner = FenceOwner(key, self._rooms.broker_id, epoch, token)
+        return await take_fence(self._rooms.coord, owner)
 
     def _size(self) -> int:
-        """The approximate size of the groups and their members in memory (bytes)."""
+        """Return the approximate size (bytes) of the groups and their members in memory."""
         return sum(shard.size() for shard in self.shards.serving().values())
 
     def _make(self, context: ShardContext) -> GroupCoordinator:
@@ -140,7 +140,7 @@ class GroupCoordination:
             return self.topic.partition_of(group_id) == partition
 
         config = self._rooms.config
-        offsets = KeptOffsets(
+        offsets = ConfiguredOffsets(
             context, self._rooms.offsets, is_mine=is_mine, config=config, joint=self._joint
         )
         coordinator = GroupCoordinator(context, offsets, offsets.mirror, self._dependencies)
@@ -149,11 +149,12 @@ class GroupCoordination:
 
     def _topics_deleted(self, names: Collection[str]) -> None:
         for coordinator in self.shards.serving().values():
-            if isinstance(coordinator.offsets, KeptOffsets):
+            if isinstance(coordinator.offsets, ConfiguredOffsets):
                 coordinator.offsets.removal.topics_deleted(names)
 
     def _own_endpoint(self) -> Endpoint | None:
-        """The inter-broker endpoint of this broker, once the metadata contains it."""
+        """Return the inter-broker endpoint of this broker, or None while the metadata lacks this
+        broker."""
         own = self._rooms.metadata.brokers.get(self._rooms.broker_id)
         return None if own is None else own.endpoint(self._rooms.config.inter_broker_listener)
 
@@ -174,7 +175,7 @@ class GroupCoordination:
             blocking=rooms.blocking,
             lead_now=rooms.lead_now,
             codec=Codec(rooms.config.offsets_topic_compression_codec),
-            look=rooms.standing.check,
+            look=rooms.lease.check,
         )
 
     def _new_topic(self) -> NewTopic:

@@ -1,7 +1,7 @@
 """The lag of the groups that this broker coordinates, for its metrics.
 
-This broker has the committed offsets, the partition leaders have the log ends. A report asks the
-leaders for all groups together. It is made on request, at most once in `FRESH_S` seconds.
+This broker has the committed offsets, and the partition leaders have the log ends. One report asks
+the leaders about all groups. A report is made on request, at most once in `FRESH_S` seconds.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 FRESH_S: Final = 10.0
-"""A younger report is reused (s)."""
+"""A report younger than this (s) is reused."""
 PATIENCE_S: Final = 2.0
-"""If a new report takes longer (s), the earlier one is returned."""
+"""If a new report takes longer than this (s), the previous report is returned."""
 TIMEOUT_MS: Final = 5_000
-"""The time limit of each request to the leaders."""
+"""The time limit of each request to a leader."""
 POSITIONS_IN_DETAIL_MAX: Final = 1_000
-"""With more committed partitions, a report has no bytes and seconds: the seconds need a batch of
-each partition that has a lag."""
+"""With more committed partitions than this, a report has only the lag in records. The lag in
+seconds would need a batch of each partition that has a lag."""
 
 Position = tuple[TopicPartition, int]
 AskLag = Callable[[Sequence[Position], bool], Awaitable[Sequence[Lag | None]]]
-"""Returns the lag behind each of these offsets, with or without bytes and seconds; None where the
-leader does not answer. Raises PybrokerError, OSError."""
+"""Returns the lag of each of these offsets, with or without bytes and seconds; None if the leader
+does not answer. Raises PybrokerError or OSError."""
 
 
 class Offsets(Protocol):
-    """The committed offsets of groups. An `OffsetStore` is one."""
+    """The committed offsets of groups, such as an `OffsetStore`."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
@@ -48,14 +48,14 @@ class Offsets(Protocol):
 
 
 class HasOffsets(Protocol):
-    """The shard of a group, with its offsets."""
+    """A shard of groups, with their committed offsets."""
 
     @property
     def offsets(self) -> Offsets: ...
 
 
 class Groups(Protocol):
-    """The groups of this broker. `GroupService` is the implementation."""
+    """The groups that this broker coordinates, such as a `GroupService`."""
 
     async def overviews(self) -> tuple[ErrorCode, Sequence[GroupOverview]]: ...
 
@@ -71,7 +71,7 @@ class _Taken:
 
 
 class LagWatch:
-    """Reports the lag of groups. It owns a task during a measurement; `close` ends the task."""
+    """Reports the lag of groups. It owns a task while it measures; `close` ends the task."""
 
     def __init__(self, groups: Groups, ask: AskLag, clock: Clock) -> None:
         self._groups = groups
@@ -82,7 +82,7 @@ class LagWatch:
 
     async def report(self) -> ProgressReport | None:
         """Return the lag of the groups that this broker coordinates, at most a few seconds old.
-        Return None if there is no measurement yet."""
+        Return None before the first measurement."""
         age_s = self._age_s()
         if age_s is None or age_s > FRESH_S:
             self._task.start(self._look)
@@ -93,7 +93,7 @@ class LagWatch:
         return ProgressReport(tuple(filter(self._is_here, self._taken.groups)), age_s)
 
     async def close(self) -> None:
-        """Idempotent."""
+        """End the task. Idempotent."""
         await self._task.stop()
 
     def _age_s(self) -> float | None:
@@ -101,7 +101,8 @@ class LagWatch:
         return None if moment is None else self._clock.monotonic() - moment
 
     def _is_here(self, group: GroupProgress) -> bool:
-        """Whether this broker still coordinates the group. Else the new coordinator reports it."""
+        """Whether this broker still coordinates the group. Otherwise the new coordinator reports
+        its lag."""
         try:
             self._groups.shard_of(group.group_id, may_be_empty=True)
         except BrokerError:
@@ -113,12 +114,13 @@ class LagWatch:
             moment = self._clock.monotonic()
             self._taken = _Taken(await self._progress(), moment)
         except (PybrokerError, OSError) as error:
-            log.warning("lag of groups not known error=%s", error)
+            log.warning("group lag unknown error=%s", error)
         except Exception:
-            log.exception("lag of groups not known")
+            log.exception("group lag unknown")
 
     async def _progress(self) -> tuple[GroupProgress, ...]:
-        """Read the commits first and the log ends after them, so that no lag is negative."""
+        """Return the progress of all groups. Reads the committed offsets first and the log ends
+        after them, so that no lag is negative."""
         _, overviews = await self._groups.overviews()
         groups = [
             group
@@ -152,8 +154,8 @@ class LagWatch:
 
 
 def ask_leaders(broker_id: int, own_endpoint: Callable[[], Endpoint | None]) -> AskLag:
-    """Return an `AskLag` that asks as a client does. It bootstraps from this broker's inter-broker
-    endpoint, over connections that last for one question."""
+    """Return an `AskLag` that sends its requests through an admin client. The client bootstraps
+    from this broker's inter-broker endpoint, and opens new connections for each report."""
 
     async def ask(positions: Sequence[Position], details: bool) -> Sequence[Lag | None]:
         endpoint = own_endpoint()

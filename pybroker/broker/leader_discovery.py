@@ -1,10 +1,11 @@
-"""Leader discovery: a broker that does not hear from ZooKeeper asks other brokers for the leaders.
+"""Leader discovery: a broker that receives no answers from ZooKeeper asks other brokers for the
+leaders.
 
 When a broker's session expires, the controller elects other leaders and sends that broker nothing.
-Clients that reach only that broker would be sent to it forever. So it sends Metadata requests to a
-neighbour that it still reaches. The answers change where it sends clients and which requests it
-rejects, never its roles or its logs. Leader epochs only grow, so a later epoch at a neighbour is
-certain news, and an earlier one is ignored.
+The broker would send clients that reach no other broker to itself forever. So it sends Metadata
+requests to the brokers that it still reaches. The answers change its metadata and which requests it
+rejects, never its roles or its logs. Leader epochs only grow, so a later epoch in an answer is
+certain to be newer, and an earlier one is ignored.
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ from pybroker.wire.messages.metadata import (
 
 log = logging.getLogger(__name__)
 
-PARTITIONS_PER_QUESTION: Final = 500
-"""A question ends with the topic that reaches this number: no answer blocks the loop for long."""
+PARTITIONS_PER_REQUEST: Final = 500
+"""A request ends with the topic that reaches this number of partitions, so no answer blocks the
+event loop for long."""
 _ROUNDS_PER_SESSION: Final = 3
 _PAUSE_PER_ROUND: Final = 10
-"""The pause after a round is at least this many times as long as its answers took."""
+"""The pause after a round is at least this many times as long as the answers took."""
 
 Ask = Callable[[Broker, Sequence[str]], Awaitable[MetadataResponse]]
 """Asks a broker for the metadata of the named topics. Raises PybrokerError or OSError."""
 
 
 class LeaderDiscovery:
-    """Asks other brokers for leaders, between `start` and `stop`. The standing of the broker calls
+    """Asks other brokers for leaders, between `start` and `stop`. The ZooKeeper lease calls
     `changed` at any time."""
 
     def __init__(
@@ -67,17 +69,19 @@ class LeaderDiscovery:
         self._is_wanted = asyncio.Event()
         self._task = BackgroundTask("discovery")
         self._turn = 0
-        """The neighbour that is asked first. It changes each round, as it may be cut off, too."""
+        """The index of the broker that is asked first. It changes each round, since that broker may
+        be cut off, too."""
 
     def start(self) -> None:
         self._task.start(self._run)
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop asking. Idempotent."""
         await self._task.stop()
 
     def changed(self, lease: Authority) -> None:
-        """Ask neighbours unless the broker has full authority: then it hears from ZooKeeper."""
+        """Ask other brokers unless this broker has full authority, which means that ZooKeeper
+        answers."""
         if lease is Authority.ALL:
             self._is_wanted.clear()
         else:
@@ -95,9 +99,9 @@ class LeaderDiscovery:
             await asyncio.sleep(max(pause_s, took_s * _PAUSE_PER_ROUND))
 
     async def _round(self) -> float:
-        """Ask the first neighbour that answers about all topics. When it stops answering, go on
-        with the next one. Return the time (s) that the answers took, without the waits for silent
-        neighbours, which are no load."""
+        """Ask a broker about all topics, and continue with the next broker when it stops answering.
+        Return the time (s) that the answers took, without the waits for brokers that did not
+        answer."""
         me, brokers = self._broker_id, self._metadata.brokers
         others = [brokers[each] for each in sorted(brokers) if each != me]
         if not others:
@@ -110,42 +114,45 @@ class LeaderDiscovery:
             while order:
                 began = self._clock.monotonic()
                 try:
-                    said = await self._ask(order[0], names)
+                    answer = await self._ask(order[0], names)
                 except (PybrokerError, OSError) as error:
                     log.debug("leader discovery unanswered broker=%d error=%r", order[0].id, error)
                     del order[0]
                 else:
-                    self._heard(order[0].id, said)
+                    self._apply(order[0].id, answer)
                     took_s += self._clock.monotonic() - began
                     break
         return took_s
 
-    def _heard(self, neighbour: int, said: MetadataResponse) -> None:
-        if said.controller_id != self._broker_id:
-            self._metadata.hear_controller(said.controller_id)
+    def _apply(self, neighbour: int, answer: MetadataResponse) -> None:
+        if answer.controller_id != self._broker_id:
+            self._metadata.apply_discovered_controller(answer.controller_id)
         lost: list[TopicPartition] = []
-        for topic in said.topics:
+        for topic in answer.topics:
             for each in topic.partitions:
                 key = TopicPartition(topic.name or "", each.partition_index)
                 if each.leader_id in (NO_LEADER, self._broker_id):
                     continue
                 isr = tuple(each.isr_nodes)
-                is_meant = self._metadata.hear(
+                is_same_topic = self._metadata.apply_discovered_leader(
                     key, topic.topic_id, each.leader_id, each.leader_epoch, isr
                 )
-                if is_meant and self._has_lost(key, topic.topic_id, each.leader_epoch):
+                if is_same_topic and self._mark_if_replaced(key, topic.topic_id, each.leader_epoch):
                     lost.append(key)
         if lost:
             log.warning(
-                "others lead what this broker led partitions=%d first=%s says=broker-%d",
+                "replaced as leader partitions=%d first=%s reported_by=broker-%d",
                 len(lost),
                 lost[0],
                 neighbour,
             )
 
-    def _has_lost(self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int) -> bool:
-        """Whether the local replica leads in an earlier epoch. If so, mark it as replaced, so that
-        it accepts no more records. A replica of a recreated topic is not affected."""
+    def _mark_if_replaced(
+        self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int
+    ) -> bool:
+        """Return whether the local replica leads in an earlier epoch. If it does, mark it as
+        replaced, so that it accepts no more records. A replica of a recreated topic is not
+        affected."""
         replicas = self._replicas
         partition = replicas.partitions.get(key)
         if (
@@ -167,7 +174,7 @@ def _shares(metadata: MetadataView) -> Iterator[list[str]]:
     for topic in metadata.topics.values():
         names.append(topic.name)
         partitions += len(topic.partitions)
-        if partitions >= PARTITIONS_PER_QUESTION:
+        if partitions >= PARTITIONS_PER_REQUEST:
             yield names
             names, partitions = [], 0
     if names:
@@ -202,7 +209,7 @@ def new_discovery(
 async def ask_neighbour(
     neighbour: Broker, names: Sequence[str], *, broker_id: int, listener: str, timeout_s: float
 ) -> MetadataResponse:
-    """Send Metadata to `listener` of the neighbour. Raise BrokerError, ClientError or OSError."""
+    """Send Metadata to `listener` of another broker. Raise BrokerError, ClientError or OSError."""
     endpoint = neighbour.endpoint(listener)
     if endpoint is None:
         raise BrokerError(

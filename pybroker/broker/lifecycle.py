@@ -1,4 +1,4 @@
-"""Components that start one after the other and stop in the reverse order."""
+"""Components that start one after another and stop in the reverse order."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 Step = Callable[[], Awaitable[object] | None]
-"""Starts or stops a component, at once or when it is awaited."""
+"""Starts or stops a component. If the call returns an awaitable, the step ends when it is
+awaited."""
 
 
 class Service(Protocol):
-    """A component whose start does not wait."""
+    """A component whose `start` returns at once."""
 
     def start(self) -> None: ...
 
@@ -24,15 +25,15 @@ class Service(Protocol):
 
 
 class Lifecycle:
-    """The started components and how to stop them. The owner calls `stop` in any case, also after a
-    start that failed half-way."""
+    """The started components and the steps that stop them. The owner always calls `stop`, also
+    after a start that failed half-way."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
 
     async def start(self, name: str, start: Step, stop: Step) -> None:
-        """Start a component. `stop` is called also if `start` fails half-way. Raise the errors of
-        `start`."""
+        """Start a component. The component is stopped later even if its start fails half-way. Raise
+        the errors of `start`."""
         self.push(name, stop)
         await _carry_out(start)
 
@@ -41,8 +42,8 @@ class Lifecycle:
         self._stack.push_async_callback(_stop, name, stop)
 
     async def stop(self) -> None:
-        """Stop the components, the last one first. A failure is logged and does not keep the others
-        from stopping, nor does a cancellation of the caller. Idempotent."""
+        """Stop the components in the reverse order of their start. A failure is logged, and the
+        other components are stopped all the same, also if the caller is cancelled. Idempotent."""
         await self._stack.aclose()
 
 

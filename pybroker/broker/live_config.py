@@ -1,7 +1,8 @@
-"""The configuration in force: the file, overlaid with the dynamic values in ZooKeeper.
+"""The broker's configuration in force: its file, overlaid with the dynamic values in ZooKeeper.
 
-The broker follows the changes in ZooKeeper and passes them to its components. Requests read and
-change configurations here. The handlers and `layered_config.py` decide which changes are allowed.
+`LiveConfig` follows the changes in ZooKeeper and passes them to the broker's components. The
+handlers read and change configurations through it. The handlers and `layered_config.py` decide
+which changes are allowed.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ from pybroker.replication.manager import ReplicaManager
 log = logging.getLogger(__name__)
 
 _REFRESH_WAIT_S: Final = 5.0
-"""The time that the answer to a change waits for the change to take effect on this broker."""
+"""How long (s) the answer to a change waits until the change is in force on this broker."""
 
 OnChange = Callable[[BrokerConfig, BrokerConfig], None]
 """Receives the broker's configuration before and after a change."""
 OnTopics = Callable[[Collection[str] | None], None]
-"""Receives the topics whose options changed. None: options of the broker changed, so those of any
-topic may have."""
+"""Receives the names of the topics whose options changed. None means that the broker's options
+changed, from which any topic may inherit."""
 
 
 class LiveConfig:
-    """Follows changes between `start` and `stop`. Before `start` only the file counts."""
+    """Follows configuration changes between `start` and `stop`. Before `start` only the file is in
+    force."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class LiveConfig:
         self._changes = ConfigChanges(coord=coord, clock=clock, apply=self._apply)
         self._applying = asyncio.Lock()
         self._logs_are_behind = False
-        """Whether the logs do not have the broker's changed options yet."""
+        """Whether the logs still have to receive the broker's changed options."""
 
     @property
     def layers(self) -> LayeredConfig:
@@ -78,13 +80,13 @@ class LiveConfig:
         await self._changes.start()
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop following changes. Idempotent."""
         await self._changes.stop()
 
-    # for requests
+    # reads and changes of requests
 
     async def read(self, entity: ConfigEntity) -> dict[str, str]:
-        """Return the values of an entity in ZooKeeper. Raise MalformedNode, CoordError."""
+        """Return the values of an entity in ZooKeeper. Raise MalformedNode or CoordError."""
         return await read_config(self._coord, entity)
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
@@ -97,24 +99,24 @@ class LiveConfig:
         return written
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """Change the values of one broker, or (None) of all brokers. The parameters and errors are
-        those of `change_topic`."""
+        """Change the values of one broker, or (None) of all brokers. `change`, `replaces` and the
+        errors are those of `change_topic`."""
         entity = broker_entity(broker_id)
         await change_config(self._coord, entity, change, replaces=replaces)
         await self._refresh(entity)
 
     async def _refresh(self, entity: ConfigEntity) -> None:
-        """Apply a change of this broker before the request is answered."""
+        """Apply a change that this broker has written, before the request is answered."""
         try:
             async with asyncio.timeout(_REFRESH_WAIT_S):
                 await self._apply([entity])
         except (CoordError, TimeoutError) as error:
-            log.info("configuration change takes effect later error=%r", error)
+            log.info("configuration change not applied yet error=%r", error)
 
-    # applying
+    # application of changes
 
     async def _apply(self, entities: Collection[ConfigEntity] | None) -> None:
-        """Read the values of these entities (None: of all) again and apply them."""
+        """Read the values of these entities (None: of all entities) again and apply them."""
         async with self._applying:
             everything = entities is None
             names = {entity.parts[0] for entity in entities or ()}
@@ -131,8 +133,8 @@ class LiveConfig:
                 await self._replicas.reconfigure(topics)
 
     async def _reload(self) -> None:
-        """Read the broker's dynamic options. A value that cannot be applied is logged and left out.
-        A malformed node, or one that contradicts the other options, changes nothing."""
+        """Read the broker's dynamic options. An invalid value is logged and ignored. A malformed
+        node is ignored, and so is a node whose values contradict the other options."""
         before = self._layers
         for entity, per_broker in ((self._for_all, False), (self._for_this, True)):
             where = paths.config(entity)
@@ -148,7 +150,9 @@ class LiveConfig:
                 self._layers = self._layers.with_values(usable, per_broker=per_broker)
             except ConfigError as error:
                 log.error("configuration ignored path=%s error=%s", where, error)
-        idle = sorted(set(_asked_in_vain(self._layers)) - set(_asked_in_vain(before)))
+        idle = sorted(
+            set(_options_without_effect(self._layers)) - set(_options_without_effect(before))
+        )
         if idle:
             log.warning("options without effect in this broker: %s", ", ".join(idle))
         if self._layers.current != before.current:
@@ -158,11 +162,11 @@ class LiveConfig:
             self._on_change(before.current, self._layers.current)
 
 
-def _asked_in_vain(layers: LayeredConfig) -> Iterator[str]:
-    """The dynamic options that have no effect in this broker."""
+def _options_without_effect(layers: LayeredConfig) -> Iterator[str]:
+    """Yield the dynamic options that have no effect in this broker."""
     for name, text in [*layers.for_all.items(), *layers.for_this.items()]:
         row = option_of(name)
-        if row is not None and row.asks_in_vain(text):
+        if row is not None and row.is_without_effect(text):
             yield f"{' and '.join(row.idle_choices)} in {name}" if row.effective else name
 
 

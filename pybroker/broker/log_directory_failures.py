@@ -1,5 +1,5 @@
-"""Log directory failures: a broker tells the controller of a failed directory, and finds out from
-the cluster whether an empty directory has lost partitions."""
+"""Log directory failures: a broker notifies the controller of a failed directory, and reads in
+ZooKeeper whether an empty directory has lost partitions."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ _RETRY_S: Final = 1.0
 
 
 async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
-    """Return whether this broker is in the ISR or the eligible replicas of a partition. Then the
-    cluster counts on its committed records and may elect it. Raise CoordError."""
+    """Return whether this broker is in the ISR or among the eligible replicas of a partition. Then
+    the cluster relies on its committed records and may elect it. Raise CoordError."""
     states, _ = await read_states(coord, await _assigned(coord, broker_id))
     return any(broker_id in (*node.state.isr, *node.state.eligible) for node in states.values())
 
 
-async def given_up(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
-    """Return the replicas that lost records because the operator accepted the loss of a directory
-    or of the records behind a hole, and what is left of each. They must not be elected, or the
-    followers would truncate their logs. Raise CoordError."""
+async def read_accepted_losses(
+    coord: Coord, broker_id: int, logs: LogManager
+) -> dict[TopicPartition, Left]:
+    """Return the replicas whose loss of records the operator has accepted, and how much is left of
+    each. The loss is that of a directory, or of the records behind a corrupt range. These replicas
+    must not be elected, or the followers would truncate their logs. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
@@ -46,9 +48,10 @@ async def given_up(coord: Coord, broker_id: int, logs: LogManager) -> dict[Topic
 
 
 async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
-    """Return the assigned partitions that have no log on this broker after the machine went down.
-    Before the first sync not even the directory of a partition survives that. While a log directory
-    is failed or lost, the logs may be there, so the result is empty. Raise CoordError."""
+    """Return the assigned partitions whose logs are missing on this broker after a power loss.
+    Before the first sync, a power loss may remove even the directory of a partition. While a log
+    directory is failed or lost, it may hold the missing logs, so the result is empty. Raise
+    CoordError."""
     if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
         return {}
     assigned = await _assigned(coord, broker_id)
@@ -56,7 +59,8 @@ async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[Topic
 
 
 async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequence[int]]:
-    """Return the partitions assigned to that broker, with all their replicas."""
+    """Return the partitions that have a replica on that broker, each with the ids of all its
+    replicas."""
     topics, _ = await read_topics(coord, await read_topic_names(coord))
     return {
         TopicPartition(name, number): replicas
@@ -67,10 +71,10 @@ async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequen
 
 
 class DirectoryFailures:
-    """Takes the replicas of a failed directory out of service and notifies the controller through
-    `/log_dir_event_notification`, between `start` and `stop`. It notifies the controller also of
-    directories that were missing at the start, and of replicas that should not lead. It calls
-    `lost` when no directory is left."""
+    """Takes the replicas of a failed directory out of service, and notifies the controller through
+    `/log_dir_event_notification`, between `start` and `stop`. It also notifies the controller of
+    directories that are missing at the start, and of replicas that should not lead. It calls `lost`
+    when no usable directory remains."""
 
     def __init__(
         self,
@@ -86,8 +90,8 @@ class DirectoryFailures:
         self._logs = logs
         self._replicas = replicas
         self._lost = lost
-        self._untold: set[LogDirEvent] = set()
-        self._loop = RetryLoop("log-dir-events", self._tell, _RETRY_S)
+        self._unsent: set[LogDirEvent] = set()
+        self._loop = RetryLoop("log-dir-events", self._send, _RETRY_S)
 
     def start(self) -> None:
         self._loop.start()
@@ -99,39 +103,40 @@ class DirectoryFailures:
         self.registered()
 
     def registered(self) -> None:
-        """The broker has registered, for the first time or again. The controller does not know its
-        failed directories yet."""
+        """Notify the controller after a registration: it does not know the failed directories of a
+        broker that has just registered."""
         if self._logs.failed_directories or self._logs.lost_directories:
-            self._say(LogDirEvent.DIRECTORY_FAILED)
+            self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:
             self.replicas_changed()
 
     def replicas_changed(self) -> None:
-        """Notify the controller: replicas of this broker should not lead, or have left the ISR."""
-        self._say(LogDirEvent.REPLICAS_CHANGED)
+        """Notify the controller that replicas of this broker should not lead, or have left the
+        ISR."""
+        self._queue(LogDirEvent.REPLICAS_CHANGED)
 
-    def _say(self, event: LogDirEvent) -> None:
-        self._untold.add(event)
+    def _queue(self, event: LogDirEvent) -> None:
+        self._unsent.add(event)
         self._loop.wake()
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop the notifications. Idempotent."""
         await self._loop.stop()
 
     def _on_failure(self, path: str, error: StorageError) -> None:
         self._replicas.directory_failed(path, error)
         self._end_without_any(error)
-        self._say(LogDirEvent.DIRECTORY_FAILED)
+        self._queue(LogDirEvent.DIRECTORY_FAILED)
 
     def _end_without_any(self, error: StorageError) -> None:
         if not self._logs.usable_directories:
-            self._lost(f"all log directories have failed, the last: {error}")
+            self._lost(f"all log directories have failed; the error of the last one: {error}")
 
-    async def _tell(self) -> bool:
-        """Create a notification for each kind of event; it covers all directories, or all replicas.
-        Return whether an event is still to be sent."""
-        for event in list(self._untold):
-            self._untold.discard(event)
+    async def _send(self) -> bool:
+        """Create a notification node for each kind of event. A node covers all directories, or all
+        replicas, of this broker. Return whether an event remains to be sent."""
+        for event in list(self._unsent):
+            self._unsent.discard(event)
             try:
                 content = schemas.encode_log_dir_event(self._broker_id, event)
                 await self._coord.create(paths.LOG_DIR_EVENT_PREFIX, content, sequence=True)
@@ -139,5 +144,5 @@ class DirectoryFailures:
                 log.warning(
                     "controller not notified, retrying event=%s error=%r", event.name, error
                 )
-                self._untold.add(event)
-        return bool(self._untold)
+                self._unsent.add(event)
+        return bool(self._unsent)

@@ -1,6 +1,6 @@
-"""The broker's registration in ZooKeeper, with its addresses, over all its sessions.
+"""The broker's registration in ZooKeeper, with its addresses, in each of its sessions.
 
-When a session expires, the broker drops the controller role at once. In the new session the broker
+When a session expires, the broker resigns as controller at once. In the new session the broker
 registers again and takes part in the controller election again. Its logs stay open. The controller
 sees a new broker epoch and sends the roles.
 """
@@ -23,14 +23,15 @@ log = logging.getLogger(__name__)
 _RETRY_S = 0.2
 
 Register = Callable[[], Awaitable[Broker]]
-"""Registers this broker in the current session. Returns it with its epoch and incarnation."""
+"""Registers this broker in the current session. Returns the broker with its epoch and
+incarnation."""
 Update = Callable[[], Awaitable[None]]
-"""Writes the current endpoints into the registration of the session."""
+"""Writes the broker's current endpoints into its registration."""
 
 
 class Membership:
     """Owns the tasks that register the broker again and that update its endpoints. It calls `lost`
-    with the reason when another process has taken the broker's id."""
+    with the reason if another process has taken the broker id."""
 
     def __init__(
         self,
@@ -52,14 +53,14 @@ class Membership:
         self._rejoining: asyncio.Task[None] | None = None
         self._updating = BackgroundTask("registration")
         self._is_outdated = False
-        """Whether the registration does not have the latest endpoints."""
+        """Whether the registration lacks the latest endpoints."""
         self._stopped = False
         self.is_registered = False
-        """Whether the broker is registered in its current session, as far as it knows."""
+        """Whether the broker is registered in its current session, as far as this broker knows."""
 
     async def join(self) -> None:
         """Register for the first time and begin to listen to the session. Raise StartupError if the
-        id is taken, CoordError if ZooKeeper does not answer."""
+        broker id is taken, CoordError if ZooKeeper does not answer."""
         generation = -1
         while generation != self._coord.generation:  # else the session ended unnoticed
             generation = self._coord.generation
@@ -70,13 +71,14 @@ class Membership:
         log.info("registered broker=%d epoch=%d", broker.id, broker.epoch)
 
     def endpoints_changed(self) -> None:
-        """Write the changed endpoints, into the present registration or the one under way."""
+        """Write the changed endpoints into the registration; a registration in progress is updated
+        when it is done."""
         self._is_outdated = True
         if self.is_registered and not self._stopped:
-            self._updating.start(self._tell_endpoints)
+            self._updating.start(self._write_endpoints)
 
     async def leave(self) -> None:
-        """Stop reacting to the session, before the registration is removed. Idempotent."""
+        """Stop reacting to session events, so that the registration can be removed. Idempotent."""
         self.is_registered = False
         self._stopped = True
         await self._tasks.close()
@@ -88,7 +90,7 @@ class Membership:
         if self._is_outdated:
             self.endpoints_changed()
 
-    async def _tell_endpoints(self) -> None:
+    async def _write_endpoints(self) -> None:
         while self._is_outdated:
             self._is_outdated = False
             try:
@@ -104,7 +106,7 @@ class Membership:
         lost = event in (SessionEvent.SUSPENDED, SessionEvent.EXPIRED)
         log.log(logging.WARNING if lost else logging.INFO, "zookeeper session %s", event.value)
         if event in (SessionEvent.EXPIRED, SessionEvent.CONNECTED) and self._rejoining is not None:
-            self._rejoining.cancel()  # it registers in an earlier session
+            self._rejoining.cancel()  # its registration belongs to an earlier session
         if event is SessionEvent.EXPIRED:
             self.is_registered = False
             self._controller.session_expired()

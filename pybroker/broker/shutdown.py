@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 async def unregister(coord: Coord, broker: Broker) -> None:
-    """Remove the registration. If ZooKeeper does not answer, it ends with the session."""
+    """Remove the registration. If ZooKeeper does not answer, the node is removed when the session
+    expires."""
     try:
         await registry.unregister_broker(coord, broker)
     except CoordError as error:
@@ -28,14 +29,15 @@ async def unregister(coord: Coord, broker: Broker) -> None:
 def end_logs_last(
     lifecycle: Lifecycle, logs: LogManager, blocking: Blocking, replicas: ReplicaManager
 ) -> None:
-    """Make the end of the logs the last step of the stop. Called before any component starts."""
+    """Make the closing of the logs the last step of the stop. Called before any component
+    starts."""
     lifecycle.push("log-directories", partial(_end_directories, logs, blocking, replicas))
     lifecycle.push("logs", partial(_end_logs, logs, blocking))
 
 
 async def _end_logs(logs: LogManager, blocking: Blocking) -> None:
-    """Make the logs durable and close them, several at a time. Wait for all of them, also after a
-    failure, since the checkpoints come next."""
+    """Make the logs durable and close them, several at a time. Wait for all of them even if one
+    fails, since the checkpoints are written next."""
     shares = await blocking.run(logs.ending.shares)
     work = (blocking.run(logs.ending.end, share) for share in shares)
     for ended in await asyncio.gather(*work, return_exceptions=True):
@@ -44,6 +46,7 @@ async def _end_logs(logs: LogManager, blocking: Blocking) -> None:
 
 
 async def _end_directories(logs: LogManager, blocking: Blocking, replicas: ReplicaManager) -> None:
-    """End the logs that `_end_logs` has not ended, write the checkpoints and the clean mark."""
+    """Close the logs that `_end_logs` has not closed, then write the checkpoints and the clean
+    shutdown files."""
     shutdown = partial(logs.shutdown, broker_epoch=replicas.broker_epoch)
     await blocking.run(shutdown, replicas.high_watermarks())

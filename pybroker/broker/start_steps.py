@@ -1,6 +1,6 @@
 """The steps of a broker's start around its registration. Before it registers, the broker removes
 its replicas that may lack records from the ISR and the eligible replicas. After that, and before it
-answers clients, it waits until a controller has told it of the cluster and of the topics.
+answers clients, it waits until a controller has sent the metadata of the cluster and of the topics.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Collection
 
-from pybroker.broker.log_directory_failures import given_up, vanished
+from pybroker.broker.log_directory_failures import read_accepted_losses, vanished
 from pybroker.coordinator.controller.controller import Controller
 from pybroker.coordinator.controller.reading import (
     read_deletion_requests,
@@ -28,22 +28,23 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 
 _READY_WAIT_S = 30.0
-"""How long the start waits for a controller to tell this broker of the cluster."""
+"""How long (s) the start waits until a controller sends the metadata of the cluster."""
 _OPEN_SOON_S = 2.0
 _OPEN_WAIT_S = 30.0
-"""How long the start waits for the existing topics. Later ones open while the broker serves."""
+"""How long (s) the start waits for the existing topics. A topic that takes longer opens while the
+broker serves clients."""
 
 
 async def settle_replicas(
     coord: Coord, me: int, clock: Clock, logs: LogManager, damaged: DamagedReplicas
 ) -> set[str]:
-    """Remove this broker's replicas that may lack records from the ISR and the eligible replicas;
-    gives the names of the existing topics. It makes conditional writes only, so the caller may
-    repeat it. Raises CoordError, MalformedNode."""
+    """Remove this broker's replicas that may lack records from the ISR and the eligible replicas.
+    Return the names of the existing topics. All writes are conditional, so the caller may repeat
+    this function. Raise CoordError or MalformedNode."""
     power_loss = PowerLoss(coord, me, clock)
     await power_loss.step_aside(left_of(logs, logs.suspects) | await vanished(coord, me, logs))
     await damaged.settle()
-    await power_loss.step_aside(await given_up(coord, me, logs), ACCEPTED_LOSS)
+    await power_loss.step_aside(await read_accepted_losses(coord, me, logs), ACCEPTED_LOSS)
     return await read_topic_names(coord) - await read_deletion_requests(coord)
 
 
@@ -62,8 +63,8 @@ async def wait_for_cluster(metadata: MetadataView, controller: Controller, broke
 
 
 async def wait_for_topics(metadata: MetadataView, coord: Coord, existing: Collection[str]) -> None:
-    """Wait until the metadata contains the existing topics. The controller never sends a topic
-    whose node is malformed, so the broker does not wait for those."""
+    """Wait until the metadata contains the existing topics. Topics whose nodes are malformed are
+    excluded, since the controller never sends them."""
 
     def missing() -> set[str]:
         return wanted - metadata.topics.keys()

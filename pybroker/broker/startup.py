@@ -1,9 +1,9 @@
-"""The start of a broker, from its log directories and ZooKeeper to a broker that serves.
+"""The start of a broker, from its log directories and ZooKeeper until it serves clients.
 
-The order is that of "Start and stop" in ARCHITECTURE.rst.
+ARCHITECTURE.rst describes the order of the steps in "Start and stop".
 
-`run.py` starts a broker as a process of the operating system, the simulation as a simulated one.
-The steps and their order are the same.
+`run.py` starts a broker as a process of the operating system, and the simulation starts a simulated
+one, with the same steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from pybroker.broker.log_directory_failures import has_had_partitions
 from pybroker.broker.topic_logs import topic_log_config, topic_log_configs
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.listeners import endpoints
-from pybroker.coordinator.zookeeper.asking_again import asked_again
 from pybroker.coordinator.zookeeper.late_session import ClosableCoord
 from pybroker.coordinator.zookeeper.paths import CLUSTER_ID
 from pybroker.coordinator.zookeeper.registry import (
@@ -35,6 +34,7 @@ from pybroker.coordinator.zookeeper.registry import (
     generate_broker_id,
     wait_until_free,
 )
+from pybroker.coordinator.zookeeper.repeating import repeat_unanswered
 from pybroker.coordinator.zookeeper.schemas import decode_cluster_id
 from pybroker.errors import CoordError, MalformedNode, NoNode, StartupError
 from pybroker.metrics import Metrics
@@ -49,7 +49,7 @@ log = logging.getLogger("pybroker.server")
 EMBEDDED_DIRECTORY: Final = "zookeeper"
 SESSION_FILE: Final = "zookeeper.session"
 OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
-"""All under the first log directory."""
+"""These three names are in the first log directory."""
 FOREIGN_NAMES: Final = (
     EMBEDDED_DIRECTORY,
     SESSION_FILE,
@@ -57,11 +57,11 @@ FOREIGN_NAMES: Final = (
     FILE_NAME,
     OLDER_FILE_NAME,
 )
-"""The names in a log directory that are no partitions."""
+"""The names in a log directory that are not partition directories."""
 
 
 class Session(Coord, Protocol):
-    """A connection to ZooKeeper that knows its earlier sessions."""
+    """A ZooKeeper session that has the ids of the broker's earlier sessions."""
 
     @property
     def earlier_session_ids(self) -> Collection[int]: ...
@@ -87,21 +87,23 @@ class StartupInputs:
     sockets: Mapping[str, socket.socket]
     threads: Callable[[int], Threads]
     connect: Callable[[Sequence[str]], Awaitable[tuple[Session, str]]]
-    """Opens the session, given the usable log directories. Returns it with the servers' address."""
+    """Opens the ZooKeeper session, given the usable log directories. Returns the session and the
+    address of the servers."""
     connect_offsets: Callable[[], Awaitable[ClosableCoord]]
     """Opens another session, for offsets, after `connect`. Raises StartupError."""
     host_name: Callable[[], str] = socket.getfqdn
     check: Callable[[str | None], None] = lambda stored_cluster: None
-    """Raises StartupError if this process cannot serve the cluster of the stored data."""
-    tell: Callable[[Phase, Rooms | None], None] = lambda phase, rooms: None
-    """Receives the phase of the start, and the rooms once they exist."""
+    """Receives the cluster id in the log directories, None if there is none. Raises StartupError if
+    this process cannot serve that cluster."""
+    report_phase: Callable[[Phase, Rooms | None], None] = lambda phase, rooms: None
+    """Receives each phase of the start, and the broker's parts once they exist."""
 
 
 async def serve_until(
     ended: asyncio.Future[str | None], start: Callable[[AsyncExitStack], Awaitable[object]]
 ) -> str | None:
-    """Start, wait for `ended`, stop. Return the reason of the end, or None if it was
-    requested. An end during the start cancels the start."""
+    """Call `start`, wait for `ended`, then stop the broker. Return the reason of the end, or None
+    if a signal requested it. An end during the start cancels the start."""
     async with AsyncExitStack() as stack:
         starting = asyncio.ensure_future(start(stack))
         ended.add_done_callback(lambda _: starting.cancel())
@@ -122,8 +124,8 @@ async def start_broker(
     stack: AsyncExitStack,
     end: Callable[[str | None], None],
 ) -> BrokerApp:
-    """Start a broker and return it. Its stop is left in `stack`. The broker calls `end` with the
-    reason if it must end. Raise StartupError."""
+    """Start a broker and return it. `stack` stops it later. The broker calls `end` with the reason
+    when it has to end. Raise StartupError."""
     disk = around.disk
     stored_id, stored_cluster = LogManager.peek(config.log_directories, disk)
     _check_broker_id(config, stored_id)
@@ -133,7 +135,7 @@ async def start_broker(
     stack.callback(_remove_unused, disk, made)
     logs.lock()
     stack.callback(logs.unlock)
-    # Closed before the locks go: after a cancelled start a thread may still be opening logs.
+    # Closed before the locks are released: a thread may still open logs after a cancelled start.
     blocking = around.threads(config.background_threads)
     stack.callback(blocking.close)
     coord, where = await around.connect(logs.usable_directories)
@@ -141,12 +143,12 @@ async def start_broker(
     settle = partial(_settle, coord, config, stored, around.rng)
     try:
         limit_s = config.zookeeper_wait_ms / 1000
-        cluster, broker_id, configs, expects_data = await asked_again(
+        cluster, broker_id, configs, expects_data = await repeat_unanswered(
             "ids", settle, clock=around.clock, limit_s=limit_s
         )
     except (CoordError, MalformedNode) as error:
-        raise StartupError(f"ZooKeeper at {where} failed: {error!r}") from error
-    around.tell(Phase.RECOVERING, None)
+        raise StartupError(f"reading the ids in ZooKeeper at {where} failed: {error!r}") from error
+    around.report_phase(Phase.RECOVERING, None)
     start = partial(logs.start, broker_id, cluster, configs, expects_data=expects_data)
     await blocking.run(start)
     app = BrokerApp(
@@ -169,8 +171,8 @@ async def start_broker(
         lost=end,
     )
     stack.push_async_callback(app.stop)
-    stack.callback(around.tell, Phase.STOPPING, None)
-    around.tell(Phase.STARTING, app.rooms())
+    stack.callback(around.report_phase, Phase.STOPPING, None)
+    around.report_phase(Phase.STARTING, app.rooms())
     await app.start(around.sockets)
     _say_where(config, around, where, cluster)
     log.info("[KafkaServer id=%d] started", broker_id)
@@ -199,7 +201,7 @@ def _log_manager(config: BrokerConfig, around: StartupInputs) -> LogManager:
 
 
 def _remove_unused(disk: Disk, made: Iterable[str]) -> None:
-    """Remove the empty directories that a failed start has made."""
+    """Remove those directories in `made` that are still empty. A failed start has created them."""
     for directory in made:
         if disk.is_dir(directory) and {LOCK, SESSION_FILE}.issuperset(disk.list_dir(directory)):
             disk.remove_tree(directory)
@@ -220,7 +222,7 @@ def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The ids in the log directories, and whether the directories are new."""
+    """The ids stored in the log directories, and whether the directories are new."""
 
     broker_id: int | None
     cluster: str | None
@@ -231,8 +233,8 @@ async def _settle(
     coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
 ) -> tuple[str, int, Mapping[str, LogConfig], bool]:
     """Return the cluster id, the broker id, the options of topics, and whether the cluster expects
-    data on the new log directories of this broker. The caller may repeat it. Raise StartupError,
-    CoordError, MalformedNode."""
+    records in the new log directories of this broker. The caller may repeat this function. Raise
+    StartupError, CoordError or MalformedNode."""
     cluster = await _settle_cluster_id(coord, stored.cluster, rng)
     broker_id = await _settle_broker_id(coord, config, stored.broker_id)
     if stored.is_fresh:
@@ -243,23 +245,23 @@ async def _settle(
 
 
 async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
-    """Return the cluster's id; create it if there is none. Raise StartupError, before anything is
-    written, if the data belongs to another cluster."""
+    """Return the cluster's id; create it if there is none. Raise StartupError if the data belongs
+    to another cluster; then nothing is written."""
     known = None
     with suppress(NoNode):
         known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])
     if stored is not None and known != stored:
         raise StartupError(
-            f"the data belongs to cluster {stored}, but ZooKeeper holds "
+            f"the data in log.dirs belongs to cluster {stored}, but ZooKeeper has "
             f"{'no cluster yet' if known is None else f'cluster {known}'}; "
-            "check zookeeper.connect and its chroot, or use another data directory"
+            "check zookeeper.connect and its chroot, or choose another log.dirs"
         )
     await create_parents(coord)
     return known or await cluster_id(coord, rng)
 
 
 async def _settle_broker_id(coord: Coord, config: BrokerConfig, stored: int | None) -> int:
-    """Return `broker.id`, else the id in the data, else a generated one."""
+    """Return `broker.id` if it is set, else the id in the log directories, else a generated id."""
     if config.broker_id != -1:
         return config.broker_id
     if stored is not None:

@@ -29,8 +29,8 @@ def topic_log_config(
     broker: BrokerConfig, topic: str, overrides: Mapping[str, str] | None
 ) -> LogConfig:
     """Return the options of a topic's logs from its values in ZooKeeper (None: the node is
-    malformed). An invalid value is left out with a warning, since it must not keep the partition
-    from opening. While the retention is unknown, nothing is deleted."""
+    malformed). An invalid value is ignored with a warning, so that the partition opens. If the
+    retention cannot be read, nothing is deleted."""
     usable, faults = usable_overrides(broker, overrides or {})
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
@@ -40,8 +40,8 @@ def topic_log_config(
     ]
     if not unknown:
         return config
-    log.error("nothing is deleted topic=%s reason=its retention cannot be read", topic)
-    if _CLEANUP_POLICY in unknown:  # then compaction may have left a gap, which is no hole
+    log.error("retention disabled topic=%s reason=its retention options cannot be read", topic)
+    if _CLEANUP_POLICY in unknown:  # a gap may then be from compaction, not from damage
         config = replace(config, cleanup_policy=(*config.cleanup_policy, COMPACTION))
     return replace(config, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
 
@@ -53,8 +53,8 @@ async def read_log_configs(
     held: Callable[[str], LogConfig | None],
 ) -> dict[str, LogConfig]:
     """Return the current options of the logs of these topics. If a topic's node is malformed, its
-    `held` options stay. It syncs first, since the broker's ZooKeeper server may lag behind the
-    controller. Raise CoordError."""
+    options from `held` remain in force. This function syncs with ZooKeeper first, since the
+    broker's ZooKeeper server may be behind the controller's. Raise CoordError."""
 
     async def one(topic: str) -> LogConfig:
         overrides = await _read(coord, topic)
@@ -74,8 +74,8 @@ async def read_log_configs(
 
 async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, LogConfig]:
     """Return the options of the logs of all topics that have options of their own. Recovery needs
-    them before the controller sends any topic: in a compacted log a gap is no hole. Raise
-    CoordError."""
+    these options before the controller sends any topic: a gap in a compacted log is not damage.
+    Raise CoordError."""
 
     async def one(topic: str) -> LogConfig | None:
         overrides = await _read(coord, topic)
@@ -89,7 +89,7 @@ async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, Log
 
 
 async def _read(coord: Coord, topic: str) -> dict[str, str] | None:
-    """Return a topic's own options; None if the node is malformed."""
+    """Return a topic's own options, or None if the node is malformed."""
     try:
         return await read_config(coord, topic_entity(topic))
     except MalformedNode as error:

@@ -1,5 +1,6 @@
-"""The consumer of Kafka 0.8: its group lives in ZooKeeper. Its members watch each other, divide the
-partitions without a broker's help, and keep their offsets there."""
+"""The classic consumer, compatible with the high-level consumer of Kafka 0.8. Its group exists only
+in ZooKeeper: the members watch each other there, divide the partitions without a broker's help, and
+store their offsets there."""
 
 from pybroker.classic.consumer import ClassicConsumer
 from pybroker.classic.errors import (

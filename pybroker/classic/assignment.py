@@ -1,8 +1,8 @@
-"""Divides the partitions of a group: the arithmetic that every member does by itself.
+"""The assignment of a group's partitions, which every member computes by itself.
 
-Members agree only if they compute the same from the same nodes, so each rule is exactly that of the
-Scala consumer: of all releases for `range`; of 0.8.2 to 0.10.1 for `roundrobin` (later ones order
-partitions by another text). Values only; `nodes.py` reads the nodes.
+All members must compute the same assignment from the same nodes, so each rule is exactly that of
+the Scala consumer: of all releases for `range`; of 0.8.2 to 0.10.1 for `roundrobin` (later releases
+hash a different text of the partition). `nodes.py` reads the nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pybroker.model import TopicPartition
 
 
 class ThreadId(NamedTuple):
-    """One stream of a member; prints as in the owner nodes."""
+    """One stream of a member. Its text is the content of owner nodes."""
 
     consumer: str
     number: int
@@ -34,9 +34,9 @@ class NoRoundRobin(PybrokerError):
 
 
 def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
-    """Assign topic by topic: each thread gets a run of neighbouring partitions, the first threads
-    one more if they do not divide evenly. `partitions` (topic -> numbers, ascending) of topics
-    without a consumer are ignored."""
+    """Return the assignment by the strategy `range`: in each topic, each thread gets consecutive
+    partitions. If the partitions do not divide evenly, the first threads get one more.
+    `partitions`: topic -> partition numbers, ascending. Topics without a consumer are ignored."""
     found: Assignment = {}
     for topic, numbers in partitions.items():
         threads = sorted(_threads_of(streams, topic), key=_java_order)
@@ -51,8 +51,8 @@ def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> A
 
 
 def assign_roundrobin(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
-    """Assign all partitions, in the order of a hash of their names, to the threads in turn. Raises
-    NoRoundRobin."""
+    """Return the assignment by the strategy `roundrobin`: all partitions, in the order of a hash of
+    their names, are assigned to the threads in turn. Raises NoRoundRobin."""
     topics = dict.fromkeys(topic for counts in streams.values() for topic in counts)
     if not topics:
         return {}

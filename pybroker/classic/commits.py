@@ -1,8 +1,9 @@
-"""Offsets in the classic nodes: /consumers/<group>/offsets/<topic>/<partition>, decimal text.
+"""Committed offsets in the classic nodes /consumers/<group>/offsets/<topic>/<partition>, as decimal
+text.
 
-A write is one multi with checks that the owner node and the topic are still there, sent in the
-session that claimed the partition. So a member whose session has expired writes nothing, and a
-deleted topic gets no offset back.
+A write is one multi with checks that the owner node and the topic still exist. The multi is sent in
+the session that created the owner node. So a member whose session has expired writes nothing, and
+no offset is written for a deleted topic.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """The offset at which a new owner starts, and the stored one; None: none."""
+    """The offset at which a new owner starts, and the stored offset; None if no offset is
+    stored."""
 
     start: int | None
     stored: int | None
@@ -51,8 +53,8 @@ class Offsets:
         self._group_id = group_id
         self._era = era
         self._writing = asyncio.Lock()
-        """Held for a whole commit, so that an older offset never replaces a newer one. Its holder
-        waits only for ZooKeeper."""
+        """Held during a whole commit, so that an older offset never replaces a newer one. Its
+        holder waits only for ZooKeeper."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
         """Return the stored offsets. Raises CoordError, MalformedNode."""
@@ -66,9 +68,9 @@ class Offsets:
         owned_partitions: Iterable[OwnedPartition],
         exact: Mapping[TopicPartition, int] | None = None,
     ) -> list[OwnedPartition]:
-        """Store the consumed offsets of these partitions, or those in `exact`, if they have
-        changed. Return the partitions that this member no longer owns. Raises CoordError; the
-        others are then stored as far as possible."""
+        """Store the changed offsets of these partitions: the consumed offsets, or those in `exact`.
+        Return the partitions that this member no longer owns. Raises CoordError if at least one
+        offset may not be stored."""
         async with self._writing:
             outcomes = await asyncio.gather(
                 *(self._write_one(owned, exact) for owned in owned_partitions),
@@ -83,8 +85,8 @@ class Offsets:
         return lost
 
     async def disowned(self, owned_partitions: Collection[OwnedPartition]) -> list[OwnedPartition]:
-        """Return the partitions that this member no longer owns, as ZooKeeper's leader says. Raises
-        CoordError."""
+        """Return the partitions that this member no longer owns, after a sync with ZooKeeper's
+        leader. Raises CoordError."""
         outcomes = await asyncio.gather(*(self._is_disowned(owned) for owned in owned_partitions))
         return [owned for owned, gone in zip(owned_partitions, outcomes, strict=True) if gone]
 
@@ -119,8 +121,8 @@ class Offsets:
     async def _write_one(
         self, owned: OwnedPartition, exact: Mapping[TopicPartition, int] | None
     ) -> OwnedPartition | None:
-        """Return None once the offset is stored, else the partition, which this member no longer
-        owns."""
+        """Store the offset of one partition. Return None if it is stored, or the partition if this
+        member no longer owns it."""
         key = owned.topic_partition
         offset = owned.consumed if exact is None else exact[key]
         if offset is None or offset == owned.stored:
@@ -141,7 +143,7 @@ class Offsets:
                     case 2, NodeExists():
                         exists = True
                     case 2, NoNode():
-                        # Another client removed the offset: with the topic, or alone.
+                        # Another client removed the offset node, with or without the topic.
                         topic = await self._coord.exists(paths.topic(key.topic))
                         if topic is None or topic.czxid != owned.topic_czxid:
                             return owned
@@ -153,5 +155,6 @@ class Offsets:
                 owned.stored = offset
                 return None
         raise CoordError(
-            f"{path} could not be written: other clients keep creating and removing it"
+            f"the offset node {path} could not be written: other clients keep creating and"
+            " removing it"
         )

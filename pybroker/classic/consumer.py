@@ -1,4 +1,4 @@
-"""The public class: assembles the parts, starts and closes them."""
+"""`ClassicConsumer`, the public class: it creates, starts and closes the consumer's parts."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _LEAVE_S: Final = 5.0
 
 
 class ClassicConsumer:
-    """A member of a group whose members coordinate themselves, through ZooKeeper, like
-    the high-level consumer of Kafka 0.8; both kinds may be in one group.
+    """A consumer whose group coordinates itself through ZooKeeper, like the high-level consumer of
+    Kafka 0.8. Consumers of both kinds may be in one group.
 
         async with ClassicConsumer("localhost:2181", group_id="billing") as consumer:
             streams = await consumer.subscribe({"orders": 1})
             async for record in streams["orders"][0]:
                 print(record.offset, record.value)
 
-    Options are those of `ClassicOptions`, with dots or underscores. Several tasks may read, each
-    a stream of its own.
+    Options are those of `ClassicOptions`, with dots or underscores. Several tasks may read, each a
+    stream of its own.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class ClassicConsumer:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """`coord` is a started session to use instead of an own one; the caller closes it.
-        `listener` is called for lost and gained partitions. Raises ConfigError."""
+        """`coord`: a started ZooKeeper session, which the caller closes; None: the consumer opens
+        one. `listener` is called for lost and gained partitions. Raises ConfigError."""
         if zookeeper_connect is not None:
             options["zookeeper_connect"] = zookeeper_connect
         self.options = parse_classic_options(options)
@@ -75,7 +75,7 @@ class ClassicConsumer:
         self._clock = clock or defaults.make_clock()
         self._rng = rng or defaults.make_rng()
         self.consumer_id = self._make_id()
-        """The id in the group's nodes."""
+        """The id of this member in the group's nodes."""
         self._tasks = TaskOwner(self._task_failed)
         self._streams = StreamSet({})
         self._validity: SessionValidity | None = None
@@ -116,14 +116,14 @@ class ClassicConsumer:
         )
 
     async def close(self) -> None:
-        """Leave the group; with auto.commit.enable the offsets of consumed records are stored
-        first. Records that a stream has in hand do not count. Idempotent."""
+        """Leave the group. With auto.commit.enable the offsets of consumed records are committed
+        first. The records that a stream returned last do not count as consumed. Idempotent."""
         if self._closed:
             return
         self._closed = True
         for stream in self._streams:
             stream.close()
-        async with AsyncExitStack() as last:  # each, even if an earlier one fails
+        async with AsyncExitStack() as last:  # runs every step, even if an earlier step fails
             for each in (self._own_coord, self._reader, self._validity):
                 if each is not None:
                     last.push_async_callback(each.close)
@@ -137,8 +137,8 @@ class ClassicConsumer:
                 await rebalancer.leave()
         except (CoordError, ClientError, TimeoutError) as error:
             log.warning(
-                "not left consumer=%s reason=%r; its partitions are free when its session"
-                " has expired", self.consumer_id, error,
+                "leave_failed consumer=%s reason=%r; its partitions are released when its"
+                " session has expired", self.consumer_id, error,
             )  # fmt: skip
 
     async def __aenter__(self) -> Self:
@@ -153,11 +153,12 @@ class ClassicConsumer:
     ) -> None:
         await self.close()
 
-    # ---- what to read; one of these, once
+    # ---- subscription: one of these methods may be called, once
 
     async def subscribe(self, topics: Mapping[str, int] | Iterable[str]) -> dict[str, list[Stream]]:
-        """Join the group for these topics, each with a number of streams (for names alone one
-        each). A topic may be created later. Returns once this member has its partitions.
+        """Join the group for these topics, each with a number of streams; a topic name alone means
+        one stream. A topic may be created later. Return topic -> streams when this member has its
+        partitions.
 
         Raises ConfigError, GroupIsCoordinated, RebalanceFailed.
         """
@@ -179,15 +180,16 @@ class ClassicConsumer:
     async def subscribe_pattern(
         self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
     ) -> list[Stream]:
-        """Join the group for all topics whose whole name matches `white_list`, or does not match
-        `black_list`, now or later; each stream reads some partitions of all. Patterns are regular
-        expressions; a comma means `|`. Returns and raises as `subscribe`."""
+        """Join the group for all present and future topics whose whole name matches `white_list`,
+        or does not match `black_list`. Patterns are regular expressions; a comma means `|`. Return
+        the streams: each reads a part of the partitions of all topics. Raises the errors of
+        `subscribe`."""
         if white_list is not None and black_list is None:
             subscription = by_pattern(WHITE_LIST, white_list, streams)
         elif black_list is not None and white_list is None:
             subscription = by_pattern(BLACK_LIST, black_list, streams)
         else:
-            raise ConfigError(["give either white_list or black_list"])
+            raise ConfigError(["subscribe_pattern needs exactly one of white_list and black_list"])
         made = [self._make_stream(f"pattern-{number}") for number in range(streams)]
         await self._join(
             subscription, StreamSet({(None, number): each for number, each in enumerate(made)})
@@ -203,18 +205,18 @@ class ClassicConsumer:
         return {key: str(held[key].thread) for key in sorted(held)}
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Store the offsets behind all records that the streams have returned; or exactly these:
-        for each partition the next offset to read. Only changes are written.
+        """Commit the offsets after all records that the streams have returned, or exactly
+        `offsets`: partition -> next offset to read. Only changed offsets are written.
 
-        Raises NotOwned for partitions that this member does not own (the others are stored);
-        CoordError if ZooKeeper did not confirm the write; with offsets.storage=kafka ClientError if
-        the coordinator did not; ValueError for a negative offset.
+        Raises NotOwned for partitions that this member does not own (the other offsets are
+        committed); CoordError if ZooKeeper did not confirm the write; with offsets.storage=kafka
+        ClientError if the coordinator did not confirm the commit; ValueError for a negative offset.
         """
         rebalancer, store = self._rebalancer, self._offsets
         if rebalancer is None or store is None or self._closed:
-            raise Closed("the consumer is not in a group")
+            raise Closed("the consumer is not in a group; call subscribe first")
         if offsets is not None and min(offsets.values(), default=0) < 0:
-            raise ValueError(f"offset is {min(offsets.values())}, expected 0 or more")
+            raise ValueError(f"the offset to commit is {min(offsets.values())}, expected 0 or more")
         owned_partitions = {owned.topic_partition: owned for owned in rebalancer.owned_partitions()}
         missing: list[TopicPartition] = []
         if offsets is None:
@@ -234,9 +236,9 @@ class ClassicConsumer:
             raise NotOwned([*missing, *(owned.topic_partition for owned in lost)])
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the offset at which a new owner would start; None if nothing is stored. Before
-        `subscribe` it is that of the nodes. Raises CoordError, MalformedNode, with
-        offsets.storage=kafka ClientError."""
+        """Return the committed offset at which a new owner of the partition would start; None if no
+        offset is stored. Before `subscribe` only the offset in ZooKeeper is read. Raises
+        CoordError, MalformedNode, and with offsets.storage=kafka ClientError."""
         key = TopicPartition(*partition)
         store = self._offsets or Offsets(self._coord(), self.options.group_id, era=lambda: 0)
         return (await store.read([key]))[key].start
@@ -245,7 +247,7 @@ class ClassicConsumer:
 
     async def _join(self, subscription: Subscription, streams: StreamSet) -> None:
         if self._rebalancer is not None:
-            raise ClientError("the consumer has subscribed already; it does so once")
+            raise ClientError("the consumer has already subscribed, and may subscribe only once")
         if self._closed:
             raise Closed("the consumer is closed")
         options = self.options
@@ -341,7 +343,7 @@ class ClassicConsumer:
             except (CoordError, ClientError) as error:
                 if not failing:
                     log.warning(
-                        "auto commit failed consumer=%s reason=%r; trying again",
+                        "auto commit failed consumer=%s reason=%r; it is retried",
                         self.consumer_id, error,
                     )  # fmt: skip
                 failing = True
@@ -371,15 +373,15 @@ class ClassicConsumer:
 
     def _rebalanced(self, outcome: PybrokerError | None) -> None:
         self._outcome = outcome
-        self._tell_streams()
+        self._report_to_streams()
 
     def _break(self, error: PybrokerError) -> None:
         self._broken = error
-        self._tell_streams()
+        self._report_to_streams()
 
     def _task_failed(self, error: BaseException) -> None:
         self._break(Closed(f"the consumer has failed: {error!r}"))
 
-    def _tell_streams(self) -> None:
+    def _report_to_streams(self) -> None:
         for stream in self._streams:
             stream.fail(self._broken or self._outcome)

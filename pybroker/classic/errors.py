@@ -1,4 +1,4 @@
-"""The errors of the classic consumer, beyond those of the client."""
+"""The errors of the classic consumer, besides those of the client."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ from pybroker.model import TopicPartition
 
 class RebalanceFailed(ClientError):
     """The member could not get its partitions within rebalance.max.retries times
-    rebalance.backoff.ms; the message and `__cause__` say why. It reads none of them meanwhile, and
-    tries again when something changes."""
+    rebalance.backoff.ms. The message and `__cause__` have the reason. The member reads no new
+    partitions, and tries again when a node of the group changes."""
 
     retriable = True
 
 
 class GroupIsCoordinated(ResponseError):
-    """Brokers coordinate the group (its members use JoinGroup): no classic consumer may join it, or
-    partitions would have two owners. Use another group, or wait until those members have left."""
+    """Brokers coordinate the group: its members use JoinGroup. No classic consumer may join it,
+    because partitions would have two owners. Use another group, or wait until those members have
+    left."""
 
     def __init__(self, group_id: str, member: str) -> None:
         super().__init__(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            f"group {group_id} is coordinated by brokers (member {member}); a classic consumer"
-            " needs a group of its own",
+            f"group {group_id} is coordinated by brokers (member {member}); set another group.id"
+            " for classic consumers, or wait until those members have left",
         )
 
 
 class ConsumerIdTaken(ClientError):
-    """Another living session has registered under this consumer.id."""
+    """Another live session has registered this consumer.id."""
 
     retriable = True
 
 
 class NotOwned(ClientError):
-    """The partitions do not belong, or no longer belong, to this member; nothing was committed for
-    them."""
+    """This member does not own the partitions, or no longer owns them. No offset of them was
+    committed."""
 
     def __init__(self, partitions: Collection[TopicPartition]) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))
-        super().__init__(f"not committed, because this member does not own {names}")
+        super().__init__(
+            f"not committed: the offsets of {names}, because this member does not own {names}"
+        )
         self.partitions = frozenset(partitions)

@@ -1,9 +1,9 @@
-"""Offsets at the group's coordinator (offsets.storage=kafka), and also in the classic nodes while a
-group moves from there (dual.commit.enabled).
+"""Offsets that the group's coordinator stores (offsets.storage=kafka). With dual.commit.enabled
+they are also written to the classic nodes, while a group migrates from ZooKeeper.
 
-The coordinator accepts these commits without a member id, so it cannot tell an owner from a former
-one. Before each commit, ZooKeeper's leader is asked whether this member still owns the partitions;
-a change between its answer and the commit is not fenced, as in Kafka.
+The coordinator accepts these commits without a member id, so it cannot refuse those of a former
+owner. Before each commit, this member syncs with ZooKeeper's leader and checks that it still owns
+the partitions. A change of the owner between this check and the commit is not fenced, as in Kafka.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from pybroker.model import TopicPartition
 
 
 class KafkaOffsets:
-    """As `commits.Offsets`, whose instance for the nodes it receives. Its methods may raise
-    ClientError, too."""
+    """The `OffsetStore` that stores offsets at the group's coordinator. `nodes` reads and writes
+    the offsets in the classic nodes. The methods may also raise ClientError."""
 
     def __init__(
         self, nodes: Offsets, *, consumer: Callable[[], Consumer], dual: bool, timeout_ms: int
     ) -> None:
-        """`consumer` has the group's id, and commits nothing by itself."""
+        """`consumer` returns a Consumer with the group's id and without automatic commits. `dual`:
+        also write the classic nodes."""
         self._nodes = nodes
         self._consumer = consumer
         self._dual = dual
         self._timeout_ms = timeout_ms
         self._writing = asyncio.Lock()
-        """Always taken before the lock of the nodes."""
+        """Held during a whole commit. Always acquired before the lock of `nodes`."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Return the stored offsets; with dual.commit.enabled a member starts at the larger of the
-        two."""
+        """Return the stored offsets. With dual.commit.enabled a member starts at the larger offset
+        of the two stores."""
         committed = await self._consumer().committed(partitions)
         found = {}
         for key, answer in committed.items():

@@ -1,8 +1,7 @@
-"""The nodes of a classic group, below /consumers/<group>: its members, and the owners of
-partitions.
+"""The nodes of a classic group below /consumers/<group>: the members, and the owners of partitions.
 
-All nodes that a member writes here are ephemeral, and writes survive a lost reply: the member reads
-a node that may or may not exist again. `rebalancing.py` decides when to write.
+All nodes that this module creates are ephemeral. After a lost reply the member reads the node to
+find out whether the write was applied. `rebalancing.py` decides when to write.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ _ATTEMPTS_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """`partitions` ascending; `czxid` distinguishes the topic from a later one of the same name."""
+    """A topic: its partition numbers, ascending, and the czxid of its node. A recreated topic of
+    the same name has another czxid."""
 
     partitions: tuple[int, ...]
     czxid: int
@@ -36,7 +36,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The input of an assignment. `topics` are the existing ones of those that were requested."""
+    """The input of an assignment. `topics` are the requested topics that exist."""
 
     streams: Streams
     topics: Mapping[str, TopicFacts]
@@ -44,7 +44,7 @@ class GroupView:
 
 
 class GroupNodes:
-    """The nodes of one group, as one member sees them. All methods may raise CoordError and
+    """The nodes of one group, for one member. All methods may raise CoordError and
     MalformedNode."""
 
     def __init__(self, coord: Coord, group_id: str, *, exclude_internal: bool) -> None:
@@ -55,7 +55,7 @@ class GroupNodes:
     # ---- members
 
     async def register(self, consumer_id: str, data: bytes) -> None:
-        """Register as a member while the session lives. Raises ConsumerIdTaken."""
+        """Register as a member until the end of the session. Raises ConsumerIdTaken."""
         path = paths.group_member(self._group_id, consumer_id)
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -71,16 +71,16 @@ class GroupNodes:
             else:
                 return
         raise ConsumerIdTaken(
-            f"a consumer with the id {consumer_id} is in the group {self._group_id} already;"
-            " end it, give another consumer.id, or wait until its session has expired"
+            f"group {self._group_id} already has a consumer with the id {consumer_id}: stop that"
+            " consumer, set another consumer.id, or wait until its session has expired"
         )
 
     async def unregister(self, consumer_id: str) -> None:
         await self._delete_own(paths.group_member(self._group_id, consumer_id))
 
     async def look(self, consumer_id: str, watch: Watch, *, all_topics: bool) -> GroupView:
-        """Read all nodes, and set `watch` for changes. Topics are those of this member, or with
-        `all_topics` those of any member. Raises GroupIsCoordinated."""
+        """Return the group's members and topics, and set `watch` for changes. The topics are those
+        of this member, or with `all_topics` those of all members. Raises GroupIsCoordinated."""
         members = await self._members(watch)
         names: list[str] = []
         if any(member.is_pattern for member in members.values()):
@@ -103,7 +103,7 @@ class GroupNodes:
         )
 
     async def broker_addresses(self) -> list[str]:
-        """Return host:port of every live broker's listeners without encryption."""
+        """Return host:port of the listeners of all live brokers that use no encryption."""
         names = await self._coord.children(paths.BROKER_IDS)
         nodes = await asyncio.gather(*(self._data(f"{paths.BROKER_IDS}/{name}") for name in names))
         found = []
@@ -119,8 +119,9 @@ class GroupNodes:
 
     # ---- owners
 
-    async def claim(self, wanted: Mapping[TopicPartition, ThreadId]) -> str | None:
-        """Own all of them, or none: then return the path of a node that another member owns."""
+    async def create_owners(self, wanted: Mapping[TopicPartition, ThreadId]) -> str | None:
+        """Create the owner nodes of these partitions, all or none. Return None if all are created,
+        or the path of a node that another member owns."""
         for topic in sorted({key.topic for key in wanted}):
             await ensure(self._coord, paths.group_owners(self._group_id, topic))
         done: list[TopicPartition] = []
@@ -165,7 +166,8 @@ class GroupNodes:
         return found
 
     async def _topic(self, topic: str, watch: Watch) -> TopicFacts | None:
-        """Return the topic, or None if it does not exist; then `watch` fires at its creation."""
+        """Return the topic, and set `watch` for its changes. Return None if the topic does not
+        exist; `watch` then fires at its creation."""
         path = paths.topic(topic)
         while True:
             try:
@@ -184,8 +186,8 @@ class GroupNodes:
             return None
 
     async def _delete_own(self, path: str) -> None:
-        """Remove a node of this session. Only this session can remove it, so no other write comes
-        between check and removal."""
+        """Remove the node if this session created it. No other client removes or recreates such a
+        node, so the check remains valid until the removal."""
         stat = await self._coord.exists(path)
         if stat is not None and stat.ephemeral_owner == self._coord.session_id:
             try:

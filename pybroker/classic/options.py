@@ -1,5 +1,5 @@
 """The options of the classic consumer: those of Kafka 0.8's high-level consumer, by their names and
-with their defaults. Nothing here opens anything."""
+with their defaults. This module opens no connections."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ WITHOUT_EFFECT: Final = frozenset(
         "zookeeper.sync.time.ms",
     }
 )
-"""Kafka's options without an effect here. In a properties file they cause a warning; as keyword
-arguments they are faults. The only effect of zookeeper.sync.time.ms was the default of
-rebalance.backoff.ms."""
+"""Kafka's options that have no effect on this consumer. In a properties file they cause a warning;
+as keyword arguments they are errors. In Kafka, the only effect of zookeeper.sync.time.ms is the
+default of rebalance.backoff.ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +47,12 @@ class ClassicOptions:
     group_id: str = string("group.id", "", "the group whose members share the partitions")
     consumer_id: str = string(
         "consumer.id", "",
-        "the part of the member's name after the group's; empty: a generated one")
+        "the last part of the member's name, after the group's name; empty: a generated one")
     client_id: str = string(
-        "client.id", "", "the name by which brokers log this client; empty: the group's")
+        "client.id", "", "the client id that brokers log; empty: the group id")
     zookeeper_session_timeout_ms: int = integer(
         "zookeeper.session.timeout.ms", 6_000,
-        "after this time without a sign of life a member's partitions go to other members",
+        "the session timeout: after it the partitions of a dead member are assigned to others",
         minimum=1)
     zookeeper_connection_timeout_ms: int | None = integer(
         "zookeeper.connection.timeout.ms", None,
@@ -62,70 +62,72 @@ class ClassicOptions:
         "a rebalance fails after this many times rebalance.backoff.ms", minimum=1)
     rebalance_backoff_ms: int = integer(
         "rebalance.backoff.ms", 2_000,
-        "the pause before a failed rebalance is tried again, unless something changes earlier; also"
-        " how long a rebalance waits for records that are being worked on", minimum=0)
+        "the pause before a failed rebalance is tried again, unless a node of the group changes"
+        " earlier; also how long a rebalance waits for the records that streams have returned",
+        minimum=0)
     auto_commit_enable: bool = boolean(
-        "auto.commit.enable", True, "whether offsets are committed by themselves")
+        "auto.commit.enable", True, "whether offsets are committed automatically")
     auto_commit_interval_ms: int = integer(
-        "auto.commit.interval.ms", 60_000, "how often", minimum=1)
+        "auto.commit.interval.ms", 60_000, "the interval of automatic commits", minimum=1)
     auto_offset_reset: str = string(
-        "auto.offset.reset", "largest", "where to start without a valid offset",
+        "auto.offset.reset", "largest", "where to start without a valid committed offset",
         choices=("smallest", "largest"))
     offsets_storage: str = string(
         "offsets.storage", "zookeeper",
-        "whether offsets are kept in nodes or at the group's coordinator (``kafka``)",
+        "whether offsets are stored in ZooKeeper or at the group's coordinator (``kafka``)",
         choices=("zookeeper", "kafka"))
     dual_commit_enabled: bool | None = boolean(
         "dual.commit.enabled", None,
-        "whether offsets that the coordinator keeps are in nodes, too; not set: they are")
+        "with offsets.storage=kafka, whether offsets are also stored in ZooKeeper; not set: true")
     offsets_channel_socket_timeout_ms: int = integer(
         "offsets.channel.socket.timeout.ms", 10_000,
-        "the limit of a commit at the coordinator, with its retries", minimum=1)
+        "the time limit of a commit at the coordinator, including its retries", minimum=1)
     partition_assignment_strategy: str = string(
         "partition.assignment.strategy", "range",
-        "how partitions are divided; the same in all members", choices=("range", "roundrobin"))
+        "the assignment strategy; all members need the same", choices=("range", "roundrobin"))
     exclude_internal_topics: bool = boolean(
-        "exclude.internal.topics", True, "whether patterns leave out Kafka's own topics")
+        "exclude.internal.topics", True, "whether patterns exclude Kafka's internal topics")
     queued_max_message_chunks: int = integer(
         "queued.max.message.chunks", 2,
-        "how many portions of up to 500 records of a partition wait for their stream", minimum=1)
+        "how many chunks of up to 500 records of a partition are queued for a stream", minimum=1)
     consumer_timeout_ms: int = integer(
         "consumer.timeout.ms", -1,
-        "iterating fails if no record comes for this time; -1: it waits for ever", minimum=-1)
+        "reading the next record fails after this time without a record; -1: never", minimum=-1)
     fetch_message_max_bytes: int = integer(
-        "fetch.message.max.bytes", 1_048_576, "bytes of an answer for one partition", minimum=1)
+        "fetch.message.max.bytes", 1_048_576,
+        "the most bytes of one partition in a fetch response", minimum=1)
     fetch_min_bytes: int = integer(
-        "fetch.min.bytes", 1, "a broker waits until it has this many bytes", minimum=0)
+        "fetch.min.bytes", 1, "a broker waits until it has this number of bytes", minimum=0)
     fetch_wait_max_ms: int = integer(
-        "fetch.wait.max.ms", 100, "how long a broker waits at most", minimum=0)
+        "fetch.wait.max.ms", 100, "how long a broker waits for fetch.min.bytes", minimum=0)
     socket_timeout_ms: int = integer(
-        "socket.timeout.ms", 30_000, "how long to wait for an answer of a broker", minimum=1)
+        "socket.timeout.ms", 30_000, "how long to wait for a broker's response", minimum=1)
     # fmt: on
 
 
 def parse_classic_options(given: Mapping[str, object]) -> ClassicOptions:
-    """Return the options. Names have dots or underscores, values are Python's or text. Raises
-    ConfigError with every fault."""
+    """Return the options. `given`: option name with dots or underscores -> Python value or text.
+    Raises ConfigError with every error."""
     rows = options_of(ClassicOptions)
     texts: dict[str, str] = {}
     faults = []
     for name, value in given.items():
         dotted = name.replace("_", ".")
         if dotted in texts:
-            faults.append(f"option {name} is given twice")
+            faults.append(f"option {name} is set twice, with dots and with underscores")
         elif dotted in rows:
             texts[dotted] = str(value).lower() if isinstance(value, bool) else str(value)
         elif dotted in WITHOUT_EFFECT and is_property(name, value):
             log.warning("option without effect name=%s", name)
         elif dotted in WITHOUT_EFFECT:
-            faults.append(f"option {name} has no effect; leave it out")
+            faults.append(f"option {name} has no effect on this consumer; remove it")
         else:
             near = nearest_name(dotted, rows)
             faults.append(f"unknown option {name}" + (f"; did you mean {near}?" if near else ""))
     values, wrong = parse_values(rows, texts)
     faults += wrong.values()
     if not texts.get("group.id"):
-        faults.append("group.id is missing: name the group whose members share the partitions")
+        faults.append("group.id is missing: set it to the group whose members share the partitions")
     if faults:
         raise ConfigError(faults)
     return ClassicOptions(**values)

@@ -1,6 +1,6 @@
-"""A partition that this member owns: its queued records, and how far it was read.
+"""A partition that this member owns: its queued records, and the offsets that were read.
 
-Values and decisions only; nothing here waits.
+No function of this module waits.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from pybroker.model import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class OwnedPartition:
-    """One partition, from the creation of its owner node to its release.
+    """One owned partition, from the creation of its owner node to its release.
 
-    `stored` <= `consumed` <= `in_hand`, as far as known: the offset in the group's node (None:
-    there is no node), the first offset that may have to be read again, and the offset behind the
-    records that the stream still has in hand.
+    `stored`: the offset in the group's node, None without a node. `consumed`: the first offset that
+    a new owner has to read. `in_hand`: the offset after the records that the stream returned last
+    and the user may still process. Invariant: `stored` <= `consumed` <= `in_hand`, if they are not
+    None.
     """
 
     topic_partition: TopicPartition
     thread: ThreadId
     era: int
-    """The session in which it was claimed, as counted by `SessionValidity.era`."""
+    """The session in which the owner node was created, as counted by `SessionValidity.era`."""
     topic_czxid: int
-    """Distinguishes the topic from a later one of the same name."""
+    """The czxid of the topic's node: a recreated topic of the same name has another."""
     stored: int | None = None
     consumed: int | None = None
     in_hand: int | None = None
@@ -37,12 +38,13 @@ class OwnedPartition:
     is_open: bool = True
     """Whether the stream may still get records."""
     released: bool = False
-    """Whether its owner node may be gone: no offset is stored for it any more."""
+    """Whether its owner node may be deleted already: no offset of the partition is stored any
+    more."""
     searching: bool = False
     """Whether its start position is being looked up."""
     problem: ClientError | None = None
     on_settled: Callable[[], None] = lambda: None
-    """Called when the stream has finished the records that it had in hand."""
+    """Called when the records that the stream returned last count as consumed."""
 
     def add(self, records: Iterable[ConsumerRecord]) -> None:
         if self.is_open:
@@ -62,20 +64,21 @@ class OwnedPartition:
         return taken
 
     def settle(self) -> None:
-        """Count the records that the stream had in hand as consumed."""
+        """Count the records that the stream returned last as consumed."""
         if self.in_hand is not None:
             self._done(self.in_hand)
             self.in_hand = None
             self.on_settled()
 
     def done_until(self, offset: int) -> None:
-        """Count all records below `offset` as consumed, as the user says."""
+        """Count all records below `offset` as consumed, because the user committed `offset`."""
         if self.in_hand is not None and offset >= self.in_hand:
             self.settle()
         self._done(offset)
 
     def shut(self) -> None:
-        """Return no more records; the next owner reads the queued ones again."""
+        """Drop the queued records and return no more records. The next owner reads the dropped
+        records again."""
         self.is_open = False
         self.chunks.clear()
 

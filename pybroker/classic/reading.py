@@ -28,11 +28,12 @@ _WAIT_MS = 60_000
 
 
 class Reader:
-    """Owns a `Consumer` and the task that reads from it, from `start` to `close`.
+    """The reader of the owned partitions. Owns a `Consumer` and the task that reads from it, from
+    `start` to `close`.
 
-    `deliver` is called with each owned partition that has new records; `on_start_found` when a
-    partition without a valid offset has got a position; `on_failure` with an error that ends all
-    reading.
+    `deliver` is called with each owned partition that has new records, `on_start_found` when the
+    position of a partition without a valid offset was found, `on_failure` with an error that ends
+    all reading.
     """
 
     def __init__(
@@ -54,12 +55,16 @@ class Reader:
         self._consumer: Consumer | None = None
         self._owned: Mapping[TopicPartition, OwnedPartition] = {}
         self._has_claims = asyncio.Event()
-        self._tasks = TaskOwner(lambda error: on_failure(Closed(f"reading has failed: {error!r}")))
+        self._tasks = TaskOwner(
+            lambda error: on_failure(Closed(f"the task that reads records has failed: {error!r}"))
+        )
 
     def consumer(self) -> Consumer:
-        """The consumer. Raises Closed unless it is started."""
+        """The `Consumer` that fetches the records. Raises Closed unless it is started."""
         if self._consumer is None:
-            raise Closed("the consumer does not read")
+            raise Closed(
+                "the classic consumer does not read: it has no partitions yet, or is closed"
+            )
         return self._consumer
 
     @property
@@ -102,8 +107,8 @@ class Reader:
         owned_partitions: Mapping[TopicPartition, OwnedPartition],
         new: Iterable[OwnedPartition],
     ) -> None:
-        """Read exactly these partitions from now on: `new` ones from the group's offset, the others
-        from their position."""
+        """Read exactly these partitions from now on: those in `new` from the group's offset, the
+        others from their present position."""
         self._owned = dict(owned_partitions)
         if owned_partitions:
             self._has_claims.set()
@@ -170,8 +175,8 @@ class Reader:
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """Start as auto.offset.reset says, and find that position before a record is consumed: the
-        next owner has to start there, too."""
+        """Start at the position that auto.offset.reset determines. The offset of that position is
+        looked up before a record is consumed, because a next owner has to start there, too."""
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:
@@ -180,7 +185,9 @@ class Reader:
             consumer.seek_to_beginning(key)
         else:
             consumer.seek_to_end(key)
-        self._tasks.start(self._find_start(consumer, owned), f"find the start of {key}")
+        self._tasks.start(
+            self._find_start(consumer, owned), f"classic consumer start offset of {key}"
+        )
 
     async def _find_start(self, consumer: Consumer, owned: OwnedPartition) -> None:
         while self._is_current(owned) and owned.searching:
@@ -189,7 +196,7 @@ class Reader:
             except DeadlinePassed:
                 continue
             except ClientError:
-                return  # released meanwhile, or the pump raises the same error
+                return  # the partition was released meanwhile, or `_pump` raises the same error
             if self._is_current(owned) and owned.searching:
                 self._start_found(owned, start)
 

@@ -1,11 +1,12 @@
-"""The rebalance of a member: it computes the assignment by itself, releases the partitions that it
-no longer owns, and claims its new ones.
+"""The rebalance of a member. The member computes the assignment by itself, releases the partitions
+that are no longer assigned to it, and creates the owner nodes of its new partitions.
 
-Owner nodes keep two members from reading the same partition: a partition is read only after its
-node was created, and the node is removed only after the offset of its consumed records is stored.
-Differences from the Scala consumer, which may be in the same group: a kept partition is read on
-through a rebalance, offsets are read after the partitions were claimed (the last owner has written
-them by then), and a failed attempt is repeated as soon as the other owner has gone.
+Owner nodes prevent that two members read the same partition: a partition is read only after its
+owner node was created, and the node is removed only after the offset of the consumed records is
+stored. Scala consumers may be in the same group. This consumer differs from them in three points.
+It continues to read its remaining partitions during a rebalance. It reads committed offsets after
+it has created the owner nodes, when the previous owner has already stored them. It repeats a failed
+attempt as soon as the other owner has released the partition.
 """
 
 from __future__ import annotations
@@ -32,25 +33,28 @@ from pybroker.ports import Clock, Coord, WatchEvent
 log = logging.getLogger(__name__)
 
 _MAY_PASS = (CoordError, ClientError, MalformedNode, NoRoundRobin)
-"""Errors that another attempt, or another member, may cure."""
+"""Errors after which another attempt may succeed."""
 
 
 class RebalanceListener(Protocol):
-    """Called for lost and gained partitions. All calls are awaited, so they delay the rebalance."""
+    """The user's callbacks for lost and gained partitions. All calls are awaited, so they delay the
+    rebalance."""
 
     async def before_release(self, partitions: Collection[TopicPartition]) -> None:
-        """The member still owns these partitions, but they return no more records: commit here."""
+        """Called before these partitions are released. The member still owns them, but streams
+        return no more of their records. This is the place to commit."""
 
     async def after_claim(self, partitions: Collection[TopicPartition]) -> None:
-        """The member owns these partitions now; records follow."""
+        """Called when the member owns these partitions, before streams return their records."""
 
     async def after_loss(self, partitions: Collection[TopicPartition]) -> None:
-        """The session with ZooKeeper has expired, and these partitions are lost: other members may
-        have read them since. The next owner reads records without a commit again."""
+        """Called when these partitions are lost, because the session with ZooKeeper has expired.
+        Other members may already read them. The next owner reads the records without a commit
+        again."""
 
 
 class Streams(Protocol):
-    """The target of the records."""
+    """The streams, which return the records of the owned partitions."""
 
     def attach(self, owned: OwnedPartition) -> None: ...
 
@@ -58,8 +62,8 @@ class Streams(Protocol):
 
 
 class Rebalancer:
-    """Owns the partitions of this member. `run` is its task; `rebalance` is one whole attempt with
-    its retries."""
+    """The rebalances of one member. Owns the member's partitions. `run` is its task; `rebalance` is
+    one rebalance with its retries."""
 
     def __init__(
         self,
@@ -92,24 +96,26 @@ class Rebalancer:
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         self.held: dict[TopicPartition, OwnedPartition] = {}
-        """Owned partitions that are read."""
+        """The owned partitions that are read."""
         self._leaving: dict[TopicPartition, OwnedPartition] = {}
-        """Owned partitions to release: first the offset is stored, then the node is removed."""
+        """The owned partitions to release: first the offset is stored, then the owner node is
+        removed."""
         self._uncertain: dict[TopicPartition, None] = {}
-        """Partitions that may have an unwanted owner node of this member."""
+        """The partitions that may have an owner node of this member, although a reply was lost or
+        the attempt failed: these nodes are to be removed."""
         self._is_member = False
-        """Whether this member has ever completed a rebalance."""
+        """Whether this member has completed at least one rebalance."""
         self._lost: list[TopicPartition] = []
-        """Partitions lost with a session, of which the listener has not been told."""
+        """The partitions lost with a session, for which `after_loss` has not been called yet."""
 
     # ---- called by the consumer
 
     def wake(self) -> None:
-        """Check the group again: something may have changed."""
+        """Read the group's nodes again, because a node may have changed."""
         self._wake.set()
 
     def forget(self) -> None:
-        """Forget all owned partitions, because the session is over."""
+        """Forget all owned partitions, because the session has ended."""
         for owned in self.owned_partitions():
             owned.shut()
             self._streams.detach(owned)
@@ -121,7 +127,7 @@ class Rebalancer:
         self._settled.set()
 
     def lost(self, owned_partitions: Collection[OwnedPartition]) -> None:
-        """Claim these partitions again, because their owner nodes are gone."""
+        """Create the owner nodes of these partitions again, because they were deleted."""
         for owned in owned_partitions:
             if self.held.get(owned.topic_partition) is owned:
                 owned.shut()
@@ -164,8 +170,9 @@ class Rebalancer:
             try:
                 obstacle = await self._try()
             except GroupIsCoordinated as error:
-                # Brokers show a member first and check for classic members then. So a member that
-                # was here before stays as long as they may be about to refuse the other one.
+                # Brokers create a placeholder node first, and then look for classic consumers. So a
+                # classic member remains in the group until the brokers had time to refuse the
+                # coordinated member.
                 if not self._is_member or deadline.passed:
                     await self.withdraw()
                     raise
@@ -186,21 +193,22 @@ class Rebalancer:
             await self._pause()
 
     async def leave(self) -> None:
-        """Release all partitions and leave the group; the offsets of consumed records are stored
-        first. Raises CoordError, ClientError."""
-        await self._part_with(list(self.held.values()), patience_ms=0)
-        await self._let_go()
+        """Store the offsets of consumed records, release all partitions, and leave the group.
+        Raises CoordError, ClientError."""
+        await self._stop_reading(list(self.held.values()), patience_ms=0)
+        await self._release()
         await self._nodes.unregister(self._consumer_id)
 
     # ---- one try
 
     async def _try(self) -> str | None:
-        """Make one attempt. Return the obstacle, None if there is none."""
+        """Make one attempt to rebalance. Return None if it succeeded, else the reason why it
+        failed."""
         era = self._validity.era
         if self._lost:
             lost, self._lost = self._lost, []
-            await self._tell("after_loss", lost)
-        await self._let_go()
+            await self._call_listener("after_loss", lost)
+        await self._release()
         await self._nodes.register(self._consumer_id, self._registration())
         strategy = self._options.partition_assignment_strategy
         view = await self._nodes.look(
@@ -213,8 +221,8 @@ class Rebalancer:
             await self._reader.start(await self._nodes.broker_addresses())
         wanted = own_part(strategy, view, self._consumer_id)
         foreign = [owned for owned in self.held.values() if _is_foreign(owned, view, wanted)]
-        await self._part_with(foreign, patience_ms=self._options.rebalance_backoff_ms)
-        await self._let_go()
+        await self._stop_reading(foreign, patience_ms=self._options.rebalance_backoff_ms)
+        await self._release()
         missing = {key: thread for key, thread in wanted.items() if key not in self.held}
         self._expect(era)
         return await self._take(era, view, missing) if missing else None
@@ -223,7 +231,7 @@ class Rebalancer:
         self, era: int, view: GroupView, missing: Mapping[TopicPartition, ThreadId]
     ) -> str | None:
         self._uncertain.update(dict.fromkeys(missing))
-        obstacle = await self._nodes.claim(missing)
+        obstacle = await self._nodes.create_owners(missing)
         self._expect(era)
         if obstacle is not None:
             for key in missing:
@@ -231,7 +239,7 @@ class Rebalancer:
             owner = await self._coord.exists(obstacle, self._on_watch)
             if owner is None:
                 self._wake.set()
-            return f"{obstacle} belongs to another member"
+            return f"the owner node {obstacle} belongs to another member"
         progress = await self._offsets.read(list(missing))
         self._expect(era)
         new = [
@@ -250,20 +258,20 @@ class Rebalancer:
         for owned in new:
             self._uncertain.pop(owned.topic_partition, None)
             self.held[owned.topic_partition] = owned
-        await self._tell("after_claim", list(missing))
+        await self._call_listener("after_claim", list(missing))
         self._expect(era)
         for owned in new:
             self._streams.attach(owned)
         self._reader.read(self.held, new)
         return None
 
-    # ---- giving up
+    # ---- releasing partitions
 
-    async def _part_with(
+    async def _stop_reading(
         self, owned_partitions: Collection[OwnedPartition], *, patience_ms: int
     ) -> None:
-        """Stop reading these partitions, and wait until streams have finished the records in
-        hand."""
+        """Stop reading these partitions, wait until the records that streams have returned count as
+        consumed, for `patience_ms` at most, and call `before_release`."""
         if not owned_partitions:
             return
         for owned in owned_partitions:
@@ -276,11 +284,13 @@ class Rebalancer:
         while not deadline.passed and any(owned.in_hand is not None for owned in owned_partitions):
             self._settled.clear()
             await _wait(self._settled, deadline)
-        await self._tell("before_release", [owned.topic_partition for owned in owned_partitions])
+        await self._call_listener(
+            "before_release", [owned.topic_partition for owned in owned_partitions]
+        )
 
-    async def _let_go(self) -> None:
-        """Store the offsets of the partitions to release, then remove their nodes. Raises
-        CoordError or ClientError, and may then be called again."""
+    async def _release(self) -> None:
+        """Store the offsets of the partitions to release, then remove their owner nodes. Raises
+        CoordError or ClientError; it may then be called again."""
         if self._leaving and self._options.auto_commit_enable:
             await self._offsets.write(self._leaving.values())
         gone = [*self._leaving, *self._uncertain]
@@ -295,17 +305,18 @@ class Rebalancer:
             self._uncertain.pop(key, None)
 
     async def withdraw(self) -> None:
-        """Leave like `leave`; nodes that cannot be removed now end with the session."""
+        """Leave the group like `leave`, but do not raise: ZooKeeper deletes the nodes that cannot
+        be removed now at the end of the session."""
         try:
             await self.leave()
         except (CoordError, ClientError) as error:
-            log.warning("not left consumer=%s reason=%r", self._consumer_id, error)
+            log.warning("leave_failed consumer=%s reason=%r", self._consumer_id, error)
 
     # ---- inside
 
     def _expect(self, era: int) -> None:
         if self._validity.era != era:
-            raise SessionExpired("the session has expired during a rebalance")
+            raise SessionExpired("the ZooKeeper session has expired during a rebalance")
 
     def _on_watch(self, event: WatchEvent) -> None:
         self._wake.set()
@@ -314,13 +325,13 @@ class Rebalancer:
         """Wait for a change, for rebalance.backoff.ms at most."""
         await _wait(self._wake, Deadline(self._clock, self._options.rebalance_backoff_ms))
 
-    async def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+    async def _call_listener(self, what: str, partitions: Collection[TopicPartition]) -> None:
         if self._listener is None:
             return
-        told: Callable[[Collection[TopicPartition]], Awaitable[None]]
-        told = getattr(self._listener, what)
+        method: Callable[[Collection[TopicPartition]], Awaitable[None]]
+        method = getattr(self._listener, what)
         try:
-            await told(partitions)
+            await method(partitions)
         except Exception:
             log.exception("rebalance listener failed method=%s", what)
 
@@ -337,8 +348,8 @@ def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
 
 
 def _is_foreign(owned: OwnedPartition, view: GroupView, wanted: Assignment) -> bool:
-    """Whether the partition must be released. If its topic is gone, no offset is stored for it: a
-    later topic of the same name would begin there."""
+    """Whether the partition must be released. If its topic is deleted, no offset is stored for the
+    partition: a recreated topic would be read from that offset."""
     key = owned.topic_partition
     topic = view.topics.get(key.topic)
     if topic is None or topic.czxid != owned.topic_czxid:

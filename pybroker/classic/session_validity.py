@@ -1,4 +1,4 @@
-"""Tells whether this member still owns its partitions, by its session with ZooKeeper.
+"""Whether this member still owns its partitions, according to its ZooKeeper session.
 
 While the connection is lost, or after the process was paused, ZooKeeper may have given the
 partitions to other members. So streams get records only if ZooKeeper has answered recently.
@@ -19,10 +19,10 @@ _RETRY_S: Final = 0.1
 
 
 class SessionValidity:
-    """Listens to the session from its start. `era` counts the sessions that have ended.
+    """The validity of one member's ZooKeeper session. `era` counts the sessions that have ended.
 
-    `on_expired` is called at once when a session is over, `on_connected` when there is a connection
-    again, with the old session or a new one, `on_certain` when streams may continue.
+    `on_expired` is called at once when a session has ended, `on_connected` when the connection is
+    restored, in the old or a new session, `on_certain` when streams may continue.
     """
 
     def __init__(
@@ -53,11 +53,12 @@ class SessionValidity:
         await self._tasks.close()
 
     def is_certain(self) -> bool:
-        """Whether no other member can own this member's partitions."""
+        """Whether it is certain that no other member owns this member's partitions."""
         return self._coord.session_id != 0 and self._coord.silence() < self._silence_max_s
 
     def find_out(self) -> None:
-        """Ask ZooKeeper, unless a request is under way."""
+        """Send a sync to ZooKeeper, unless one is under way. `on_certain` is called after the
+        answer."""
         if self._asking is None and not self._closed:
             self._asking = self._tasks.start(self._ask(), "classic consumer session validity")
 
@@ -66,7 +67,7 @@ class SessionValidity:
         return self._connected.is_set()
 
     async def connected(self) -> None:
-        """Wait until there is a connection."""
+        """Wait until the member is connected to ZooKeeper."""
         await self._connected.wait()
 
     async def _ask(self) -> None:

@@ -1,4 +1,4 @@
-"""A stream: the records for one task of the user."""
+"""A stream of records, for one task of the user."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _WAIT_MS: Final = 60_000
 
 
 class Certainty(Protocol):
-    """Tells whether this member still owns its partitions."""
+    """The source of the information whether this member still owns its partitions."""
 
     def is_certain(self) -> bool: ...
 
     def find_out(self) -> None:
-        """Ask ZooKeeper, and wake the streams with the answer."""
+        """Send a request to ZooKeeper, and wake the streams when it has answered."""
 
 
 class Stream:
-    """Records of the partitions that its thread owns, in order in each partition.
+    """A stream of the records of some owned partitions, in order in each partition.
 
         async for record in stream:
             print(record.topic, record.partition, record.offset, record.value)
 
-    One task at a time may read. A record counts as consumed when the stream is asked for the next
-    ones (or by `ClassicConsumer.commit`): records in hand when a member dies or loses its
-    partition are read again by the next owner.
+    One task at a time may read. A record counts as consumed when the task reads the next records,
+    or calls `ClassicConsumer.commit`. If the member dies or loses the partition before, the next
+    owner reads the record again.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class Stream:
         self._closed = False
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that it reads now."""
+        """The partitions that the stream reads now."""
         return frozenset(owned.topic_partition for owned in self._owned)
 
     async def getmany(
         self, timeout_ms: int = 0, max_records: int = RECORDS_MAX
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return records by partition, at most `max_records` together; empty if none came within
-        `timeout_ms`. Records returned before count as consumed from now on.
+        """Return partition -> records, at most `max_records` records in total; empty if no record
+        arrives within `timeout_ms`. The records of earlier calls count as consumed from now on.
 
         Raises RebalanceFailed while the member cannot get its partitions, GroupIsCoordinated, and
-        DamagedRecords or ResponseError for errors that a retry does not cure.
+        DamagedRecords or ResponseError for errors that are not retriable.
         """
         self._settle()
         deadline = Deadline(self._clock, timeout_ms)
@@ -94,14 +94,16 @@ class Stream:
                 pass
 
     async def getone(self) -> ConsumerRecord:
-        """Return the next record. Raises DeadlinePassed after consumer.timeout.ms without one (-1:
-        never), else the errors of `getmany`."""
+        """Return the next record. Raises DeadlinePassed after consumer.timeout.ms without a record
+        (-1: never), and the errors of `getmany`."""
         timeout_ms = _WAIT_MS if self._timeout_ms < 0 else self._timeout_ms
         while True:
             for records in (await self.getmany(timeout_ms, 1)).values():
                 return records[0]
             if self._timeout_ms >= 0:
-                raise DeadlinePassed(f"no record came within consumer.timeout.ms={timeout_ms}")
+                raise DeadlinePassed(
+                    f"stream {self.name} got no record within consumer.timeout.ms={timeout_ms}"
+                )
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self
@@ -121,14 +123,15 @@ class Stream:
         self._owned.pop(owned, None)
 
     def settle_all(self) -> None:
-        """Count the returned records as consumed, although the stream has not been asked again."""
+        """Count the returned records as consumed, before the next records are read."""
         self._settle()
 
     def wake(self) -> None:
         self._news.set()
 
     def fail(self, failure: PybrokerError | None) -> None:
-        """Let reads raise this error once no records wait; None ends that."""
+        """Make reads raise this error after the queued records are returned. None: reads wait for
+        records again."""
         self._failure = failure
         self._news.set()
 
@@ -156,7 +159,7 @@ class Stream:
                 self._given[owned] = None
                 self._owned[owned] = self._owned.pop(
                     owned
-                )  # the other partitions come first next time
+                )  # the next read begins with the other partitions
                 self._on_taken(owned)
         return found
 
@@ -172,7 +175,8 @@ class StreamSet:
     """All streams of a consumer, found by the thread that owns a partition."""
 
     def __init__(self, streams: Mapping[tuple[str | None, int], Stream]) -> None:
-        """By topic and number; without a topic if a stream reads several."""
+        """`streams`: (topic, number of the stream) -> stream. The topic is None for streams of a
+        pattern."""
         self._streams = dict(streams)
 
     def __iter__(self) -> Iterator[Stream]:

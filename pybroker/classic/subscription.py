@@ -1,4 +1,4 @@
-"""The topics of a member: by name, or all that match a pattern."""
+"""The subscription of a member: topics by name, or all topics that match a pattern."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _QUOTES: Final = "\"'"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """`counts`: topic -> number of streams; for a pattern the regular expression -> number."""
+    """The subscription of one member. `counts`: topic, or regular expression of a pattern -> number
+    of streams."""
 
     kind: str
     counts: Mapping[str, int]
@@ -29,8 +30,8 @@ class Subscription:
         return self.kind != STATIC
 
     def streams(self, topics: Iterable[str], *, exclude_internal: bool) -> dict[str, int]:
-        """Return topic -> number of streams, given the existing `topics`. Names are kept even if
-        the topic does not exist yet. Raises ConfigError for an invalid pattern."""
+        """Return topic -> number of streams, given the existing `topics`. A subscription by name
+        includes topics that do not exist yet. Raises ConfigError for an invalid pattern."""
         if not self.is_pattern:
             return dict(self.counts)
         ((expression, count),) = self.counts.items()
@@ -50,27 +51,29 @@ class Subscription:
 def by_names(counts: Mapping[str, int]) -> Subscription:
     """Return a subscription by names. Raises ConfigError."""
     faults = [
-        f"{topic or 'a topic without a name'}: {count} streams, expected 1 or more"
+        f"topic {topic!r} has {count} streams, expected a name and 1 or more streams"
         for topic, count in counts.items()
         if not topic or count < 1
     ]
     if faults or not counts:
-        raise ConfigError(faults or ["no topic is named to subscribe to"])
+        raise ConfigError(faults or ["the subscription has no topics: name at least one topic"])
     return Subscription(STATIC, dict(counts))
 
 
 def by_pattern(kind: str, expression: str, count: int) -> Subscription:
-    """Return a subscription by pattern. `expression` is as in Kafka's tools: a regular expression
-    for whole names, or several separated by commas. Raises ConfigError."""
+    """Return a subscription by pattern. `expression` has the syntax of Kafka's tools: a regular
+    expression for whole names, or several regular expressions separated by commas. Raises
+    ConfigError."""
     if count < 1:
-        raise ConfigError([f"{count} streams, expected 1 or more"])
+        raise ConfigError([f"the pattern subscription has {count} streams, expected 1 or more"])
     plain = expression.strip().replace(",", "|").replace(" ", "").strip(_QUOTES)
     _compiled(plain)
     return Subscription(kind, {plain: count})
 
 
 def as_registered(registration: ConsumerRegistration) -> Subscription:
-    """Return the subscription in a member's node. As in Kafka, an unknown kind counts as names."""
+    """Return the subscription in a member's node. As in Kafka, an unknown `pattern` kind means
+    topic names."""
     kind = registration.pattern
     if kind not in (WHITE_LIST, BLACK_LIST) or len(registration.subscription) != 1:
         kind = STATIC
@@ -81,4 +84,6 @@ def _compiled(expression: str) -> re.Pattern[str]:
     try:
         return re.compile(expression)
     except re.error as error:
-        raise ConfigError([f"the pattern {expression!r} cannot be read: {error}"]) from error
+        raise ConfigError(
+            [f"the pattern {expression!r} is not a valid regular expression: {error}"]
+        ) from error

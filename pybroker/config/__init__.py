@@ -1,1 +1,2 @@
-"""Options: their declaration, their tables, and the precedence of their values."""
+"""Configuration: the declaration of options, the tables of options, and the precedence of
+values."""

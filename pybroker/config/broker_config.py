@@ -1,8 +1,8 @@
-"""The broker's options (`server.properties`) as one value: parsed, checked against each other, and
+"""The broker's options (`server.properties`) as one value: parsed, checked against each other, with
 the values that several options determine together.
 
-The rows are in `broker_options.py`; names that have none in `kafka_options.py`. Nothing here reads
-a file or knows the users of the values.
+The rows are in `broker_options.py`, and options without a row in `kafka_options.py`. This module
+does not read files, and does not depend on the components that use the values.
 """
 
 from __future__ import annotations
@@ -47,20 +47,21 @@ _ZOOKEEPER_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/,\[\]]+)(:[0-9]{
 
 @dataclass(frozen=True)
 class BrokerConfig(BrokerOptionTable):
-    """All options of one broker. `BrokerConfig()` is Kafka's defaults.
+    """All options of one broker. `BrokerConfig()` has Kafka's defaults.
 
-    A component that needs options gets all of them, and reads its own by name. Values that are
-    needed for each request or connection are computed once."""
+    A component receives all options and reads those that it needs. Values that are needed for each
+    request or connection are computed once."""
 
     given: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The options that were set explicitly, as text."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    """Sentences for the operator: options that have no effect, addresses that look wrong."""
+    """Warnings for the operator: options without effect, and advertised addresses that clients
+    cannot reach."""
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """The configuration that `properties` (option name -> text) describes. Raises ConfigError
-        with every fault at once."""
+        """Return the configuration that `properties` (option name -> text) describes. Raise
+        ConfigError with all faults."""
         values, faults = parse_values(BROKER_OPTIONS, properties)
         given = {name: text for name, text in properties.items() if name in BROKER_OPTIONS}
         ignored, refusals = _judge_unknown(properties)
@@ -99,29 +100,30 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def advertised(self) -> tuple[Listener, ...]:
-        """The advertised listeners; see `listeners.endpoints` for empty hosts and port 0."""
+        """The advertised listeners. `listeners.endpoints` replaces empty hosts and port 0 in
+        them."""
         return self.listener_plan.advertised
 
     @property
     def inter_broker_listener(self) -> str:
-        """The name of the listener between brokers."""
+        """The name of the inter-broker listener."""
         return self.listener_plan.inter_broker
 
     @property
     def protected_listener(self) -> str | None:
-        """The name of the listener between brokers if clients use other listeners, else None.
-        Connections of brokers there are accepted beyond max.connections."""
+        """The name of the inter-broker listener if clients use other listeners, else None. On this
+        listener, connections beyond max.connections are accepted."""
         return None if len(self.bound_listeners) == 1 else self.inter_broker_listener
 
     @property
     def log_directories(self) -> tuple[str, ...]:
-        """log.dirs, else log.dir."""
+        """The log directories: log.dirs if it is set, else log.dir."""
         text = self.log_dir if self.log_dirs is None else self.log_dirs
         return tuple(item.strip() for item in text.split(",") if item.strip())
 
     @property
     def zookeeper_wait_ms(self) -> int:
-        """How long the start waits for ZooKeeper."""
+        """How long (ms) the start waits for ZooKeeper."""
         timeout_ms = self.zookeeper_connection_timeout_ms
         return self.zookeeper_session_timeout_ms if timeout_ms is None else timeout_ms
 
@@ -132,7 +134,8 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def retention_ms(self) -> int:
-        """log.retention.ms, else minutes, else hours; UNLIMITED for never."""
+        """log.retention.ms if it is set, else the option in minutes, else the one in hours;
+        UNLIMITED for no limit."""
         retention_ms = first_ms(
             (self.log_retention_ms, 1),
             (self.log_retention_minutes, _MINUTE_MS),
@@ -142,31 +145,31 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def roll_ms(self) -> int:
-        """log.roll.ms, else hours."""
+        """log.roll.ms if it is set, else log.roll.hours in ms."""
         roll_ms = self.log_roll_ms
         return self.log_roll_hours * _HOUR_MS if roll_ms is None else roll_ms
 
     @property
     def roll_jitter_ms(self) -> int:
-        """log.roll.jitter.ms, else hours."""
+        """log.roll.jitter.ms if it is set, else log.roll.jitter.hours in ms."""
         jitter_ms = self.log_roll_jitter_ms
         return self.log_roll_jitter_hours * _HOUR_MS if jitter_ms is None else jitter_ms
 
     @property
     def flush_ms(self) -> int:
-        """log.flush.interval.ms, else the scheduler's interval."""
+        """log.flush.interval.ms if it is set, else log.flush.scheduler.interval.ms."""
         interval_ms = self.log_flush_interval_ms
         return self.log_flush_scheduler_interval_ms if interval_ms is None else interval_ms
 
     @cached_property
     def connections_per_ip_overrides(self) -> dict[str, int]:
-        """Host -> limit."""
+        """Host -> the limit of its connections."""
         return connection_overrides(self.max_connections_per_ip_overrides)
 
     @property
     def http_address(self) -> tuple[str, int] | None:
-        """Host ("" for every interface) and port (0 for any free one) of pybroker.http.listener,
-        None for nowhere. Raises ValueError for a text that is neither."""
+        """The host ("" for every interface) and the port (0 for any free one) of
+        pybroker.http.listener, or None if it is empty. Raise ValueError if the text is invalid."""
         text = self.pybroker_http_listener.strip()
         found = _HTTP_ADDRESS.fullmatch(text)
         if text and (found is None or int(found["port"]) > 65_535):
@@ -175,7 +178,7 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def log_levels(self) -> dict[str, str]:
-        """Logger -> level, of pybroker.log.levels. Raises ValueError for another text."""
+        """Logger -> level, of pybroker.log.levels. Raise ValueError if the text is invalid."""
         return _log_levels(self.pybroker_log_levels)
 
 
@@ -184,10 +187,10 @@ BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
 
 
 def small_cluster_properties(brokers: int) -> dict[str, str]:
-    """The options of a start without a configuration file. Kafka's defaults need three brokers and
-    delay the first rebalance; these suit a developer's machine. With several brokers, topics
-    survive the loss of one; with two brokers, a write is acknowledged while one of them is
-    down."""
+    """Return the options of a start without a configuration file. Kafka's defaults need three
+    brokers and delay the first rebalance; these defaults suit a developer's machine. With several
+    brokers, topics survive the loss of one broker. With two brokers, a write is acknowledged while
+    one of them is down."""
     replicas = str(min(3, brokers))
     several = {"default.replication.factor": replicas}
     if brokers > 2:
@@ -202,7 +205,8 @@ def small_cluster_properties(brokers: int) -> dict[str, str]:
 
 
 def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """The names without effect, and the faults of names and values that must not be ignored."""
+    """Return the names of options without effect, and the faults of names and values that must not
+    be ignored."""
     ignored, faults = [], []
     known = [*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED]
     for name, text in properties.items():
@@ -215,7 +219,7 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
         if row is not None:
             if not row.effective:
                 ignored.append(name)
-            elif row.asks_in_vain(text):
+            elif row.is_without_effect(text):
                 ignored.append(f"{' and '.join(row.idle_choices)} in {name}")
             continue
         meant = None
@@ -231,7 +235,7 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
 
 
 def connection_overrides(text: str) -> dict[str, int]:
-    """Raises ValueError for an item that is not ADDRESS:COUNT."""
+    """Return address -> limit. Raise ValueError for an item that is not ADDRESS:COUNT."""
     overrides = {}
     for item in text.split(","):
         if not item.strip():
@@ -244,8 +248,8 @@ def connection_overrides(text: str) -> dict[str, int]:
 
 
 def _address(text: str) -> str:
-    """The IP address in the form in which the server sees it. A host name is refused, because it
-    would never match a connection."""
+    """Return the IP address in the form in which the server sees it. Raise ValueError for a host
+    name, since it would never match a connection."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -255,7 +259,7 @@ def _address(text: str) -> str:
 
 
 def _log_levels(text: str) -> dict[str, str]:
-    """Raises ValueError for an item that is not LOGGER=LEVEL."""
+    """Return logger -> level. Raise ValueError for an item that is not LOGGER=LEVEL."""
     levels = {}
     for item in filter(None, map(str.strip, text.split(","))):
         logger, _, level = map(str.strip, item.partition("="))

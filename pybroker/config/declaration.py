@@ -1,13 +1,12 @@
-"""The declaration of a configuration option, and the parser that turns its text into a typed
-value.
+"""The declaration of a configuration option, and the parser that turns its text into a typed value.
 
-A table of options is a frozen dataclass whose fields are made by the row functions below, so a row
-is at once the attribute's type, its default and its documentation:
+A table of options is a frozen dataclass whose fields are made by the row functions below. So a row
+is the attribute's type, its default and its documentation at the same time:
 
     log_segment_bytes: int = integer("log.segment.bytes", 1 << 30, minimum=14, meaning="...")
 
-The parsing rules are those of Kafka's own option types. No option is declared here (see
-`broker_config.py` and `topic_config.py`), and nothing here reads a file, a socket or a clock.
+The parsing rules are those of Kafka's own option types. The options are declared in
+`broker_config.py` and `topic_config.py`. This module does not read files, sockets or clocks.
 """
 
 from __future__ import annotations
@@ -25,15 +24,14 @@ from typing import Any, Final, TypeVar
 D = TypeVar("D")
 
 SIMILARITY_OF_A_TYPO: Final = 0.85
-"""The similarity (0 to 1) of an unknown name to a known one from which it counts as a typing
-mistake."""
+"""An unknown name counts as a misspelling of a known name from this similarity on (0 to 1)."""
 
 VALUE_BYTES_MAX: Final = 32767
-"""The longest name or value: a longer one fits into no message of the protocol, so no client could
-read it."""
+"""The maximal length of a name or value (bytes). A longer one fits into no message of the protocol,
+so no client could read it."""
 SUGGESTIONS_MAX: Final = 20
-"""The most suggestions per call: searching the name that was meant takes half a millisecond, and a
-request or node may hold thousands of unknown names."""
+"""The maximal number of suggestions for each call. Searching for a similar name takes half a
+millisecond, and a request or node may contain thousands of unknown names."""
 _SHOWN_CHARACTERS_MAX: Final = 200
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -43,7 +41,7 @@ _COMMA = re.compile(r"\s*,\s*")
 
 @dataclass(frozen=True, slots=True)
 class Password:
-    """A secret; its text appears in no log line and no description."""
+    """A secret. Its text appears in no log line and no description."""
 
     value: str = field(repr=False)
 
@@ -55,7 +53,8 @@ Value = bool | int | float | str | tuple[str, ...] | Password | None
 
 
 class OptionType(enum.Enum):
-    """Kafka's types of options; the value is the type's name in the documentation."""
+    """Kafka's types of options. The value of each member is the type's name in the
+    documentation."""
 
     BOOLEAN = "boolean"
     INT = "int"
@@ -68,8 +67,8 @@ class OptionType(enum.Enum):
 
 
 class UpdateMode(enum.Enum):
-    """Whether Kafka lets an option be changed while the broker runs: not at all, per broker, or
-    for the cluster."""
+    """Whether an option may be changed while the broker runs: not at all, for one broker, or for
+    the whole cluster, as in Kafka."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -87,13 +86,13 @@ _RANGES: Final[Mapping[OptionType, tuple[int, int]]] = {
 class Option:
     """One row of a table: the declaration of an option.
 
-    `excluded` are numbers within the bounds that are refused nevertheless; `choices` are the
-    allowed words (of each item, for a list); `pattern` is the expression that each item must
-    match, described by `shape`. `inherits` (topics only) are the broker's options that give the
-    default, in order of precedence; if there are several, `inherited` is the attribute of the
-    broker's configuration that holds the result. A row that is not `effective` is accepted and has
-    no effect in this broker; in an effective row the words of `idle_choices` have none. `instead`
-    (topics only) says what the broker does in their place.
+    `excluded` are numbers within the bounds that are rejected nevertheless. `choices` are the
+    allowed words (for a list, those of each item). `pattern` is the regular expression that each
+    item has to match, and `shape` describes it in words. `inherits` (topics only) are the broker's
+    options that give the default, in order of precedence. If there are several, `inherited` is the
+    attribute of the broker's configuration with the resulting value. A row that is not `effective`
+    is accepted and has no effect in this broker. In an effective row, the words in `idle_choices`
+    have no effect, and `instead` (topics only) says what the broker does in their place.
     """
 
     name: str
@@ -115,19 +114,19 @@ class Option:
 
     @property
     def attribute(self) -> str:
-        """The name of the field that holds the value."""
+        """The name of the option's attribute."""
         return attribute_of(self.name)
 
     @property
     def inherited_attribute(self) -> str | None:
-        """The attribute of the broker's configuration that gives the default, if one does."""
+        """The attribute of the broker's configuration that gives the default, or None."""
         if self.inherited is None and self.inherits:
             return attribute_of(self.inherits[0])
         return self.inherited
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """Smallest and largest value, or None where the type has no order."""
+        """The smallest and the largest value, or None if the type has no order."""
         if self.type is OptionType.DOUBLE:
             low, high = -math.inf, math.inf
         elif self.type in _RANGES:
@@ -140,7 +139,7 @@ class Option:
         )
 
     def expected(self) -> str:
-        """The form of a valid value of this option, as part of a sentence."""
+        """Return the form of a valid value of this option, as part of a sentence."""
         if self.choices:
             words = ", ".join(self.choices)
             return f"a list of {words}" if self.type is OptionType.LIST else f"one of {words}"
@@ -160,8 +159,8 @@ class Option:
         return f"{kind} from {low} to {high}"
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for. Raises ValueError without a message if `text` is
-        invalid; `expected` describes the valid form."""
+        """Return the value of `text`. Raise ValueError without a message if `text` is invalid;
+        `expected` describes the valid form."""
         if self.type is OptionType.PASSWORD:
             return Password(text)
         if self.type is OptionType.STRING:
@@ -176,7 +175,7 @@ class Option:
             return trimmed.lower() == "true"
         return self._checked_number(trimmed)
 
-    def asks_in_vain(self, text: str) -> bool:
+    def is_without_effect(self, text: str) -> bool:
         """Whether this value has no effect in this broker. False for Kafka's default, and for an
         invalid text."""
         try:
@@ -188,12 +187,13 @@ class Option:
         return not self.effective and value != self.default
 
     def fault(self, text: str) -> str:
-        """The sentence that refuses `text` as a value."""
+        """Return the sentence that rejects `text` as a value."""
         shown = "[hidden]" if self.type is OptionType.PASSWORD else shortened(text)
         return f"{self.name}={shown}: expected {self.expected()}"
 
     def format(self, value: Value) -> str | None:
-        """A value as the text that `parse` reads back; None stays None, a password is hidden."""
+        """Return a value as the text from which `parse` returns it; None for None. A password is
+        hidden."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -228,52 +228,52 @@ class Option:
 
 
 def boolean(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """A row for true or false."""
+    """Return a row for true or false."""
     return _row(Option(name, OptionType.BOOLEAN, _plain(default), meaning, **rest), default)
 
 
 def integer(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """A row for a number of 32 bits."""
+    """Return a row for a number of 32 bits."""
     return _row(Option(name, OptionType.INT, _plain(default), meaning, **rest), default)
 
 
 def long(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """A row for a number of 64 bits."""
+    """Return a row for a number of 64 bits."""
     return _row(Option(name, OptionType.LONG, _plain(default), meaning, **rest), default)
 
 
 def short(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """A row for a number of 16 bits."""
+    """Return a row for a number of 16 bits."""
     return _row(Option(name, OptionType.SHORT, _plain(default), meaning, **rest), default)
 
 
 def double(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """A row for a number with a fraction."""
+    """Return a row for a number with a fraction."""
     return _row(Option(name, OptionType.DOUBLE, _plain(default), meaning, **rest), default)
 
 
 def string(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """A row for text; like Kafka, without trimming it."""
+    """Return a row for text. As in Kafka, the text is not trimmed."""
     return _row(Option(name, OptionType.STRING, _plain(default), meaning, **rest), default)
 
 
 def listing(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """A row for a list of words, separated by commas."""
+    """Return a row for a list of words, separated by commas."""
     return _row(Option(name, OptionType.LIST, _plain(default), meaning, **rest), default)
 
 
 def password(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """A row for a secret."""
+    """Return a row for a secret."""
     return _row(Option(name, OptionType.PASSWORD, _plain(default), meaning, **rest), default)
 
 
 def attribute_of(name: str) -> str:
-    """The name of the field that holds the value of an option."""
+    """Return the name of an option's attribute."""
     return name.replace(".", "_")
 
 
 def options_of(table: type[Any]) -> dict[str, Option]:
-    """Option name -> row, in the order of declaration."""
+    """Return option name -> row, in the order of declaration."""
     found = [
         item.metadata["option"] for item in dataclasses.fields(table) if "option" in item.metadata
     ]
@@ -283,8 +283,8 @@ def options_of(table: type[Any]) -> dict[str, Option]:
 def parse_values(
     options: Mapping[str, Option], properties: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Parse `properties`: (attribute -> value, option name -> fault). Names without a row are left
-    to the caller.
+    """Parse `properties`. Return (attribute -> value, option name -> fault). Names without a row
+    are ignored.
     """
     values: dict[str, Any] = {}
     faults: dict[str, str] = {}
@@ -300,33 +300,33 @@ def parse_values(
 
 
 def shortened(text: str) -> str:
-    """Shorten a text of unknown origin for a message."""
+    """Return a text of unknown origin shortened for a message."""
     if len(text) <= _SHOWN_CHARACTERS_MAX:
         return text
     return f"{text[:_SHOWN_CHARACTERS_MAX]}... ({len(text)} characters)"
 
 
 def first_faults(faults: Sequence[str]) -> list[str]:
-    """The first faults, for the log: text of unknown origin must not fill it."""
+    """Return the first faults, for the log, which text of unknown origin must not fill."""
     more = len(faults) - SUGGESTIONS_MAX
-    return [*faults[:SUGGESTIONS_MAX], *([f"{more} further ones"] if more > 0 else [])]
+    return [*faults[:SUGGESTIONS_MAX], *([f"and {more} more"] if more > 0 else [])]
 
 
-def can_be_told(text: str) -> bool:
+def fits_in_message(text: str) -> bool:
     """Whether the text fits into a message of the protocol."""
     return 3 * len(text) <= VALUE_BYTES_MAX or len(text.encode()) <= VALUE_BYTES_MAX
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` is probably a misspelling of, or None."""
+    """Return the known name of which `name` is probably a misspelling, or None."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=SIMILARITY_OF_A_TYPO)
     return by_lower[close[0]] if close else None
 
 
 def first_ms(*candidates: tuple[int | None, int]) -> int | None:
-    """The first given one of several (amount, milliseconds per unit), in milliseconds: Kafka's
-    rule for options of one meaning in several units."""
+    """Return the first given one of several (amount, milliseconds per unit), in milliseconds:
+    Kafka's rule for options that differ only in the unit."""
     for amount, unit_ms in candidates:
         if amount is not None:
             return amount * unit_ms
@@ -342,8 +342,8 @@ def _plain(default: object) -> Value:
 
 
 def _java_double(number: float) -> str:
-    """Format a number as Java's Double.toString: 0.5, 1.0E10; no exponent from 0.001 up to ten
-    million."""
+    """Return a number as Java's Double.toString formats it: 0.5, 1.0E10; without an exponent from
+    0.001 up to ten million."""
     if number == 0 or 1e-3 <= abs(number) < 1e7 or not math.isfinite(number):
         return str(number)
     sign, all_digits, exponent = Decimal(repr(number)).as_tuple()

@@ -1,7 +1,7 @@
-"""Kafka's broker options that have no row in `broker_options.py`: names only, no behaviour.
+"""Kafka's broker options without a row in `broker_options.py`: only their names.
 
-The list distinguishes an unimplemented option (one warning) from a typing mistake (the start is
-refused). It holds the options of Kafka 3.9 and a few of its ZooKeeper-era predecessors. A name
+The list distinguishes an option that is not implemented (a warning) from a misspelled one (the
+start fails). It has the options of Kafka 3.9 and a few predecessors of the ZooKeeper era. A name
 leaves the list when it gets a row.
 """
 
@@ -83,8 +83,8 @@ zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type zookeeper.sync.t
 )
 
 PLUGIN_PREFIXES: Final = ("confluent.", "cruise.control.", "listener.name.", "rlmm.", "rsm.")
-"""Names with these prefixes belong to plugins or to single listeners, and never count as typing
-mistakes."""
+"""Names with these prefixes belong to plugins or to single listeners, and never count as
+misspelled."""
 
 
 def _is_set(text: str) -> bool:
@@ -95,12 +95,12 @@ def _is_true(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-_NO_POLICY: Final = "policies are Java classes, so this policy could not be enforced"
+_NO_POLICY: Final = "policies are Java classes and not available; remove the option"
 
 REFUSED: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
     "authorizer.class.name": (
         _is_set,
-        "no authorizer is available, so every client could do everything",
+        "no authorizer is available, so every client could do everything; remove the option",
     ),
     "alter.config.policy.class.name": (_is_set, _NO_POLICY),
     "create.topic.policy.class.name": (_is_set, _NO_POLICY),
@@ -114,5 +114,5 @@ REFUSED: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
     "advertised.host.name": (_is_set, "removed from Kafka; use advertised.listeners"),
 }
 """Options that must not be ignored, because the broker would be unprotected, unreachable or of
-another kind than requested. If the predicate (first) holds for the value, the start is refused
-with the reason (second)."""
+another kind than requested. If the predicate (first) is true for the value, the start fails with
+the reason (second)."""

@@ -1,8 +1,8 @@
 """The broker's options in Kafka's layers: dynamic values of this broker, dynamic values of all
 brokers, the file, and the defaults.
 
-This module decides the value in force, its source, and the changes that are allowed. Nothing here
-reads or writes ZooKeeper or applies a value.
+This module determines the value in force, its source, and the allowed changes. It does not read or
+write ZooKeeper, and does not apply values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pybroker.config.declaration import (
     Option,
     OptionType,
     UpdateMode,
-    can_be_told,
+    fits_in_message,
     nearest_name,
     shortened,
 )
@@ -42,7 +42,7 @@ class Source(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A source that gives an option a value. The value of a secret is None."""
+    """A source that gives an option a value. A secret has the value None."""
 
     name: str
     value: str | None
@@ -54,7 +54,7 @@ _UNITS: Final = (
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
-"""Options of one meaning in several units, in order of precedence."""
+"""Options that differ only in the unit, in order of precedence."""
 _THREADS: Final = (
     "background.threads",
     "num.io.threads",
@@ -62,7 +62,7 @@ _THREADS: Final = (
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
 )
-"""Counts that may at most double or halve in one step, as in Kafka."""
+"""Thread counts that a change may at most double or halve, as in Kafka."""
 _OF_A_LISTENER: Final = "listener.name."
 _RATES: Final = (
     "leader.replication.throttled.rate",
@@ -74,7 +74,7 @@ DYNAMIC_ONLY: Final[Mapping[str, Option]] = {
         name,
         OptionType.LONG,
         LONG_MAX,
-        "The most bytes a second of the traffic that is throttled.",
+        "The maximal rate of throttled replication traffic, in bytes per second.",
         minimum=0,
         update=UpdateMode.PER_BROKER,
         effective=False,
@@ -85,27 +85,28 @@ DYNAMIC_ONLY: Final[Mapping[str, Option]] = {
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """The options that mean the same as `name`, including `name`, in order of precedence."""
+    """Return the options that mean the same as `name`, including `name`, in order of precedence."""
     if name == "log.flush.interval.ms":
         return (name, "log.flush.scheduler.interval.ms")
     return next((group for group in _UNITS if name in group), (name,))
 
 
 def overlaid(base: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
-    """`base` with the values of `over`. A value in `over` hides every value of the same meaning in
-    `base`, also under a name with higher precedence."""
+    """Return `base` overlaid with the values of `over`. A value in `over` replaces every synonym in
+    `base`, even a synonym with higher precedence."""
     hidden = {synonym for name in over for synonym in broker_synonyms(name)}
     return {name: text for name, text in base.items() if name not in hidden} | dict(over)
 
 
 def option_of(name: str) -> Option | None:
-    """The row of a broker's option, including options that can only be set dynamically."""
+    """Return the row of a broker's option. Options that can only be set dynamically are
+    included."""
     return BROKER_OPTIONS.get(name) or DYNAMIC_ONLY.get(name)
 
 
 @dataclass(frozen=True)
 class LayeredConfig:
-    """The layers, as text, and the configuration that results from them."""
+    """The layers, as text, and the resulting configuration."""
 
     static: BrokerConfig
     for_all: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class LayeredConfig:
     current: BrokerConfig = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises ConfigError if the values contradict each other."""
+        """Raise ConfigError if the values contradict each other."""
         texts = overlaid(overlaid(self.static.given, self.for_all), self.for_this)
         known = {name: text for name, text in texts.items() if name in BROKER_OPTIONS}
         changed = known != dict(self.static.given)
@@ -121,14 +122,14 @@ class LayeredConfig:
         object.__setattr__(self, "current", current)
 
     def synonyms(self, name: str) -> Sequence[Synonym]:
-        """All sources that give this option a value, in order of precedence."""
+        """Return all sources that give this option a value, in order of precedence."""
         known = self._synonyms.get(name)
         return self._found_synonyms(name) if known is None else known
 
     @cached_property
     def _synonyms(self) -> Mapping[str, Sequence[Synonym]]:
-        """The synonyms of all options with a row, computed once: describing a thousand topics
-        needs the same ones each time."""
+        """The synonyms of all options with a row. They are computed once, since describing a
+        thousand topics needs the same ones each time."""
         return {name: self._found_synonyms(name) for name in BROKER_OPTIONS}
 
     def _found_synonyms(self, name: str) -> Sequence[Synonym]:
@@ -145,12 +146,13 @@ class LayeredConfig:
             for synonym in names
             if synonym in layer
         ]
-        # As Kafka: names before the first occurrence of the option's own name do not count.
+        # As in Kafka, names before the first occurrence of the option's own name do not count.
         start = next((i for i, item in enumerate(found) if item.name == name), len(found))
         return found[start:]
 
     def topic_synonyms(self, name: str, overrides: Mapping[str, str]) -> Sequence[Synonym]:
-        """The same for an option of a topic whose own values are `overrides`."""
+        """Return all sources that give an option of a topic a value, in order of precedence.
+        `overrides` are the topic's own values."""
         row = TOPIC_OPTIONS.get(name)
         inherited = self.synonyms(row.inherits[0]) if row is not None and row.inherits else []
         if name not in overrides:
@@ -158,8 +160,8 @@ class LayeredConfig:
         return [Synonym(name, overrides[name], Source.TOPIC), *inherited]
 
     def checked(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """The layers with `values` as the dynamic values of this broker, or of all brokers. Raises
-        BrokerError INVALID_REQUEST for every fault, as Kafka does.
+        """Return the layers with `values` as the dynamic values of this broker, or of all brokers.
+        Raise BrokerError INVALID_REQUEST for every fault, as Kafka does.
         """
         _refuse(
             [name for name in values if _is_fixed(name)], "Cannot update these configs dynamically"
@@ -181,7 +183,8 @@ class LayeredConfig:
         return changed
 
     def with_values(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """As `checked`, without checking each value. Raises ConfigError."""
+        """Return the layers as `checked` does, but without checking each value. Raise
+        ConfigError."""
         if per_broker:
             return LayeredConfig(self.static, self.for_all, dict(values))
         return LayeredConfig(self.static, dict(values), self.for_this)
@@ -190,8 +193,8 @@ class LayeredConfig:
 def usable_values(
     values: Mapping[str, str], *, per_broker: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """The values from ZooKeeper without those that cannot be applied, and the reasons. Any program
-    may have written them, and a bad one must not stop the broker."""
+    """Return the values from ZooKeeper that can be applied, and the reasons why the others cannot.
+    Any program may have written them, and an invalid value must not stop the broker."""
     usable, faults = {}, []
     wrong = _value_faults(values)
     for name, text in values.items():
@@ -211,9 +214,10 @@ def merged(
     operations: Iterable[tuple[int, str, str | None]],
     row_of: Callable[[str], Option | None],
 ) -> dict[str, str]:
-    """`current` after incremental changes: (operation as on the wire, option, value).
+    """Return `current` after incremental changes: (operation number of the protocol, option,
+    value).
 
-    Raises BrokerError: INVALID_CONFIG for a list operation on an option that is no list, or for a
+    Raise BrokerError INVALID_CONFIG for a list operation on an option that is not a list, or for a
     value longer than VALUE_BYTES_MAX; INVALID_REQUEST for an unknown operation.
     """
     values = dict(current)
@@ -234,15 +238,15 @@ def merged(
                 values[name] = ",".join(item for item in have if item not in known)
             case _:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
-        if name in values and not can_be_told(values[name]):
+        if name in values and not fits_in_message(values[name]):
             raise BrokerError(
-                ErrorCode.INVALID_CONFIG, f"{name}: a value of more than {VALUE_BYTES_MAX} bytes"
+                ErrorCode.INVALID_CONFIG, f"{name}: the value has more than {VALUE_BYTES_MAX} bytes"
             )
     return values
 
 
 def is_secret(row: Option | None) -> bool:
-    """Whether the value must not be shown: a password, or an option without a row."""
+    """Whether the value must not be shown: that of a password, or of an option without a row."""
     return row is None or row.type is OptionType.PASSWORD
 
 
@@ -252,7 +256,8 @@ def _items(
     row_of: Callable[[str], Option | None],
     verb: str,
 ) -> list[str]:
-    """The items of a list before the change: its own value, else Kafka's default (as in Kafka)."""
+    """Return the items of a list before the change: the option's own value, else Kafka's default
+    (as in Kafka)."""
     row = row_of(name)
     if row is None:
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
@@ -265,20 +270,20 @@ def _items(
 
 
 def _value_faults(values: Mapping[str, str]) -> dict[str, str]:
-    """Option -> fault, for the options that have one."""
+    """Return option -> fault, for the options with invalid values."""
     faults: dict[str, str] = {}
     unknown = 0
     for name, text in values.items():
         row = option_of(name)
         unknown += row is None
-        if not (can_be_told(name) and can_be_told(text)):
+        if not (fits_in_message(name) and fits_in_message(text)):
             fault: str | None = (
-                f"{shortened(name)}: a name or value of more than {VALUE_BYTES_MAX} bytes"
+                f"{shortened(name)}: the name or value has more than {VALUE_BYTES_MAX} bytes"
             )
         elif row is not None:
             fault = _value_fault(row, name, text)
         elif unknown > SUGGESTIONS_MAX:
-            fault = f"{name}: no such option, like {SUGGESTIONS_MAX} others"
+            fault = f"{name}: no such option, as for {SUGGESTIONS_MAX} other names"
         else:
             meant = nearest_name(name, BROKER_OPTIONS)
             fault = f"{name}: no such option; did you mean {meant}?" if meant else None
@@ -293,7 +298,7 @@ def _value_fault(row: Option, name: str, text: str) -> str | None:
     except ValueError:
         shown = "[hidden]" if is_secret(row) else shortened(text)
         return f"Invalid value {shown} for configuration {name}: expected {row.expected()}"
-    if name == "max.connections.per.ip.overrides":  # else valid options beside it would be lost
+    if name == "max.connections.per.ip.overrides":  # the other options of the node stay valid
         try:
             connection_overrides(text)
         except ValueError as error:
@@ -302,7 +307,8 @@ def _value_fault(row: Option, name: str, text: str) -> str | None:
 
 
 def _is_fixed(name: str) -> bool:
-    """Whether only the file can set the option. An unknown name may belong to a plugin."""
+    """Whether only the file can set the option. An unknown name may belong to a plugin, so it is
+    not fixed."""
     row = option_of(name)
     if row is None:
         return name in NOT_IMPLEMENTED or name in REFUSED or name.startswith(_OF_A_LISTENER)

@@ -1,6 +1,7 @@
-"""Listeners in the syntax of Kafka's options: `NAME://host:port`, the name mapped to a protocol.
+"""Listeners in the syntax of Kafka's options: `NAME://host:port`, with a map from names to security
+protocols.
 
-Text in, values and faults out; nothing is bound, resolved or connected here.
+The functions turn text into values and faults. They do not bind, resolve or connect.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _WILDCARDS: Final = ("0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address, bound or advertised. An empty host means all interfaces when bound and this
-    machine's name when advertised; port 0 when bound means any free one."""
+    """One address, bound or advertised. An empty host means all interfaces in a bound address, and
+    this machine's name in an advertised one. Port 0 in a bound address means any free port."""
 
     name: str
     host: str
@@ -50,7 +51,7 @@ class Listener:
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
     """The result of all listener options: the addresses to bind, the addresses to advertise, and
-    the name of the listener between brokers."""
+    the name of the inter-broker listener."""
 
     bound: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
@@ -66,8 +67,8 @@ def plan_listeners(
     inter_broker_name: str | None,
     inter_broker_protocol: str,
 ) -> ListenerPlan:
-    """Parse the listener options together, as Kafka does: a listener without an advertised address
-    is advertised as it is bound."""
+    """Parse all listener options together, as Kafka does. A listener without an advertised address
+    is advertised with its bound address."""
     protocols, faults = parse_protocol_map(protocol_map)
     bound, more = parse_listeners("listeners", listeners, protocols, distinct_ports=True)
     faults += more
@@ -95,7 +96,7 @@ def plan_listeners(
 
 
 def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
-    """`listener.security.protocol.map`: (listener name -> protocol, faults)."""
+    """Parse `listener.security.protocol.map`. Return (listener name -> protocol, faults)."""
     protocols: dict[str, str] = {}
     faults = []
     prefix = f"listener.security.protocol.map={text}"
@@ -104,7 +105,7 @@ def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
         if not name:
             faults.append(f"{prefix}: expected NAME:PROTOCOL,..., found {pair}")
         elif protocol not in PROTOCOLS:
-            faults.append(f"{prefix}: {protocol} is none of {', '.join(PROTOCOLS)}")
+            faults.append(f"{prefix}: {protocol} is not one of {', '.join(PROTOCOLS)}")
         elif name in protocols:
             faults.append(f"{prefix}: {name} is given twice")
         else:
@@ -115,7 +116,7 @@ def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
 def parse_listeners(
     option: str, text: str, protocols: Mapping[str, str], *, distinct_ports: bool
 ) -> tuple[tuple[Listener, ...], list[str]]:
-    """The listeners that `option=text` names, and the faults of the text."""
+    """Return the listeners that `option=text` names, and the faults of the text."""
     found: list[Listener] = []
     problems: list[str] = []
     for item in _items(text):
@@ -134,8 +135,8 @@ def parse_listeners(
 
 
 def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener]) -> list[str]:
-    """Warn of the most frequent mistake of new users: other machines may connect, but are then
-    sent to their own loopback address."""
+    """Return warnings about the most frequent mistake of new users: other machines may connect, but
+    the broker advertises a loopback address to them."""
     by_name = {listener.name: listener for listener in advertised}
     return [
         f"listener {listener.name} accepts connections from other machines but advertises "
@@ -150,8 +151,8 @@ def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener
 def endpoints(
     advertised: Iterable[Listener], bound_ports: Mapping[str, int], machine_name: str
 ) -> tuple[Endpoint, ...]:
-    """The endpoints that a broker registers. An empty host becomes the machine's name, port 0 the
-    port that was actually bound (`bound_ports`: listener name -> port)."""
+    """Return the endpoints that a broker registers. An empty host becomes the machine's name, and
+    port 0 becomes the port that was actually bound (`bound_ports`: listener name -> port)."""
     filled = (
         replace(
             listener,
@@ -169,7 +170,7 @@ def endpoints(
 def _advertised_faults(
     option: str, text: str, advertised: Sequence[Listener], bound: Sequence[Listener]
 ) -> list[str]:
-    """The reasons why these addresses cannot be advertised."""
+    """Return the reasons why these addresses cannot be advertised."""
     names = {listener.name for listener in bound}
     faults = []
     for listener in advertised:
@@ -195,7 +196,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
-    """The listener, or the fault of `item`."""
+    """Return the listener that `item` describes, or the fault of `item`."""
     match = _LISTENER.fullmatch(item)
     if match is None:
         return f"expected NAME://HOST:PORT, found {item}"
@@ -214,8 +215,8 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
 
 
 def _share_a_port(one: Listener, other: Listener) -> bool:
-    """Two listeners collide on a port, except on "any free one" (0) and when one is an IPv4 and
-    the other an IPv6 address (KIP-797)."""
+    """Whether two listeners collide on a port. Port 0 (any free port) never collides, nor do an
+    IPv4 and an IPv6 address (KIP-797)."""
     if one.port != other.port or one.port == 0:
         return False
     versions = {getattr(_address(listener.host), "version", 0) for listener in (one, other)}

@@ -1,7 +1,7 @@
-"""Java's properties syntax, in which Kafka's and ZooKeeper's configuration files are written.
+"""Java's properties syntax, in which the configuration files of Kafka and ZooKeeper are written.
 
-Text in, names and values out (java.util.Properties, `load`). The meaning of the names is not known
-here.
+The functions turn text into names and values, as `load` of java.util.Properties does. They do not
+interpret the names.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertyText(str):
-    """A value as a properties file or a command line has it. Such a file may serve several
-    programs, so a client only warns of an option in it that has no effect."""
+    """A value from a properties file or a command line. A file may serve several programs, so a
+    client only warns of an option in it that has no effect."""
 
     __slots__ = ()
 
@@ -42,7 +42,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """The properties in a file, UTF-8 or else Latin-1. Raises ConfigError if it cannot be read."""
+    """Return the properties in a file, in UTF-8 or else Latin-1. Raise ConfigError if the file
+    cannot be read."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -58,8 +59,8 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
-    """Name -> value of `name=value` words, as a command line gives them; the last of a name wins.
-    Raises ConfigError for words without a name or an equals sign."""
+    """Return name -> value of the words `name=value` of a command line. The last word of a name
+    counts. Raise ConfigError for words without a name or an equals sign."""
     properties: dict[str, str] = {}
     faults = []
     for assignment in assignments:
@@ -73,14 +74,14 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def is_property(name: str, value: object) -> bool:
-    """Whether an option comes from a properties file or from a mapping like one: the name in
-    Kafka's spelling, and a text as value. Python keyword arguments look different."""
+    """Whether an option comes from a properties file or from a mapping of that form: the name has
+    Kafka's spelling and the value is a text. Python keyword arguments have another form."""
     return isinstance(value, PropertyText) or ("_" not in name and isinstance(value, str))
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blank ones; a line that ends in an odd number of backslashes is
-    joined with the next."""
+    """Yield the lines without comments and blank lines. A line that ends in an odd number of
+    backslashes is joined with the next line."""
     joined = ""
     continues = False
     for natural in _LINE_END.split(text):
@@ -98,7 +99,8 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The name ends at the first blank, `=` or `:` that is not escaped."""
+    """Return the name and the value of a line. The name ends at the first blank, `=` or `:` that is
+    not escaped."""
     position = 0
     while position < len(line) and line[position] not in "=:" + _BLANKS:
         position += 2 if line[position] == "\\" else 1

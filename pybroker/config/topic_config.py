@@ -1,9 +1,10 @@
-"""The options of a topic, one row each: Kafka 3.9's names, and the broker's options from which each
-takes its default.
+"""The options of a topic, one row each: Kafka 3.9's names, and the broker's options that give the
+defaults.
 
-A topic's own values ("overrides") lie as text under /config/topics in ZooKeeper. Here they are
-checked and, together with the broker's options, become the typed `TopicConfig` of a partition; its
-log reads the same rows (`storage/log_config.py`). Nothing here knows the log or ZooKeeper.
+A topic's own values ("overrides") are stored as text under /config/topics in ZooKeeper. This module
+checks them and, together with the broker's options, turns them into the typed `TopicConfig` of a
+partition. The partition's log reads the same rows (`storage/log_config.py`). This module does not
+depend on the log or ZooKeeper.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from pybroker.config.declaration import (
     Option,
     Value,
     boolean,
-    can_be_told,
     double,
+    fits_in_message,
     integer,
     listing,
     long,
@@ -52,40 +53,40 @@ _TIERED: Final = ("remote.", "local.retention.")
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """All options of one topic. `TopicConfig()` is Kafka's defaults."""
+    """All options of one topic. `TopicConfig()` has Kafka's defaults."""
 
     # fmt: off
     cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES, idle_choices=(COMPACTION,), inherits=("log.cleanup.policy",), instead=_NOT_COMPACTED)
-    compression_type: str = string("compression.type", "producer", "The codec in which batches are stored; producer keeps the codec of the producer.", choices=COMPRESSION_TYPES, inherits=("compression.type",))
+    compression_type: str = string("compression.type", "producer", "The compression codec in which batches are stored; producer means that each batch keeps the producer's codec.", choices=COMPRESSION_TYPES, inherits=("compression.type",))
     compression_gzip_level: int = integer("compression.gzip.level", -1, "The compression level of gzip, if batches are stored in that codec; -1 is the codec's default.", minimum=-1, maximum=9, excluded=(0,), inherits=("compression.gzip.level",), effective=False, instead=_USUAL_EFFORT)
     compression_lz4_level: int = integer("compression.lz4.level", 9, "The compression level of lz4, if batches are stored in that codec.", minimum=1, maximum=17, inherits=("compression.lz4.level",), effective=False, instead=_USUAL_EFFORT)
     compression_zstd_level: int = integer("compression.zstd.level", 3, "The compression level of zstd, if batches are stored in that codec.", minimum=-131_072, maximum=22, inherits=("compression.zstd.level",), effective=False, instead=_USUAL_EFFORT)
     delete_retention_ms: int = long("delete.retention.ms", 86_400_000, "How long a compacted topic keeps tombstones.", minimum=0, inherits=("log.cleaner.delete.retention.ms",), effective=False, instead=_NOT_COMPACTED)
     file_delete_delay_ms: int = long("file.delete.delay.ms", 60_000, "How long a deleted segment's files stay on disk under another name.", minimum=0, inherits=("log.segment.delete.delay.ms",))
-    flush_messages: int = long("flush.messages", LONG_MAX, "After how many records a partition is synced to disk; 1 syncs before each acknowledgement.", minimum=1, inherits=("log.flush.interval.messages",))
+    flush_messages: int = long("flush.messages", LONG_MAX, "The number of records after which a partition is synced to disk; 1 syncs before each acknowledgement.", minimum=1, inherits=("log.flush.interval.messages",))
     flush_ms: int = long("flush.ms", LONG_MAX, "The longest time that a record waits to be synced.", minimum=0, inherits=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"), inherited="flush_ms")
     follower_replication_throttled_replicas: tuple[str, ...] = listing("follower.replication.throttled.replicas", (), "The followers whose replication is throttled by the broker's quota.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False, instead=_NOT_THROTTLED)
-    index_interval_bytes: int = integer("index.interval.bytes", 4096, "How many bytes of the log lie between two entries of an index.", minimum=0, inherits=("log.index.interval.bytes",))
+    index_interval_bytes: int = integer("index.interval.bytes", 4096, "How many bytes of the log are between two entries of an index.", minimum=0, inherits=("log.index.interval.bytes",))
     leader_replication_throttled_replicas: tuple[str, ...] = listing("leader.replication.throttled.replicas", (), "The leaders whose replication is throttled by the broker's quota.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False, instead=_NOT_THROTTLED)
     max_compaction_lag_ms: int = long("max.compaction.lag.ms", LONG_MAX, "The longest time that a record stays uncompacted.", minimum=1, inherits=("log.cleaner.max.compaction.lag.ms",), effective=False, instead=_NOT_COMPACTED)
     max_message_bytes: int = integer("max.message.bytes", 1_048_588, "The largest record batch that is accepted, measured as received (compressed).", minimum=0, inherits=("message.max.bytes",))
-    message_downconversion_enable: bool = boolean("message.downconversion.enable", True, "Whether batches are converted to an older format for old clients.", inherits=("log.message.downconversion.enable",), effective=False, instead="all clients get batches in the newest format")
-    message_format_version: str = string("message.format.version", "3.0-IV1", "Without effect since Kafka 3.0: batches are always of the newest format.", pattern=VERSION, shape=VERSION_SHAPE, inherits=("log.message.format.version",), effective=False, instead="batches are always of the newest format")
-    message_timestamp_after_max_ms: int = long("message.timestamp.after.max.ms", LONG_MAX, "How far in the future a record's time may lie.", minimum=0, inherits=("log.message.timestamp.after.max.ms",))
-    message_timestamp_before_max_ms: int = long("message.timestamp.before.max.ms", LONG_MAX, "How far in the past a record's time may lie.", minimum=0, inherits=("log.message.timestamp.before.max.ms",))
+    message_downconversion_enable: bool = boolean("message.downconversion.enable", True, "Whether batches are converted to an older message format for old clients.", inherits=("log.message.downconversion.enable",), effective=False, instead="all clients get batches in the newest format")
+    message_format_version: str = string("message.format.version", "3.0-IV1", "Without effect since Kafka 3.0: batches always have the newest message format.", pattern=VERSION, shape=VERSION_SHAPE, inherits=("log.message.format.version",), effective=False, instead="batches are always of the newest format")
+    message_timestamp_after_max_ms: int = long("message.timestamp.after.max.ms", LONG_MAX, "How far in the future a record's timestamp may be.", minimum=0, inherits=("log.message.timestamp.after.max.ms",))
+    message_timestamp_before_max_ms: int = long("message.timestamp.before.max.ms", LONG_MAX, "How far in the past a record's timestamp may be.", minimum=0, inherits=("log.message.timestamp.before.max.ms",))
     message_timestamp_difference_max_ms: int = long("message.timestamp.difference.max.ms", LONG_MAX, "The older form of message.timestamp.before.max.ms and message.timestamp.after.max.ms.", minimum=0, inherits=("log.message.timestamp.difference.max.ms",))
-    message_timestamp_type: str = string("message.timestamp.type", "CreateTime", "Whether records keep the producer's time or get the time of their arrival.", choices=TIMESTAMP_TYPES, inherits=("log.message.timestamp.type",))
-    min_cleanable_dirty_ratio: float = double("min.cleanable.dirty.ratio", 0.5, "The share of uncompacted bytes of a log from which it is compacted again.", minimum=0, maximum=1, inherits=("log.cleaner.min.cleanable.ratio",), effective=False, instead=_NOT_COMPACTED)
+    message_timestamp_type: str = string("message.timestamp.type", "CreateTime", "Whether records keep the producer's timestamp or get the time at which the broker appends them.", choices=TIMESTAMP_TYPES, inherits=("log.message.timestamp.type",))
+    min_cleanable_dirty_ratio: float = double("min.cleanable.dirty.ratio", 0.5, "The share of uncompacted bytes at which a log is compacted again.", minimum=0, maximum=1, inherits=("log.cleaner.min.cleanable.ratio",), effective=False, instead=_NOT_COMPACTED)
     min_compaction_lag_ms: int = long("min.compaction.lag.ms", 0, "The shortest time that a record stays uncompacted.", minimum=0, inherits=("log.cleaner.min.compaction.lag.ms",), effective=False, instead=_NOT_COMPACTED)
-    min_insync_replicas: int = integer("min.insync.replicas", 1, "With acks=all, how many replicas must be in sync for a write to be accepted.", minimum=1, inherits=("min.insync.replicas",))
-    preallocate: bool = boolean("preallocate", False, "Whether a new segment's space is allocated on the disk at once.", inherits=("log.preallocate",), effective=False, instead="the files of a segment grow as they are written")
+    min_insync_replicas: int = integer("min.insync.replicas", 1, "The least number of in-sync replicas for which a write with acks=all is accepted.", minimum=1, inherits=("min.insync.replicas",))
+    preallocate: bool = boolean("preallocate", False, "Whether the disk space of a new segment is allocated at once.", inherits=("log.preallocate",), effective=False, instead="the files of a segment grow as they are written")
     retention_bytes: int = long("retention.bytes", -1, "The size of a partition above which its oldest segments are deleted, -1 for no limit.", inherits=("log.retention.bytes",))
     retention_ms: int = long("retention.ms", 604_800_000, "The age at which a segment is deleted, -1 for never.", minimum=-1, inherits=("log.retention.ms", "log.retention.minutes", "log.retention.hours"), inherited="retention_ms")
-    segment_bytes: int = integer("segment.bytes", 1 << 30, "The size at which a new segment file is begun.", minimum=14, inherits=("log.segment.bytes",))
+    segment_bytes: int = integer("segment.bytes", 1 << 30, "The size of a segment at which the log rolls to a new segment.", minimum=14, inherits=("log.segment.bytes",))
     segment_index_bytes: int = integer("segment.index.bytes", 10_485_760, "The largest size of an offset or time index.", minimum=4, inherits=("log.index.size.max.bytes",))
     segment_jitter_ms: int = long("segment.jitter.ms", 0, "The largest random amount by which segments roll early.", minimum=0, inherits=("log.roll.jitter.ms", "log.roll.jitter.hours"), inherited="roll_jitter_ms")
-    segment_ms: int = long("segment.ms", 604_800_000, "The age at which a new segment is begun.", minimum=1, inherits=("log.roll.ms", "log.roll.hours"), inherited="roll_ms")
-    unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False, "Whether an out-of-sync replica may be elected leader if no other replica is left, at the price of lost records.", inherits=("unclean.leader.election.enable",))
+    segment_ms: int = long("segment.ms", 604_800_000, "The age of a segment at which the log rolls to a new segment.", minimum=1, inherits=("log.roll.ms", "log.roll.hours"), inherited="roll_ms")
+    unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False, "Whether an out-of-sync replica may be elected leader if no in-sync replica is alive, which loses records.", inherits=("unclean.leader.election.enable",))
     # fmt: on
 
     overrides: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -93,7 +94,8 @@ class TopicConfig:
 
     @classmethod
     def parse(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> Self:
-        """The options in force for a topic. Raises ConfigError with every fault of `overrides`."""
+        """Return the options in force for a topic. Raise ConfigError with all faults of
+        `overrides`."""
         values, faults = _parse(broker, overrides)
         if faults:
             raise ConfigError(list(faults.values()))
@@ -106,27 +108,29 @@ class TopicConfig:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Option name -> value as text, for every row, as in the answers of CreateTopics and
-        DescribeConfigs."""
+        """Return option name -> value as text, for every row, as in the responses of CreateTopics
+        and DescribeConfigs."""
         return {name: row.format(self.values[name]) or "" for name, row in TOPIC_OPTIONS.items()}
 
     @property
     def timestamp_before_max_ms(self) -> int:
-        """How far back a record's time may lie, from the newer option, else from the older one."""
+        """How far in the past (ms) a record's timestamp may be: the newer option if it is set, else
+        the older one."""
         if self.message_timestamp_before_max_ms != LONG_MAX:
             return self.message_timestamp_before_max_ms
         return self.message_timestamp_difference_max_ms
 
     @property
     def timestamp_after_max_ms(self) -> int:
-        """How far ahead a record's time may lie, from the newer option, else from the older one."""
+        """How far in the future (ms) a record's timestamp may be: the newer option if it is set,
+        else the older one."""
         if self.message_timestamp_after_max_ms != LONG_MAX:
             return self.message_timestamp_after_max_ms
         return self.message_timestamp_difference_max_ms
 
     @property
     def deletes(self) -> bool:
-        """Whether old records may be removed by age and size."""
+        """Whether old records are deleted by age and size."""
         return DELETION in self.cleanup_policy
 
     @property
@@ -139,9 +143,9 @@ TOPIC_OPTIONS: Final[Mapping[str, Option]] = options_of(TopicConfig)
 
 
 def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> list[str]:
-    """One sentence for each fault of a topic's options, for the client's INVALID_CONFIG error.
-    None, which the protocol allows in place of a value, is a fault."""
-    missing = [f"{name}: a value is missing" for name, text in overrides.items() if text is None]
+    """Return one sentence for each fault of a topic's options, for the client's INVALID_CONFIG
+    error. None, which the protocol allows instead of a value, is a fault."""
+    missing = [f"{name}: the value is missing" for name, text in overrides.items() if text is None]
     given = {name: text for name, text in overrides.items() if text is not None}
     return missing + list(_parse(broker, given)[1].values())
 
@@ -149,25 +153,25 @@ def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None
 def usable_overrides(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """The overrides without the faulty ones, and the faults. For values from ZooKeeper: any
-    program may have written them, and a bad one must not stop the partition."""
+    """Return the valid overrides, and the faults of the others. For values from ZooKeeper: any
+    program may have written them, and an invalid value must not stop the partition."""
     usable = dict(overrides)
-    told: list[str] = []
+    problems: list[str] = []
     while (faults := _parse(broker, usable)[1]) and faults.keys() & usable.keys():
-        # Check again without them: the remaining overrides must fit the broker's values.
+        # The remaining overrides are checked again, since they must fit the broker's values.
         usable = {name: text for name, text in usable.items() if name not in faults}
-        told += faults.values()
-    return usable, told
+        problems += faults.values()
+    return usable, problems
 
 
 def _parse(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """(attribute -> value, option name -> fault)"""
+    """Return (attribute -> value, option name -> fault)."""
     own, faults = parse_values(TOPIC_OPTIONS, overrides)
     for name, text in overrides.items():
-        if name in TOPIC_OPTIONS and not can_be_told(text):
-            faults[name] = f"{name}: a value of more than {VALUE_BYTES_MAX} bytes"
+        if name in TOPIC_OPTIONS and not fits_in_message(text):
+            faults[name] = f"{name}: the value has more than {VALUE_BYTES_MAX} bytes"
     for number, name in enumerate(name for name in overrides if name not in TOPIC_OPTIONS):
         faults[name] = _unknown(name, suggests=number < SUGGESTIONS_MAX)
     inherited = {

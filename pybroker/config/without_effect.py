@@ -1,8 +1,8 @@
-"""Topic options that this version accepts, as Kafka does, but does not implement: find them among
-given options, and word the warning for the operator.
+"""Topic options that this version accepts, as Kafka does, but does not implement: finds them among
+given options, and words the warning for the operator.
 
 The rows of `topic_config.py` declare which options and values have no effect, and what the broker
-does instead. This module neither logs nor prints: brokers and tools do.
+does instead. This module does not log or print; brokers and tools do.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ CLEANUP_POLICY: Final = "cleanup.policy"
 
 
 def options_without_effect(config: Mapping[str, str]) -> list[str]:
-    """The names among a topic's own options (name -> text) whose value has no effect, in the order
-    given. Unknown names and invalid values are left out: other checks refuse them."""
+    """Return those names among a topic's own options (name -> text) whose value has no effect, in
+    the given order. Unknown names and invalid values are omitted, since other checks reject
+    them."""
     return [
         name
         for name, text in config.items()
-        if (row := TOPIC_OPTIONS.get(name)) is not None and row.asks_in_vain(text)
+        if (row := TOPIC_OPTIONS.get(name)) is not None and row.is_without_effect(text)
     ]
 
 
 def topic_options_without_effect(topic: str, config: Mapping[str, str]) -> list[str]:
-    """As `options_without_effect`, for a topic by its name. The broker itself makes its internal
-    topics compact, so their cleanup.policy is left out."""
+    """Return what `options_without_effect` returns, for a topic by its name. The broker itself
+    makes its internal topics compact, so their cleanup.policy is omitted."""
     return [
         name
         for name in options_without_effect(config)
@@ -37,7 +38,7 @@ def topic_options_without_effect(topic: str, config: Mapping[str, str]) -> list[
 
 
 def sentence(topic: str, option: str) -> str:
-    """The warning about a topic's option without effect."""
+    """Return the warning about a topic's option without effect."""
     row = TOPIC_OPTIONS[option]
     what = f"{' and '.join(row.idle_choices)} in {option}" if row.idle_choices else option
     return f"topic {topic}: {what} has no effect in this version: {row.instead}"

@@ -1,1 +1,2 @@
-"""The handlers of all APIs: validate, call a service, answer. One module a family of APIs."""
+"""The handlers of all APIs, one module for each family. A handler validates a request, calls a
+service, and returns the response."""

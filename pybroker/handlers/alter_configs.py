@@ -1,8 +1,9 @@
-"""AlterConfigs and IncrementalAlterConfigs: changes to the options of topics, of this broker, of
-all brokers together, and to the levels of this broker's loggers.
+"""AlterConfigs and IncrementalAlterConfigs: change the options of topics, of this broker, of all
+brokers together, and the levels of this broker's loggers.
 
-One result for each resource of the request, in its order. A resource that fails does not stop the
-others. A written change is in force on this broker when the answer goes out.
+The answer has one result for each resource of the request, in the order of the request. If one
+resource fails, the others are still changed. A change is in force on this broker when the answer is
+sent.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ async def handle_incremental_alter_configs(
 def _check_resource(
     count: int, configs: Sequence[AlterableConfig] | Sequence[IncrementalAlterableConfig]
 ) -> None:
-    """Raise BrokerError for faults that are the same for every type of resource."""
+    """Raise BrokerError for errors that do not depend on the type of the resource."""
     if count > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if len({config.name for config in configs}) < len(configs):
@@ -126,7 +127,7 @@ async def _alter(
     replaces: bool,
     validate_only: bool,
 ) -> None:
-    """Carry out the operations. With `replaces`, all other values of the resource are removed."""
+    """Apply the operations. With `replaces`, remove all other values of the resource."""
     if kind == TOPIC:
         await _alter_topic(
             services, name, operations, replaces=replaces, validate_only=validate_only
@@ -219,7 +220,7 @@ def _changed_broker(
 
 
 def _alter_loggers(operations: Operations, *, validate_only: bool) -> None:
-    """Set the levels of all loggers named, or of none if one operation is invalid."""
+    """Set the levels of all named loggers, or of none of them if one operation is invalid."""
     known = log_levels.levels()
     for operation, name, text in operations:
         if operation not in (_SET, _DELETE):

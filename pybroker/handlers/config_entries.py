@@ -1,6 +1,7 @@
-"""The entries of options in DescribeConfigs and CreateTopics: values, sources, types, meanings.
+"""The entries of options in DescribeConfigs and CreateTopics responses: values, sources, types and
+descriptions.
 
-Plain code. The handlers read the values from ZooKeeper.
+This module does no I/O. The handlers read the values from ZooKeeper.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pybroker.config.broker_config import BROKER_OPTIONS
-from pybroker.config.declaration import Option, OptionType, UpdateMode, Value, can_be_told
+from pybroker.config.declaration import Option, OptionType, UpdateMode, Value, fits_in_message
 from pybroker.config.layered_config import LayeredConfig, Source, Synonym, is_secret, option_of
 from pybroker.config.topic_config import TOPIC_OPTIONS, TopicConfig, usable_overrides
 
@@ -25,12 +26,12 @@ _TYPES: Final[Mapping[OptionType, int]] = {
     OptionType.LIST: 7,
     OptionType.PASSWORD: 9,
 }
-"""The type numbers of KIP-569."""
+"""Option type -> its number in the protocol (KIP-569)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One option of a resource as in the protocol. `type` is the number of KIP-569."""
+    """One option of a resource, as in the protocol. `type` is a number of KIP-569."""
 
     name: str
     value: str | None
@@ -44,14 +45,14 @@ class ConfigEntry:
 
 def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Return every option of a topic whose own values are `overrides`, and its own values of
-    unknown options. A value that cannot be applied is not in force, so its default is shown."""
+    unknown options. An invalid value is not in force, so the default is returned instead."""
     usable, _ = usable_overrides(layers.current, overrides)
     values = TopicConfig.parse(layers.current, usable).values
     entries = [
         _entry(name, row, values[name], layers.topic_synonyms(name, usable), read_only=False)
         for name, row in TOPIC_OPTIONS.items()
     ]
-    unknown = [name for name in overrides if name not in TOPIC_OPTIONS and can_be_told(name)]
+    unknown = [name for name in overrides if name not in TOPIC_OPTIONS and fits_in_message(name)]
     return entries + [_unknown(name, Source.TOPIC, read_only=False) for name in unknown]
 
 
@@ -116,7 +117,7 @@ def _as_text(name: str, text: str, synonyms: Sequence[Synonym]) -> ConfigEntry:
 
 
 def _unknown(name: str, source: Source, *, read_only: bool) -> ConfigEntry:
-    """Return an entry without the value, since the value of an unknown option may be a secret."""
+    """Return an entry without its value: the value of an unknown option may be a secret."""
     return ConfigEntry(name, None, source, read_only=read_only, sensitive=True)
 
 

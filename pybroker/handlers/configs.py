@@ -1,8 +1,8 @@
-"""DescribeConfigs: the options of topics, of this broker, of all brokers together, and the levels
-of this broker's loggers.
+"""DescribeConfigs: returns the options of topics, of this broker, of all brokers together, and the
+levels of this broker's loggers.
 
-One result for each resource of the request, in its order. A resource that fails does not stop the
-others.
+The answer has one result for each resource of the request, in the order of the request. If one
+resource fails, the others are still described.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 """The resource types of the protocol."""
 _AT_A_TIME: Final = 100
-"""The most resources that are read from ZooKeeper concurrently."""
+"""The maximal number of resources that are read from ZooKeeper concurrently."""
 _OPTIONS_MAX: Final = 500_000
-"""The most options in an answer: all options of some 16,000 topics. A request may name a resource
-any number of times, and the answer must not fill the memory."""
+"""The maximal number of options in an answer: all options of some 16,000 topics. A request may
+repeat a resource any number of times, and the answer must not fill the memory."""
 
 
 async def handle_describe_configs(
@@ -103,8 +103,9 @@ async def _described(
 
 
 def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | None:
-    """Return this broker's id if `name` is that, or None if `name` is empty, which means all
-    brokers. Raise BrokerError INVALID_REQUEST for other brokers: a client asks them directly."""
+    """Return this broker's id if `name` is that id, or None if `name` is empty, which means all
+    brokers. Raise BrokerError INVALID_REQUEST for another broker's id: a client sends that request
+    to the broker itself."""
     if not name and or_all:
         return None
     if not name:
@@ -128,7 +129,7 @@ def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | 
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """Return the error that a client gets for a failed read or write in ZooKeeper."""
+    """Return the error for the client after a failed read or write in ZooKeeper."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, RequestTooLarge):

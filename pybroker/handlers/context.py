@@ -1,4 +1,4 @@
-"""The services and the request that each handler receives. Handlers own no state."""
+"""The services and the request that each handler receives. Handlers have no state."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from pybroker.replication.mover import ReplicaMover
 from pybroker.wire.headers import RequestHeader
 
 AUTO_CREATE_WAIT_S: Final = 1.0
-"""How long a request waits for the leaders of a topic that it created."""
+"""How long (s) a request waits for the leaders of a topic that it created."""
 
 
 class ControllerView(Protocol):
-    """The controller as requests see it."""
+    """The controller as the handlers use it."""
 
     @property
     def controller_id(self) -> int | None:
-        """The broker that is the controller, or None if none is known."""
+        """The id of the current controller's broker, or None if it is unknown."""
 
     @property
     def is_active(self) -> bool:
@@ -51,22 +51,23 @@ class ControllerView(Protocol):
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
         """Move the leaders of that broker's partitions to other brokers. Return the partitions that
-        it still leads. Raise BrokerError."""
+        the broker still leads. Raise BrokerError."""
 
 
-class Standing(Protocol):
+class ZooKeeperLease(Protocol):
     """The ZooKeeper lease of the broker."""
 
     @property
-    def is_heard(self) -> bool:
-        """Whether ZooKeeper answers and the broker is registered in the session."""
+    def is_valid(self) -> bool:
+        """Whether ZooKeeper answers and the broker is registered in its session."""
 
     def check(self) -> None:
-        """Set the level of authority that the lease gives now."""
+        """Determine the level of authority again if the lease may have expired."""
 
 
 class TopicAdmin(Protocol):
-    """Changes to topics. All may raise BrokerError with the code for the client."""
+    """Creates, expands and deletes topics. All methods may raise BrokerError with the code for the
+    client."""
 
     async def create(
         self,
@@ -82,7 +83,7 @@ class TopicAdmin(Protocol):
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
         """Request the deletion, if the topic has that id. The controller carries it out."""
 
-    async def grow(
+    async def expand(
         self,
         name: str,
         count: int,
@@ -90,56 +91,57 @@ class TopicAdmin(Protocol):
         *,
         validate_only: bool,
     ) -> None:
-        """Add partitions until the topic has `count`. `assignments` places the new ones."""
+        """Add partitions until the topic has `count` partitions. `assignments` places the new
+        ones."""
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
-        """Whether the name became free within that time."""
+        """Wait until the topic is deleted. Return False if it still exists after the timeout."""
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
-        """Return the topic's id, if it has one, and its number of partitions, from ZooKeeper; None
-        if there is no such topic. May raise CoordError, MalformedNode."""
+        """Return the topic's id (None if it has none) and its number of partitions, from ZooKeeper.
+        Return None if there is no such topic. Raise CoordError or MalformedNode."""
 
 
 class InternalTopic(Protocol):
-    """A topic that holds the state of coordinators. All may raise BrokerError
+    """A topic with the state of coordinators. All methods may raise BrokerError
     COORDINATOR_NOT_AVAILABLE."""
 
     @property
     def is_known(self) -> bool:
-        """Whether the number of partitions is known, so that `partition_of` has an answer."""
+        """Whether the number of partitions is known, which `partition_of` needs."""
 
     def partition_of(self, key: str) -> int:
-        """The partition of a group or a transactional id."""
+        """Return the partition of a group or a transactional id."""
 
     def leader_of(self, partition: int) -> int:
-        """The leader of that partition, which is the coordinator of its groups."""
+        """Return the leader of that partition, which coordinates its groups."""
 
     async def settle(self, wait_s: float) -> None:
-        """Create the topic if there is none, and wait until its partitions have leaders."""
+        """Create the topic if it is missing, and wait until its partitions have leaders."""
 
 
 class Configs(Protocol):
-    """The configurations of topics and brokers. Methods that use ZooKeeper may raise
-    CoordError, and MalformedNode for a node that holds no configuration."""
+    """The configurations of topics and brokers. Methods that use ZooKeeper may raise CoordError, or
+    MalformedNode if a node contains no configuration."""
 
     @property
     def layers(self) -> LayeredConfig:
-        """The broker's options in force, with the source of each."""
+        """The broker's options in force, each with its source."""
 
     async def read(self, entity: ConfigEntity) -> dict[str, str]:
         """Return the values that are set for an entity."""
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
         """Replace a topic's values by `change(values)`. Return False if there is no such topic.
-        With `replaces`, `change` does not depend on the stored values."""
+        With `replaces`, `change` ignores the stored values."""
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """Replace the values of one broker, or (None) of all brokers, in the same way."""
+        """Replace the values of one broker, or (None) of all brokers, by `change(values)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic that was created, or (validate only) would have been created."""
+    """A topic that has been created, or (validate only) that could be created."""
 
     topic_id: uuid.UUID
     assignment: Mapping[int, Sequence[int]]
@@ -162,7 +164,7 @@ class Services:
     metadata: MetadataView
     controller: ControllerView
     commands: BrokerChannel
-    """Carries out the commands of the controller at this broker."""
+    """Carries out the commands of the controller on this broker."""
     lead_now: LeadNow
     prove_controller: Callable[[int], Awaitable[None]]
     """Raises BrokerError unless a controller of that epoch has existed."""
@@ -178,16 +180,16 @@ class Services:
     fetch_sessions: FetchSessionCache
     log_limit: LogLimit
     """The limit of log lines that clients can cause."""
-    standing: Standing
+    lease: ZooKeeperLease
     unsent_bytes: Callable[[], int] = _nothing
-    """The size of the answers in memory that slow peers have not read yet (bytes)."""
+    """Returns the size (bytes) of the answers in memory that slow peers have not read yet."""
 
     @property
     def controller_id(self) -> int:
         """The controller's broker id, or -1 if it is unknown, as in the protocol."""
         known = self.controller.controller_id
-        if not self.standing.is_heard and self.metadata.heard_controller is not None:
-            known = self.metadata.heard_controller
+        if not self.lease.is_valid and self.metadata.discovered_controller is not None:
+            known = self.metadata.discovered_controller
         return -1 if known is None else known
 
 

@@ -1,7 +1,7 @@
-"""LeaderAndIsr, StopReplica, UpdateMetadata: the controller's requests, translated to the model's
-commands and back.
+"""LeaderAndIsr, StopReplica, UpdateMetadata: translates the controller's requests into commands of
+the model, and the results into responses.
 
-Only brokers may send them, so they are rejected on listeners for clients.
+Only brokers may send these requests, so listeners for clients reject them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pybroker.wire.messages.control import (
 log = logging.getLogger(__name__)
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""The names of the protocols; the index is the number in the protocol."""
+"""The security protocols; the index of each name is its number in the requests."""
 
 
 async def _require_controller(services: Services, request: Request, controller_epoch: int) -> None:
@@ -52,7 +52,7 @@ async def _require_controller(services: Services, request: Request, controller_e
 
 
 def require_broker(services: Services, request: Request) -> None:
-    """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED unless the request came in on the inter-broker
+    """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED unless the request arrived on the inter-broker
     listener."""
     expected = services.config.inter_broker_listener
     if request.listener != expected:
@@ -217,10 +217,15 @@ def _extent(number: int) -> Extent:
     try:
         return Extent(number)
     except ValueError:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"extent {number} is unknown") from None
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, f"unknown extent {number} in the request of the controller"
+        ) from None
 
 
 def _protocol(number: int) -> str:
     if not 0 <= number < len(SECURITY_PROTOCOLS):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"security protocol {number} is unknown")
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST,
+            f"unknown security protocol {number} in the request of the controller",
+        )
     return SECURITY_PROTOCOLS[number]

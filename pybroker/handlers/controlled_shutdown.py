@@ -1,4 +1,4 @@
-"""ControlledShutdown: a broker that is about to stop asks the controller to move its leaders."""
+"""ControlledShutdown: the controller moves the leaders away from a broker that is about to stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybroker.wire.messages.control import (
 )
 
 _WAIT_MAX_S: Final = 30.0
-"""The wait of the stopping broker by default (controller.socket.timeout.ms)."""
+"""How long (s) a stopping broker waits for the answer by default (controller.socket.timeout.ms)."""
 
 
 async def handle_controlled_shutdown(

@@ -1,8 +1,8 @@
-"""FindCoordinator: which broker coordinates a group.
+"""FindCoordinator: returns the broker that coordinates a group.
 
 The coordinator is the leader of the group's partition of `__consumer_offsets`. The first request
-creates the topic. Its answer waits shortly for the leaders, so that most clients need not ask
-twice.
+creates that topic. Its answer waits a short time for the leaders, so that most clients need not
+retry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _FIRST_VERSION_WITH_MANY_KEYS: Final = 4
 _NO_ERROR: Final = "NONE"
-"""The error message of Kafka for a success, up to version 3."""
+"""Kafka's error message of a successful answer, up to version 3."""
 
 
 def handle_find_coordinator(
@@ -66,17 +66,21 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
         if key_type == _TRANSACTION:
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                "transactions have no coordinator on this broker",
+                "this broker does not support transactions",
             )
         if key_type != _GROUP:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, f"key type is {key_type}, expected 0 or 1")
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST,
+                f"key type {key_type}: expected 0 (group) or 1 (transaction)",
+            )
         broker_id = _coordinator_of(services, key)
         broker = services.metadata.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(request.listener)
         if endpoint is None:
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"broker {broker_id} has no live endpoint on listener {request.listener}",
+                f"the coordinator, broker {broker_id}, has no live endpoint on listener"
+                f" {request.listener}",
             )
         return Coordinator(
             key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port, error_message=""
@@ -89,7 +93,7 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
 
 def _coordinator_of(services: Services, group_id: str) -> int:
     """Return the id of the coordinator. Raise BrokerError COORDINATOR_NOT_AVAILABLE, after which
-    the client asks again, and another broker if it can."""
+    the client retries, at another broker if possible."""
     topic = services.group_topic
     partition = topic.partition_of(group_id)
     broker_id = topic.leader_of(partition)

@@ -1,10 +1,10 @@
-"""DeleteRecords: the log start offset of partitions moves up, and the segments below it are
-deleted.
+"""DeleteRecords: raises the log start offset of partitions and deletes the segments below it.
 
-One result for each partition of the request, in its order. A success means that all live replicas
-have the new log start, and that it is durable on this broker: deleted records do not come back. The
-exception is a full disk. The deletion of segments must first make room for the checkpoint with the
-new log start. A kill before that brings back the rest of a segment.
+The answer has one result for each partition of the request, in the order of the request. A success
+means that all live replicas have the new log start offset, and that it is durable on this broker,
+so deleted records do not reappear. A full disk is the exception: segments must be deleted before
+there is space for the checkpoint with the new log start offset. If the broker is killed before
+that, the remaining records of a segment reappear.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pybroker.wire.messages.topics import (
 
 
 class _Cut(NamedTuple):
-    """A partition with a new log start, the requested offset, and the result to fill in."""
+    """A partition with its new log start offset: the requested offset, and the result to fill
+    in."""
 
     partition: Partition
     offset: int
@@ -72,9 +73,9 @@ def _cut(
 
 
 def _free(services: Services, cut: _Cut) -> None:
-    """Delete the segments that lie wholly below the new log start. The new start is on the disk
-    before that, or a kill in between would bring deleted records back. If another broker leads by
-    now, a thread may be truncating the log, so the next retention deletes the segments."""
+    """Delete the segments that are wholly below the new log start offset. That offset is already on
+    disk; otherwise a kill would restore deleted records. If another broker leads by now, a thread
+    may be truncating the log, so the segments remain until the next retention."""
     log = cut.partition.log
     if not cut.partition.is_leader:
         return
@@ -88,8 +89,8 @@ def _free(services: Services, cut: _Cut) -> None:
 
 
 async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: float) -> None:
-    """Wait until all live replicas have the new log start. A partition that is too late gets
-    REQUEST_TIMED_OUT."""
+    """Wait until all live replicas have the new log start offset. A partition that exceeds the
+    deadline gets REQUEST_TIMED_OUT."""
     for cut in cuts:
         if cut.result.error_code != ErrorCode.NONE:
             continue
@@ -110,6 +111,6 @@ async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: flo
 
 
 def _low_watermark(services: Services, cut: _Cut) -> int:
-    """The lowest log start of the live replicas. A broker that is down does not delay a deletion:
-    it takes the log start of the leader when it is back."""
+    """Return the lowest log start offset of the live replicas. Other replicas are not counted: each
+    takes the leader's log start offset when its broker returns."""
     return cut.partition.low_watermark(services.metadata.brokers)

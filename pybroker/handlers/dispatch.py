@@ -1,8 +1,8 @@
-"""The dispatcher turns a frame into the buffers of its answer: parse the header, check the version,
-decode, handle, encode.
+"""The dispatcher: turns a frame into the buffers of its answer. It parses the header, checks the
+version, decodes, handles and encodes.
 
-The table covers exactly the APIs of `wire.api`, which the dispatcher checks at its start. Only here
-errors of a whole request become bytes, or the end of the connection.
+Its table has exactly the APIs of `wire.api`, which it checks at its start. No other module turns
+the error of a whole request into bytes, or into the end of the connection.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from pybroker.handlers.groups import (
     handle_leave_group,
     handle_sync_group,
 )
-from pybroker.handlers.growth import handle_create_partitions
 from pybroker.handlers.leader_epochs import handle_offset_for_leader_epoch
 from pybroker.handlers.list_offsets import handle_list_offsets
 from pybroker.handlers.log_dirs import handle_alter_replica_log_dirs, handle_describe_log_dirs
@@ -53,6 +52,7 @@ from pybroker.handlers.offsets import (
     handle_offset_delete,
     handle_offset_fetch,
 )
+from pybroker.handlers.partition_expansion import handle_create_partitions
 from pybroker.handlers.produce import handle_produce
 from pybroker.handlers.produce_lane import ProduceLane
 from pybroker.handlers.producer_ids import handle_init_producer_id
@@ -120,16 +120,16 @@ def handler_table() -> Mapping[ApiKey, Handler]:
     both = _BUILT.keys() & UNAVAILABLE.keys()
     missing = APIS.keys() - _BUILT.keys() - UNAVAILABLE.keys()
     if both or missing:
-        raise AssertionError(f"handled twice: {sorted(both)}; not handled: {sorted(missing)}")
+        raise AssertionError(f"APIs handled twice: {sorted(both)}; not handled: {sorted(missing)}")
     return cast("dict[ApiKey, Handler]", {**UNAVAILABLE, **_BUILT})
 
 
 class Dispatcher:
-    """Answers frames, on the event loop. An answer that has to wait is returned as an awaitable."""
+    """Answers frames, on the event loop. If an answer has to wait, it returns an awaitable."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._check_lease = services.standing.check
+        self._check_lease = services.lease.check
         self._handlers = {int(key): handler for key, handler in handler_table().items()}
         self._apis = {int(key): api for key, api in APIS.items()}
         self.lane = ProduceLane(services)
@@ -141,8 +141,8 @@ class Dispatcher:
     ) -> Answer | Awaitable[Answer]:
         """Return the buffers of the response frame, or None if the request has no response.
 
-        Raise MalformedInput or CloseConnection when the connection has to be closed. The awaitable
-        raises the same.
+        Raise MalformedInput or CloseConnection if the connection has to be closed. An awaitable
+        raises the same errors.
         """
         self._check_lease()
         taken = self.lane.answer(frame)
@@ -156,7 +156,7 @@ class Dispatcher:
             if api.key is ApiKey.API_VERSIONS:
                 body = encode_response(api, 0, unsupported_api_versions())
                 return _frame(api, 0, header.correlation_id, [body])
-            raise CloseConnection(f"{api.key.name} has no version {header.version} here")
+            raise CloseConnection(f"{api.key.name} version {header.version} is not supported")
         request = Request(header, listener, peer_host)
         if api.key is ApiKey.METADATA:
             return self._answer_metadata(api, request, frame[body_start:])
@@ -171,7 +171,8 @@ class Dispatcher:
     def _answer_api_versions(
         self, api: Api, request: Request, result: ApiVersionsResponse
     ) -> Answer:
-        """Answer from a cache: the profile never changes, so it is encoded once a version."""
+        """Answer ApiVersions from a cache. The versions never change, so each answer is encoded
+        once."""
         if result.error_code != 0:
             return _encode(api, request, result)
         encoded = self._api_versions.get(request.version)
@@ -183,7 +184,7 @@ class Dispatcher:
     def _answer_metadata(
         self, api: Api, request: Request, body: memoryview
     ) -> Answer | Awaitable[Answer]:
-        """Answer Metadata. An answer that needs no waiting is cached for equal requests."""
+        """Answer Metadata. An answer that is ready at once is cached for equal requests."""
         services = self._services
         state = State(services.metadata.version, services.controller_id)
         question = Question(request.version, request.listener, bytes(body))

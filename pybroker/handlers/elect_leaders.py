@@ -1,8 +1,8 @@
 """ElectLeaders (KIP-460): the controller holds the elections. The answer waits until the metadata
 of this broker has the new leaders, up to the client's time limit.
 
-One result for each partition that the request names. The answer to a request for all partitions
-leaves out those that needed no election.
+The answer has one result for each partition that the request names. If the request is for all
+partitions, the answer omits those that needed no election.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def _hold(
         return dict.fromkeys(keys, Election(error.code, error.detail))
     asking = asyncio.ensure_future(services.controller.elect_leaders(election_type, keys))
     try:
-        # The elections are held also if the client's time limit ends before.
+        # The elections continue if the client's time limit expires first.
         remaining_s = max(deadline - services.clock.monotonic(), 0)
         done, _ = await asyncio.wait([asking], timeout=remaining_s)
         if not done:
@@ -88,8 +88,8 @@ async def _hold(
 async def _wait_for_leaders(
     services: Services, held: dict[TopicPartition, Election], deadline: float
 ) -> None:
-    """Wait until the metadata of this broker has the new leaders. A partition whose leader it does
-    not have in time gets REQUEST_TIMED_OUT."""
+    """Wait until the metadata of this broker has the new leaders. A partition whose leader is
+    missing at the time limit gets REQUEST_TIMED_OUT."""
     waiting = {key: each.leader for key, each in held.items() if each.code is ErrorCode.NONE}
 
     def are_known() -> bool:

@@ -45,7 +45,7 @@ _UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
 def handle_fetch(
     services: Services, request: Request, message: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    """Answer at once if there is enough data or any news, else wait and read again."""
+    """Answer at once if there is enough data or anything new; else wait and read again."""
     trusted = services.config.inter_broker_listener
     if message.replica_id >= 0 and request.listener != trusted:
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -86,7 +86,8 @@ async def _go_on_incremental(
     session: FetchSession,
     changes: Iterator[None],
 ) -> FetchResponse:
-    """Handle an incremental request with very many changes. Yield to the event loop in between."""
+    """Handle an incremental request with very many changes, and yield to the event loop in
+    between."""
     try:
         for _ in changes:
             await asyncio.sleep(0)
@@ -224,8 +225,8 @@ def _settle(
     session: FetchSession | None,
     response: FetchResponse,
 ) -> Iterator[None]:
-    """Record a final answer in the session and in the metrics. It works in short steps, so that the
-    caller can yield to the event loop in between."""
+    """Record a final answer in the session and in the metrics. This works in short steps, so that
+    the caller can yield to the event loop in between."""
     if session is not None:
         response.session_id = session.id
         if session.epoch != next_epoch(message.session_epoch):  # a later request uses the session
@@ -233,9 +234,9 @@ def _settle(
             response.responses = []
             return
         for number, (cached, answer) in enumerate(reading.given, 1):
-            cached.told(answer)
+            cached.record_sent(answer)
             if answer.records:
-                session.gave(cached)
+                session.move_to_end(cached)
             if number % TURN_PARTITIONS_MAX == 0:
                 yield
     elif message.session_epoch == FULL_EPOCH:
@@ -264,10 +265,10 @@ def _open_session(
     for number, ((_, key, wanted), answer) in enumerate(
         zip(reading.items, answers, strict=True), 1
     ):
-        session.add(key, wanted).told(answer)
+        session.add(key, wanted).record_sent(answer)
         if number % TURN_PARTITIONS_MAX == 0:
             yield
-    if session.partitions:  # else it may get some later; a repeated one counts once
+    if session.partitions:  # it may get some later; repeated partitions count once
         services.fetch_sessions.resized(session)
     response.session_id = session.id
 

@@ -1,8 +1,8 @@
-"""One pass over the partitions of a Fetch request: read each one, and note the offsets of a
-follower.
+"""One pass over the partitions of a Fetch request: reads each partition, and records the offsets of
+a follower.
 
 The event loop reads from the page cache, and yields after a number of partitions. A read that
-misses the page cache goes to a thread. Answers hold slices of the log as they are on disk.
+misses the page cache goes to a thread. Answers contain slices of the log as they are on disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pybroker.wire.messages.fetch import (
 
 log = logging.getLogger(__name__)
 
-# Bound once: a poll asks for two of them.
+# Looked up once, since every poll needs two of them.
 _FETCH: Final = NEEDED["Fetch"]
 _BEYOND_THE_END: Final = NEEDED["Fetch by a consumer beyond the log end"]
 _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, when a later leader is known"]
@@ -51,7 +51,7 @@ class _WouldBlock(Exception):
 
 
 Item = tuple[list[PartitionData], TopicPartition, FetchPartition]
-"""A partition of a full request, and the list that gets its answer."""
+"""A partition of a full request, and the list to which its answer is added."""
 
 
 @dataclass(slots=True)
@@ -77,16 +77,16 @@ class Reading:
     position: int = 0
     """The index of the next item."""
     noted: int = 0
-    """The follower's offsets are noted for the items before this index."""
+    """The follower's offsets are recorded for the items before this index."""
     cached_only: bool = True
     total_bytes: int = 0
     must_answer: bool = False
 
 
 def advance(services: Services, reading: Reading) -> bool:
-    """Read on from the page cache. Return False if the pass is not at its end. Then a thread has to
-    read the next partition if `reading.cached_only` is False, else the caller yields to the event
-    loop."""
+    """Read on from the page cache. Return True at the end of the pass. Otherwise, if
+    `reading.cached_only` is False, a thread has to read the next partition; else the caller has to
+    yield to the event loop."""
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
     read_next = _read_next if reading.cached is None else _read_next_of_session
@@ -102,7 +102,8 @@ def advance(services: Services, reading: Reading) -> bool:
 
 
 async def complete(services: Services, reading: Reading) -> None:
-    """Read to the end. A thread reads what the page cache lacks; the loop gets its turns."""
+    """Read to the end of the pass. A thread reads what the page cache lacks. In between, yield to
+    the event loop."""
     read_next = _read_next if reading.cached is None else _read_next_of_session
     while True:
         if not reading.cached_only:
@@ -138,9 +139,9 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return whether the partition has nothing to read and no news for the client. False also if
-    that takes more than a few comparisons: then the read decides. An unchanged partition is watched
-    from now on."""
+    """Return whether the partition has no records and no news for the client, and watch it from
+    then on. Return False in any case that takes more than a few comparisons: then the partition is
+    read."""
     partition = services.replicas.partitions.get(cached.key)
     if (
         partition is None
@@ -287,8 +288,9 @@ def _note_follower(
     follower: FetchRequest,
     reading: Reading,
 ) -> None:
-    """Note the follower's offsets, once a request and before the request waits. It runs on the
-    event loop, which reads every item first. Raise BrokerError for a fetch that may not count."""
+    """Record the follower's offsets at the leader, once for each request, before the request waits.
+    This runs on the event loop, which reads every partition first. Raise BrokerError if the fetch
+    must not count."""
     if reading.position < reading.noted:
         return
     if wanted.current_leader_epoch == NO_EPOCH:
@@ -298,7 +300,7 @@ def _note_follower(
         )
     log = partition.log
     if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
-        return  # out of range, as the read finds out
+        return  # out of range: the read returns the error
     services.replicas.follower_fetched(
         partition,
         FollowerFetch(
@@ -320,10 +322,10 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingE
     if end_offset == NO_OFFSET:
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.topic_partition} does not know epoch {wanted.last_fetched_epoch}",
+            f"{partition.topic_partition}: leader epoch {wanted.last_fetched_epoch} is unknown",
         )
     if wanted.fetch_offset < partition.log.log_start_offset:
-        return None  # out of range, as the read finds out
+        return None  # out of range: the read returns the error
     if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
         return None
     return DivergingEpoch(epoch=epoch, end_offset=end_offset)

@@ -1,17 +1,18 @@
 """Fetch sessions (KIP-227): a client that fetches the same partitions repeatedly sends only its
-changes, and receives only news. Plain code; time is seconds of a monotonic clock.
+changes, and receives only partitions with news. This module does no I/O; times are seconds of a
+monotonic clock.
 
     full request, epoch 0        -> a new session, if there is room; its id is in the answer
     incremental, epoch 1, 2, ... -> the changes are applied, then the pending partitions are read
     full request, epoch 0 or -1  -> the session that it names ends
 
-A partition of a session is pending, or it is watched. The client asked for a pending partition
-differently, or the partition has changed, or the client lacks values of it. A watched partition has
-nothing to read and no news since the session last looked at it. Its next change makes it pending.
-So the work of a request is proportional to the partitions that changed.
+A partition of a session is pending or watched. A watched partition has no records and no news for
+the client. Its next change makes it pending, and so does a request that names it. A request reads
+the pending partitions only, so its work is proportional to the partitions that changed.
 
-Eviction is as in Kafka. A session goes if it was not used for two minutes, or if it is two minutes
-old and smaller than the new one. A follower evicts a consumer at any time.
+Eviction is as in Kafka. A session may be evicted if it was not used for two minutes, or if it is
+two minutes old and smaller than the new one. A follower's new session may evict any consumer's
+session.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ FULL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 CONSUMER: Final = -1
 PARTITIONS_MAX: Final = 200_000
-"""The limit of one session. A larger client gets none: its full fetches cost no memory here."""
+"""The maximal number of partitions in one session. A larger client gets no session: its full
+fetches need no memory here."""
 CONSUMER_PARTITIONS_MAX: Final = 500_000
-"""The limit of all consumers' sessions together: some 200 MB. Kafka has no such limit."""
+"""The maximal number of partitions in all consumers' sessions together: some 200 MB. Kafka has no
+such limit."""
 _MIN_LIFE_S: Final = 120.0
 _SEARCH_AGAIN_S: Final = 1.0
-"""How long a search for a session to evict that found none is remembered."""
+"""How long (s) the cache does not search again after it found no session to evict."""
 _ITEMS_PER_STEP: Final = 500
 _INT_MAX: Final = (1 << 31) - 1
 
@@ -61,7 +64,8 @@ class CachedPartition:
         self.key = key
         self.session = session
         self.follows = session.replica_id != CONSUMER
-        """Whether a follower fetches. It may skip an answer, so it gets the values again."""
+        """Whether the client is a follower. A follower may skip an answer, so it gets the values
+        again."""
         self.wanted = wanted
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
@@ -69,11 +73,11 @@ class CachedPartition:
         """The leader epoch in which `wanted` was found not to diverge. It cannot diverge later in
         the same epoch."""
         self.watched: Partition | None = None
-        """The partition whose next change makes this one pending; None: it is pending."""
+        """The replica whose next change makes this partition pending. None while it is pending."""
 
     def watch(self, partition: Partition) -> None:
-        """The partition has nothing to read and no news for the client: look at it again after its
-        next change. A follower's fetch must be noted before."""
+        """Do not read the partition again before its next change. It must have no records and no
+        news for the client, and the leader must have recorded a follower's fetch of it."""
         session = self.session
         if session.is_open and session.partitions.get(self.key) is self:
             partition.watch(self)
@@ -114,9 +118,9 @@ class CachedPartition:
             or answer.diverging_epoch is not None
         )
 
-    def told(self, answer: PartitionData) -> None:
+    def record_sent(self, answer: PartitionData) -> None:
         """Record that the answer is sent. After an error, or if a follower has to truncate first,
-        the next answer is news in any case."""
+        the next answer counts as news in any case."""
         if answer.error_code or (self.follows and answer.diverging_epoch is not None):
             self.high_watermark = self.log_start_offset = NO_OFFSET
             return
@@ -125,7 +129,7 @@ class CachedPartition:
 
 
 class FetchSession:
-    """One client's partitions."""
+    """One client's partitions. Those to read next are pending; the others are watched."""
 
     __slots__ = (
         "created_s",
@@ -150,15 +154,14 @@ class FetchSession:
         """The epoch of the next request."""
         self.partitions: dict[TopicPartition, CachedPartition] = {}
         self.pending: dict[TopicPartition, CachedPartition] = {}
-        """The partitions to look at, in the order of reading. Those that returned records move to
-        the end, so that none starves."""
+        """The partitions that the next request reads, in the order of reading. A partition that
+        returned records moves to the end, so that every partition is read."""
         self.on_pending: Callable[[TopicPartition], None] | None = None
         """Called for each partition that becomes pending while a request waits."""
         self.is_open = True
         self.requests = SessionRequests(now_s)
         self.terms: tuple[object, ...] = ()
-        """The values on which the last pass over the partitions depended, besides these: see
-        `read_under`."""
+        """The arguments of the last `read_under`."""
         self.size = size
         """The number of partitions that the cache counts for this session."""
         self.created_s = now_s
@@ -178,7 +181,7 @@ class FetchSession:
                 known = partitions.get(key)
                 if known is None:
                     if len(partitions) >= PARTITIONS_MAX:
-                        raise _not_found("it has become too large")
+                        raise _not_found(f"it has more than {PARTITIONS_MAX} partitions")
                     self.add(key, wanted)
                 else:
                     known.ask(wanted)
@@ -208,22 +211,23 @@ class FetchSession:
             self.on_pending(cached.key)
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
-        """Make all partitions pending if one of these values has changed: the broker's lease, the
-        follower's incarnation, whether the client reads committed records only."""
+        """Make all partitions pending if one of these values differs from the last request: the
+        broker's lease, the follower's incarnation, whether the client reads committed records
+        only."""
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms
             self._unwatch_all()
             self.pending = dict(self.partitions)
 
-    def gave(self, cached: CachedPartition) -> None:
+    def move_to_end(self, cached: CachedPartition) -> None:
         """Move a partition that returned records to the end of the order."""
         if self.pending.get(cached.key) is cached:
             del self.pending[cached.key]
             self.pending[cached.key] = cached
 
     def close(self) -> None:
-        """End all watches. A request that is under way may still look at the partitions."""
+        """End all watches. A request under way may still read the partitions."""
         self.is_open = False
         self._unwatch_all()
 

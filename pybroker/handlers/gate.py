@@ -1,9 +1,9 @@
 """The gate: requests of clients wait until the starting broker has its metadata.
 
 The controller must be able to reach the starting broker, so the broker accepts connections before
-it can answer clients. Until the broker is registered even the controller's requests wait: they may
-be meant for the previous process of that broker, and only the broker epoch of the registration
-tells them apart.
+it can answer clients. Requests of the controller also wait until the broker is registered. They may
+be meant for the previous process of this broker, and only the broker epoch of the registration
+distinguishes the two.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _FOR_BROKERS: Final = frozenset(map(int, BETWEEN_BROKERS))
 
 
 class Gate:
-    """Passes requests on to `answering`: those of brokers after `let_brokers_in`, those of clients
-    after `open`."""
+    """Passes requests on to `answering`: requests of brokers after `let_brokers_in`, requests of
+    clients after `open`."""
 
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
@@ -30,7 +30,8 @@ class Gate:
         self._opened = asyncio.Event()
 
     def let_brokers_in(self) -> None:
-        """Pass on requests of brokers: this broker is registered and has its epoch. Idempotent."""
+        """Pass on requests of brokers, because this broker is registered and has its epoch.
+        Idempotent."""
         self._registered.set()
 
     def open(self) -> None:
@@ -41,7 +42,8 @@ class Gate:
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Raise what `answering` raises. The awaitable raises the same."""
+        """Pass the request on as soon as the gate allows it. Raise the errors of `answering`; the
+        awaitable raises the same."""
         key = int.from_bytes(frame[:2], "big", signed=True)
         awaited = self._registered if key in _FOR_BROKERS else self._opened
         if key == ApiKey.API_VERSIONS or awaited.is_set():

@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups, DeleteGroups: the requests of operators about groups."""
+"""DescribeGroups, ListGroups, DeleteGroups: the requests of administrators about groups."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pybroker.wire.messages.group_admin import (
 )
 
 ALL_GROUP_OPERATIONS: Final = 0b0000_0001_0100_1000
-"""READ, DELETE, DESCRIBE as a bit set by AclOperation number. Without an authorizer every operation
-is allowed."""
+"""READ, DELETE, DESCRIBE as a bit set by AclOperation number: without an authorizer, every
+operation is allowed."""
 
 
 async def handle_describe_groups(
@@ -32,7 +32,8 @@ async def handle_describe_groups(
     operations = OPERATIONS_NOT_ASKED
     if message.include_authorized_operations:
         operations = ALL_GROUP_OPERATIONS
-    # Each group once: its name takes a few bytes, its description may take megabytes.
+    # A repeated group is described once: its name has a few bytes, its description may have
+    # megabytes.
     names = dict.fromkeys(message.groups)
     return DescribeGroupsResponse(
         groups=[await _described(services, group_id, operations) for group_id in names]

@@ -1,4 +1,5 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: translated to calls of the group coordinator."""
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: translates the requests into calls of the group
+coordinator."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""An internal topic, which holds the state of coordinators. It is created when it is first needed.
+"""An internal topic with the state of coordinators. The topic is created when it is first needed.
 Each group (or transactional id) maps to one of its partitions.
 
-The broker reads the number of partitions once, from the topic's node. With another number, even for
-a moment, two brokers would coordinate the same group.
+The broker reads the number of partitions once, from the topic's node. If two brokers used different
+numbers, even for a moment, both would coordinate the same group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_S: Final = 0.5
-"""The pause after a failure (s). Requests meanwhile get COORDINATOR_NOT_AVAILABLE."""
+"""The pause (s) after a failed creation. Requests during the pause get
+COORDINATOR_NOT_AVAILABLE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class NewTopic:
 
 
 class InternalTopic:
-    """Creates and looks up the topic. Used from the event loop only."""
+    """Creates and looks up the internal topic. Used from the event loop only."""
 
     def __init__(
         self,
@@ -62,24 +63,24 @@ class InternalTopic:
         self._count = 0
         self._making = asyncio.Lock()
         self._failed_until = -1.0
-        self._why_not = "its number of partitions is not known yet"
+        self._why_not = "its number of partitions is still unknown"
 
     @property
     def is_known(self) -> bool:
-        """Whether the number of partitions is known, so that `partition_of` has an answer."""
+        """Whether the number of partitions is known, which `partition_of` needs."""
         topic = self._metadata.topic(self.name)
         return topic is not None and topic.topic_id == self._topic_id
 
     def partition_of(self, key: str) -> int:
         """Return the partition of a group (or transactional id). Raise BrokerError
-        COORDINATOR_NOT_AVAILABLE while the topic is not known."""
+        COORDINATOR_NOT_AVAILABLE while the number of partitions is unknown."""
         if not self.is_known:
             raise self._not_available(self._why_not)
         return partition_of(key, self._count)
 
     def leader_of(self, partition: int) -> int:
-        """Return the leader of the partition, which is the coordinator of its groups. Raise
-        BrokerError COORDINATOR_NOT_AVAILABLE if the metadata has no leader."""
+        """Return the leader of the partition, which coordinates its groups. Raise BrokerError
+        COORDINATOR_NOT_AVAILABLE if the metadata has no leader of it."""
         topic = self._metadata.topic(self.name)
         facts = None if topic is None else topic.partitions.get(partition)
         if facts is None or facts.state.leader == NO_LEADER:
@@ -97,7 +98,7 @@ class InternalTopic:
         self._topic_id, self._count = topic_id, found[1]
 
     async def settle(self, wait_s: float) -> None:
-        """Create the topic if there is none, wait until its partitions have leaders, and read the
+        """Create the topic if it is missing, wait until its partitions have leaders, and read the
         number of partitions. Raise BrokerError COORDINATOR_NOT_AVAILABLE if that fails or takes
         longer than `wait_s`."""
         async with self._making:
@@ -119,7 +120,7 @@ class InternalTopic:
                 left_out = self._log_limit.allow(f"no {self.name}")
                 if left_out is not None:
                     log.warning(
-                        "no internal topic topic=%s error=%r left_out=%d",
+                        "internal topic not available topic=%s error=%r left_out=%d",
                         self.name,
                         error,
                         left_out,

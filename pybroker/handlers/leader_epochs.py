@@ -1,7 +1,8 @@
-"""OffsetForLeaderEpoch: where an epoch ends in the leader's log (KIP-101, KIP-279, KIP-320).
+"""OffsetForLeaderEpoch: returns the end offset of a leader epoch in the leader's log (KIP-101,
+KIP-279, KIP-320).
 
-As in Kafka, the answer does not depend on the replica id: for followers and consumers alike, the
-current epoch ends at the log end.
+As in Kafka, the answer does not depend on the replica id: the current epoch ends at the log end
+offset, for followers and consumers alike.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.turns import Turns
+from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from pybroker.replication.authority import NEEDED
 from pybroker.wire.messages.list_offsets import (
@@ -27,14 +28,14 @@ log = logging.getLogger(__name__)
 async def handle_offset_for_leader_epoch(
     services: Services, request: Request, message: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    turns = Turns()
+    pause = PeriodicYield()
     topics = []
     for topic in message.topics:
         partitions = []
         for wanted in topic.partitions:
             key = TopicPartition(topic.topic, wanted.partition)
             partitions.append(_look_up(services, key, wanted))
-            await turns.item()
+            await pause.after_item()
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
     return OffsetForLeaderEpochResponse(topics=topics)
 

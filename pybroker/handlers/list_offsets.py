@@ -1,11 +1,13 @@
-"""ListOffsets: the first, last, or a searched offset of each partition.
+"""ListOffsets: returns the first offset, the end, or the offset of a timestamp, for each partition.
 
-Timestamp -1 is the end for the isolation level (for a follower the log end), -2 the log start, -3
-the record with the largest timestamp (version 7). Other numbers search the first record at or after
-that time (ms). Special timestamps of later versions are not supported.
+Timestamp -1 is the end for the isolation level (for a follower the log end offset), -2 the log
+start offset, and -3 the record with the largest timestamp (version 7). Any other timestamp (ms)
+finds the first record at or after that time. Special timestamps of later versions are not
+supported.
 
-A new leader may not know yet how far its predecessor had committed. Until it does, it returns no
-end, or consumers would see offsets go back (KIP-207).
+A new leader may have a lower high watermark than its predecessor had. Until its high watermark
+reaches the start of its leader epoch, it returns no end, or consumers would see offsets go
+backwards (KIP-207).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable, Collection, Container
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.turns import Turns
+from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from pybroker.replication.authority import NEEDED, Authority
 from pybroker.replication.partition import Partition
@@ -37,14 +39,14 @@ _END = "ListOffsets of the end"
 _END_CONFIRMED = "ListOffsets of the end, when ZooKeeper has confirmed the leader"
 _READ_COMMITTED = 1
 _CONSUMER = -1
-"""The replica id of consumers. Every other id is a follower."""
+"""The replica id of consumers. Every other id is that of a follower."""
 _FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 _FIRST_VERSION_WITH_MAX_TIMESTAMP = 7
 
 _Found = tuple[int, int, int]
 """Offset, timestamp (ms), leader epoch."""
 _EndOf = Callable[[Partition], int]
-"""Returns the end of the log that the client may see."""
+"""Returns the end of the log that this client may see."""
 
 
 async def handle_list_offsets(
@@ -55,7 +57,7 @@ async def handle_list_offsets(
         committed = message.isolation_level == _READ_COMMITTED
         end = _stable_end if committed else _committed_end
     topics = []
-    turns = Turns()
+    pause = PeriodicYield()
     seen: set[TopicPartition] = set()
     repeated: set[TopicPartition] = set()
     for topic in message.topics:
@@ -73,7 +75,7 @@ async def handle_list_offsets(
                 asked = _END_CONFIRMED if key in lead_now else _END
                 answer = await _look_up(services, request, key, wanted, end, NEEDED[asked])
             partitions.append(answer)
-            await turns.item()
+            await pause.after_item()
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
 
@@ -106,7 +108,7 @@ async def _look_up(
             code = ErrorCode.LEADER_NOT_AVAILABLE
         return _failed(wanted, code)
     except StorageError as error:
-        log.error("search failed partition=%s error=%s", key, error)
+        log.error("offset search failed partition=%s error=%s", key, error)
         return _failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     if request.version == 0:
@@ -120,8 +122,8 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, but: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Return the partitions for which this leader needs a confirmation by ZooKeeper before it
-    returns their end, and gets it. One request to ZooKeeper asks about all of them."""
+    """Ask ZooKeeper, in one request, to confirm this broker as the leader of the partitions whose
+    end it may return only then. Return the confirmed partitions."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -145,7 +147,7 @@ def _check_special_time(timestamp: int, version: int) -> None:
         return
     raise BrokerError(
         ErrorCode.UNSUPPORTED_VERSION,
-        f"timestamp {timestamp} has no meaning in ListOffsets version {version}",
+        f"special timestamp {timestamp} is not supported in ListOffsets version {version}",
     )
 
 
@@ -181,8 +183,8 @@ def _end_of_log(partition: Partition, which: int, end: _EndOf) -> _Found:
 async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
-    """Search in a thread, since the index and a part of the log may come from the disk. If the
-    replica stops meanwhile, raise BrokerError NOT_LEADER_OR_FOLLOWER, not the failed read."""
+    """Search in a thread, since the index and a part of the log may be on disk. If the replica
+    stops meanwhile, raise BrokerError NOT_LEADER_OR_FOLLOWER, not the error of the failed read."""
     end = end_of(partition)
 
     def search() -> _Found | None:
@@ -196,10 +198,11 @@ async def _search(
         key = partition.topic_partition
         if services.replicas.leader(key) is not partition:
             raise BrokerError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} was replaced during the search"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"the replica of {key} was replaced during the search",
             ) from None
         raise
-    if found is None:  # in this log; another leader may have later records
+    if found is None:  # another leader may have a record that this log lacks
         services.replicas.require(partition, for_the_end)
         _require_known(partition, end_of)
     return found

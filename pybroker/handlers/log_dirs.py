@@ -1,8 +1,8 @@
 """DescribeLogDirs and AlterReplicaLogDirs (KIP-113): the content of this broker's log directories,
 and moves of replicas between them.
 
-As in Kafka, a partition that a request names for two directories moves to the last one, and has one
-result.
+As in Kafka, a partition that a request assigns to two directories moves to the last one, and has
+one result.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PARTITIONS_A_TURN: Final = 200
 def handle_describe_log_dirs(
     services: Services, request: Request, message: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Describe each directory. A failed directory has only its error. Unknown topics and partitions
-    are left out."""
+    """Describe each log directory. A failed directory has only an error. Unknown topics and
+    partitions are omitted."""
     wanted = None
     if message.topics is not None:
         wanted = {

@@ -1,8 +1,8 @@
 """Metadata and DescribeCluster: the leaders of partitions, and the addresses of brokers.
 
-Endpoints are those of the listener that the request came in on. A missing topic is created if both
-the client and the configuration allow it. The answer waits shortly for its leaders, so that most
-clients need not ask twice.
+The addresses are those of the listener that received the request. A missing topic is created if
+both the client and the configuration allow it. The answer waits a short time for its leaders, so
+that most clients need not retry.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ _FIRST_VERSION_WITH_AUTO_CREATION_FLAG: Final = 4
 _FIRST_VERSION_WITH_LISTENER_ERROR: Final = 6
 _FIRST_VERSION_WITH_LOOK_UP_BY_ID: Final = 12
 TOPICS_MAX: Final = 100_000
-"""The most topics in one request. With more, each of them gets INVALID_REQUEST."""
+"""The maximal number of topics in one request. In a larger request every topic gets
+INVALID_REQUEST."""
 CREATIONS_MAX: Final = 100
-"""The most topics that one request creates. Further ones get LEADER_NOT_AVAILABLE, so that the
-client asks again. Otherwise a long list of names would keep ZooKeeper busy for minutes."""
+"""The maximal number of topics that one request creates. Any further topic gets
+LEADER_NOT_AVAILABLE, so that the client retries. Otherwise a long list of names would keep
+ZooKeeper busy for minutes."""
 ALL_TOPIC_OPERATIONS: Final = 0b0000_1101_1111_1000
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as a bit set by
-AclOperation number. Without an authorizer every operation is allowed."""
+AclOperation number: without an authorizer, every operation is allowed."""
 ALL_CLUSTER_OPERATIONS: Final = 0b0001_1111_1010_0000
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 NOT_REQUESTED: Final = -(2**31)
@@ -85,7 +87,8 @@ async def handle_describe_cluster(
 
 
 def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
-    """Return the error for an endpoint type: only KRaft has controller endpoints (KIP-919)."""
+    """Return the error for an unsupported endpoint type: only KRaft has controller endpoints
+    (KIP-919)."""
     if endpoint_type == ENDPOINT_CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -99,7 +102,8 @@ def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
 
 
 def _wants_all(request: Request, message: MetadataRequest) -> bool:
-    """Whether the request is for all topics: an empty list in version 0, null in later ones."""
+    """Whether the request is for all topics: its list is empty in version 0, and null in later
+    versions."""
     if request.version < _FIRST_VERSION_WITH_NULL_FOR_ALL:
         return not message.topics
     return message.topics is None
@@ -146,10 +150,10 @@ async def _create_and_answer(
             )
         except BrokerError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                _tell_failure(services, name, error)
+                _log_failure(services, name, error)
                 failures[name] = error.code
         except CoordError as error:
-            _tell_failure(services, name, error)
+            _log_failure(services, name, error)
             failures[name] = ErrorCode.LEADER_NOT_AVAILABLE
     awaited = [name for name in names[:CREATIONS_MAX] if name not in failures]
     await services.metadata.wait_until(
@@ -164,7 +168,7 @@ async def _create_and_answer(
     return response
 
 
-def _tell_failure(services: Services, topic: str, error: BrokerError | CoordError) -> None:
+def _log_failure(services: Services, topic: str, error: BrokerError | CoordError) -> None:
     """Log a failed creation. The lines are limited, since clients retry."""
     left_out = services.log_limit.allow("topic not created")
     if left_out is not None:
@@ -212,7 +216,8 @@ def _answer(services: Services, request: Request, message: MetadataRequest) -> M
 
 
 def _each_once(wanted: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    """Remove repeated topics, as Kafka does: a name takes a few bytes, a description thousands."""
+    """Remove repeated topics, as Kafka does: a name has a few bytes, a description has
+    thousands."""
     return list({(item.name, item.topic_id): item for item in wanted}.values())
 
 

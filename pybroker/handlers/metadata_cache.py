@@ -1,8 +1,8 @@
-"""A cache of encoded Metadata answers by request. Many clients send equal requests, and describing
-thousands of partitions takes longer than anything else on the event loop.
+"""A cache of encoded Metadata answers. Many clients send equal requests, and describing thousands
+of partitions takes longer than any other work on the event loop.
 
-An answer is valid for one version of the MetadataView and one controller. The answer to a request
-that creates topics is not cached.
+A cached answer is valid for one version of the MetadataView and one controller. The answer to a
+request that creates topics is not cached.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 QUESTION_BYTES_MAX: Final = 16 * 1024
-"""The answer to a longer request is not cached."""
+"""The answer to a request longer than this is not cached."""
 CACHED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""The limit of all requests and answers together. The oldest are evicted first."""
+"""The maximal size of all cached requests and answers. The oldest ones are evicted first."""
 
 
 class Question(NamedTuple):
-    """Everything in a request that its answer depends on."""
+    """All fields of a request that its answer depends on."""
 
     version: int
     listener: str
@@ -24,14 +24,16 @@ class Question(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state that the answers describe: the version of the MetadataView, and the controller."""
+    """The state that the cached answers describe: the version of the MetadataView, and the
+    controller."""
 
     view_version: int
     controller_id: int
 
 
 class MetadataCache:
-    """Invariant: `_bytes` is the sum over all questions and answers, at most CACHED_BYTES_MAX."""
+    """Cached answers by request. Invariant: `_bytes` is the sum over all requests and answers, at
+    most CACHED_BYTES_MAX."""
 
     def __init__(self) -> None:
         self._state = State(-1, -1)
@@ -42,7 +44,8 @@ class MetadataCache:
         return len(self._answers)
 
     def get(self, state: State, question: Question) -> bytes | None:
-        """Return the cached answer of this state, or None. Another state empties the cache."""
+        """Return the cached answer for this state, or None. If the state differs from that of the
+        last call, empty the cache."""
         if state != self._state:
             self._state = state
             self._answers.clear()

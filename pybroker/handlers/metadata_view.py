@@ -1,7 +1,7 @@
 """This broker's metadata of the cluster: live brokers, topics, and the leaders of partitions.
 
-Requests read it. The controller's UpdateMetadata changes it. While this broker does not hear
-from ZooKeeper, the answers of other brokers (leader discovery) change it, too.
+Requests read it. The controller's UpdateMetadata changes it. While ZooKeeper does not answer this
+broker, the answers of other brokers (leader discovery) change it, too.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ class TopicView:
 
 
 class MetadataView:
-    """The metadata, owned by the event loop. `version` grows with every change, for caches."""
+    """The metadata of the cluster, used on the event loop only. `version` grows with every change,
+    for caches."""
 
     def __init__(self) -> None:
         self.version = 0
         self._controller_epoch = -1
-        self.heard_controller: int | None = None
-        """The controller by the answer of another broker; None after an UpdateMetadata."""
+        self.discovered_controller: int | None = None
+        """The controller in another broker's answer; None after an UpdateMetadata."""
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, TopicView] = {}
         self._names: dict[uuid.UUID, str] = {}
@@ -74,19 +75,20 @@ class MetadataView:
         )
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
-        """The name of the topic that has this id, or None."""
+        """Return the name of the topic that has this id, or None."""
         return self._names.get(topic_id)
 
     def apply(self, command: UpdateMetadata) -> None:
-        """Apply an UpdateMetadata. Raise BrokerError STALE_CONTROLLER_EPOCH for one of an earlier
-        controller."""
+        """Apply an UpdateMetadata. Raise BrokerError STALE_CONTROLLER_EPOCH for a command of an
+        earlier controller."""
         if command.controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch {command.controller_epoch} is below {self._controller_epoch}",
+                f"controller epoch {command.controller_epoch} is below the current one,"
+                f" {self._controller_epoch}",
             )
         self._controller_epoch = command.controller_epoch
-        self.heard_controller = None
+        self.discovered_controller = None
         self._brokers = {broker.id: broker for broker in command.brokers}
         deleted = set()
         for facts in command.partitions:
@@ -102,7 +104,7 @@ class MetadataView:
             self.on_deleted(deleted)
         self._has_changed()
 
-    def hear(
+    def apply_discovered_leader(
         self,
         topic_partition: TopicPartition,
         topic_id: uuid.UUID,
@@ -110,9 +112,9 @@ class MetadataView:
         leader_epoch: int,
         isr: tuple[int, ...],
     ) -> bool:
-        """Take the leader from another broker's answer, if its epoch is later and its leader is a
-        known broker. Clients that ask for other leaders are sent to the leader before, which knows
-        them. Return whether the answer is about the topic known here, by its id."""
+        """Take the leader from another broker's answer, if its leader epoch is later and the leader
+        is a known broker. If the leader is unknown, clients are still sent to the previous leader,
+        which redirects them. Return whether the answer is about the topic of this id."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or facts is None or topic.topic_id != topic_id:
@@ -123,15 +125,15 @@ class MetadataView:
             self._has_changed()
         return True
 
-    def hear_controller(self, broker_id: int) -> None:
-        """Take the controller from another broker's answer."""
-        if broker_id in self._brokers and broker_id != self.heard_controller:
-            self.heard_controller = broker_id
+    def apply_discovered_controller(self, broker_id: int) -> None:
+        """Take the controller from another broker's answer, if it is a known broker."""
+        if broker_id in self._brokers and broker_id != self.discovered_controller:
+            self.discovered_controller = broker_id
             self._has_changed()
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for changes until `condition` holds. Return False if it does not within
-        `timeout_s`."""
+        """Wait until `condition` is true; it is checked after each change. Return False if it is
+        still false after `timeout_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not condition():

@@ -1,7 +1,8 @@
-"""Counts requests by API and takes their time, around the dispatcher.
+"""Counts and times requests by API, around the dispatcher.
 
-Timing a request costs as much as some requests take. So of the immediate answers to Produce and
-Fetch only one in `_SAMPLE` is timed, and counts for all of them. All other requests are timed.
+Timing a request costs as much as handling some requests. So of the Produce and Fetch requests with
+an immediate answer only one in `_SAMPLE` is timed, and stands for all of them. All other requests
+are timed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _FREQUENT: Final = max(ApiKey.PRODUCE, ApiKey.FETCH)
 
 
 class Asking(Protocol):
-    """The peer of a connection."""
+    """The peer that sends a request."""
 
     @property
     def listener(self) -> str: ...
@@ -33,22 +34,23 @@ Answering = Callable[[memoryview, str, str], Answer | Awaitable[Answer]]
 
 
 class Metering:
-    """Passes requests on to `answering`. A request that closes the connection is not counted, since
-    its API key may be garbage."""
+    """Passes requests on to `answering`, counts and times them. A request that closes the
+    connection is not counted, since its API key may be garbage."""
 
     def __init__(self, answering: Answering, meters: Sequence[RequestMeter], clock: Clock) -> None:
-        """`meters` has one for each value of the low byte of the API key."""
+        """`meters` has one meter for each value of the low byte of the API key."""
         self.answering = answering
-        """May be replaced at any time."""
+        """The handler of requests. It may be replaced at any time."""
         self._meters = meters
         self._clock = clock
 
     def answer(self, frame: memoryview, peer: Asking) -> Answer | Awaitable[Answer]:
-        """Raise what the dispatcher raises. The awaitable raises the same."""
+        """Return the answer of `answering`. Raise the errors of the dispatcher; the awaitable
+        raises the same."""
         try:
             key = frame[1]
         except IndexError:
-            key = 0  # no request at all, as the dispatcher will find out
+            key = 0  # too short for a request: the dispatcher rejects it
         meter = self._meters[key]
         if key <= _FREQUENT and meter.count & _MASK:
             answer = self.answering(frame, peer.listener, peer.host)
@@ -65,7 +67,8 @@ class Metering:
         return self._later(meter, answer, began)
 
     async def _later(self, meter: RequestMeter, answer: Awaitable[Answer], began: float) -> Answer:
-        """Time a request that waits. Its cost is so much higher that each of them is timed."""
+        """Time a request that waits. Each of them is timed, since the cost of timing is small
+        beside that of waiting."""
         try:
             return await answer
         finally:

@@ -1,8 +1,8 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups.
 
-Version 0 of the first two reads and writes /consumers/GROUP/offsets in ZooKeeper, and any broker
-serves it. All other requests go to the group's coordinator. As in Kafka, OffsetFetch does not check
-whether a partition exists.
+Version 0 of OffsetCommit and OffsetFetch uses the nodes /consumers/GROUP/offsets in ZooKeeper, and
+any broker serves it. The group's coordinator serves all other requests. As in Kafka, OffsetFetch
+does not check whether a partition exists.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from pybroker.coordinator.groups.calls import Identity
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
+from pybroker.coordinator.groups.dependencies import GroupFacts
 from pybroker.coordinator.groups.offset_store import CommittedOffset
-from pybroker.coordinator.groups.seams import GroupFacts
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.turns import Turns
+from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from pybroker.replication.authority import NEEDED
 from pybroker.wire.messages.offsets import (
@@ -47,7 +47,8 @@ _CONSUMER = "consumer"
 _TIME_MAX_MS = 2**63 - 1
 
 Found = Mapping[TopicPartition, CommittedOffset | ErrorCode]
-"""The committed offset, or the error, of each partition. Without a commit there is no entry."""
+"""The committed offset, or the error, of each partition. A partition without a commit has no
+entry."""
 
 
 # ---- OffsetCommit
@@ -56,7 +57,7 @@ Found = Mapping[TopicPartition, CommittedOffset | ErrorCode]
 async def handle_offset_commit(
     services: Services, request: Request, message: OffsetCommitRequest
 ) -> OffsetCommitResponse:
-    turns = Turns()
+    pause = PeriodicYield()
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: dict[TopicPartition, OffsetCommitRequestPartition] = {}
     for topic in message.topics:
@@ -67,7 +68,7 @@ async def handle_offset_commit(
             wanted.pop(key, None)
             if code is ErrorCode.NONE:
                 wanted[key] = item
-            await turns.item()
+            await pause.after_item()
     if wanted:
         codes.update(await _commit(services, request, message, wanted))
     return OffsetCommitResponse(
@@ -106,7 +107,7 @@ async def _commit(
     try:
         if services.replicas.lease < NEEDED["OffsetCommit"]:
             raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker does not hear from ZooKeeper"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "ZooKeeper does not answer this broker"
             )
         if request.version == 0:
             services.groups.check_group_id(message.group_id)
@@ -163,8 +164,8 @@ async def handle_offset_fetch(
 def _by_group(
     groups: Iterable[OffsetFetchRequestGroup],
 ) -> dict[str, list[OffsetFetchRequestTopics] | None]:
-    """Return group -> requested topics (None: all). A repeated group gets one answer: its name
-    takes a few bytes, its offsets may take megabytes."""
+    """Return group -> requested topics (None: all topics). A repeated group gets one answer: its
+    name has a few bytes, its offsets may have megabytes."""
     wanted: dict[str, list[OffsetFetchRequestTopics] | None] = {}
     for group in groups:
         if group.topics is None:
@@ -177,7 +178,8 @@ def _by_group(
 async def _failed_fetch(
     version: int, message: OffsetFetchRequest, code: ErrorCode
 ) -> OffsetFetchResponse:
-    """Return the error for the group, or, in versions without that field, at each partition."""
+    """Return the error of a group. Versions without a field for it get the error at each
+    partition."""
     if version >= _FIRST_WITH_ERROR_FOR_ALL:
         return OffsetFetchResponse(error_code=code)
     return OffsetFetchResponse(
@@ -223,7 +225,7 @@ async def _fetch(
     wanted: Collection[TopicPartition] | None,
     require_stable: bool,
 ) -> Found:
-    """Return the committed offsets at the group's coordinator. Raise BrokerError."""
+    """Return the committed offsets from the group's coordinator. Raise BrokerError."""
     shard = services.groups.shard_of(group_id)
     unstable = set(shard.offsets.undecided(group_id)) if require_stable else set()
     found: dict[TopicPartition, CommittedOffset | ErrorCode] = {
@@ -263,9 +265,10 @@ def _keys(
 async def _topics(
     wanted: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None, found: Found
 ) -> list[OffsetFetchResponseTopic]:
-    """Return an answer for every requested partition, or (None) for all that were found. A repeated
-    partition gets one answer, as in Kafka: its number takes 4 bytes, its metadata thousands."""
-    turns = Turns()
+    """Return an answer for every requested partition, or (None) for all partitions with a commit. A
+    repeated partition gets one answer, as in Kafka: its number has 4 bytes, its metadata
+    thousands."""
+    pause = PeriodicYield()
     asked: dict[str, dict[int, None]] = {}
     if wanted is None:
         for key in sorted(found):
@@ -278,7 +281,7 @@ async def _topics(
         partitions = []
         for number in numbers:
             partitions.append(_answer(number, found.get(TopicPartition(name, number))))
-            await turns.item()
+            await pause.after_item()
         topics.append(OffsetFetchResponseTopic(name=name, partitions=partitions))
     return topics
 
@@ -308,7 +311,7 @@ def _answer(
 async def handle_offset_delete(
     services: Services, request: Request, message: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
-    turns = Turns()
+    pause = PeriodicYield()
     codes: dict[TopicPartition, ErrorCode] = {}
     try:
         shard = services.groups.shard_of(message.group_id)
@@ -317,7 +320,7 @@ async def handle_offset_delete(
             for item in topic.partitions:
                 key = TopicPartition(topic.name, item.partition_index)
                 codes[key] = _deletion_fault(services, key, is_read)
-                await turns.item()
+                await pause.after_item()
         wanted = [key for key, code in codes.items() if code is ErrorCode.NONE]
         if wanted:
             codes.update(await shard.offsets.delete(message.group_id, wanted))
@@ -349,8 +352,9 @@ def _deletion_fault(
 
 
 async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[str], bool]:
-    """Return a function: whether a member of the group is subscribed to a topic, so that its
-    offsets must stay. Raise BrokerError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    """Return a function of a topic: whether a member of the group is subscribed to the topic, so
+    that its offsets must not be deleted. Raise BrokerError GROUP_ID_NOT_FOUND or
+    NON_EMPTY_GROUP."""
     facts: GroupFacts | None = shard.facts(group_id)
     if facts is None:
         if not await shard.offsets.fetch(group_id, None):

@@ -1,7 +1,7 @@
-"""Produce: check each batch, append it, and answer when `acks` is satisfied.
+"""Produce: checks each batch, appends it, and answers when `acks` is satisfied.
 
-Every partition of the request gets its own result. A batch that fails does not stop the others.
-With acks=0 there is no answer, so a failure closes the connection.
+The answer has one result for each partition of the request. If one batch fails, the others are
+still appended. With acks=0 there is no answer, so a failure closes the connection.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class _Waiting(NamedTuple):
 
     partition: Partition
     leading_since: int
-    """The leadership in which it was appended. A later one may have truncated it."""
+    """The number of the leadership in which the batch was appended. A later leadership may have
+    truncated it."""
     end_offset: int
     """The offset up to which the log must be committed (acks=all) or durable (acks=1)."""
     acks: int
@@ -73,8 +74,8 @@ class _Progress:
 def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Append all batches at once. Wait only for batches that a thread has to check, or until the
-    acks are satisfied."""
+    """Append all batches at once. Wait only for batches that a thread has to check, and until
+    `acks` is satisfied."""
     progress = _Progress()
     responses = []
     for topic in message.topic_data:
@@ -103,9 +104,9 @@ def _take(
     result: PartitionProduceResponse,
     progress: _Progress,
 ) -> None:
-    """Append one partition's batch, or leave it to be checked in a thread."""
+    """Append the batch of one partition, or leave it to be checked in a thread."""
     if acks not in (-1, 0, 1):
-        raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, not -1, 0 or 1")
+        raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: expected -1, 0 or 1")
     if request.version < _FIRST_VERSION_WITH_BATCHES:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
@@ -114,12 +115,13 @@ def _take(
         )
     if key.topic in INTERNAL_TOPICS and request.header.client_id != _ADMIN_CLIENT_ID:
         raise BrokerError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key.topic} is written by the broker only"
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"clients may not write to the internal topic {key.topic}",
         )
     partition = _leader(services, key, acks)
     data = memoryview(records) if records is not None else memoryview(b"")
     rules = partition.batch_rules(request.version)
-    # A second batch for a partition stays behind the first.
+    # A second batch for a partition is appended after the first one.
     if key in progress.held_up or has_to_decompress(data, rules):
         progress.leave(key, data, result)
         return
@@ -210,16 +212,16 @@ async def _check_and_finish(
     response: ProduceResponse,
     progress: _Progress,
 ) -> ProduceResponse | None:
-    """Check the batches in a thread, then append them. Meanwhile the connection keeps the request's
-    frame and handles no other request."""
+    """Check the batches in a thread, then append them. The connection keeps the request's frame
+    until then, and handles no other request."""
     for key, data, result in progress.unchecked:
         try:
             partition = services.replicas.leader(key)
             rules = partition.batch_rules(request.version)
             now_ms = services.clock.wall_ms()
             stored, header = await services.blocking.run(stored_form, data, rules, now_ms)
-            # Looked up again: the partition may be deleted or have another leader by now.
-            services.standing.check()
+            # The partition may be deleted or have another leader by now, so it is looked up again.
+            services.lease.check()
             partition = _leader(services, key, message.acks)
             _append(services, message.acks, partition, stored, header, now_ms, result, progress)
         except RecordsRefused as error:
@@ -234,7 +236,7 @@ async def _check_and_finish(
 def _finish(
     services: Services, message: ProduceRequest, response: ProduceResponse, progress: _Progress
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    """Answer according to `acks`, after every batch is appended or has failed."""
+    """Return the answer according to `acks`, after every batch is appended or has failed."""
     if message.acks == 0:
         if any(
             part.error_code for topic in response.responses for part in topic.partition_responses
@@ -252,7 +254,7 @@ def _refuse(
     result: PartitionProduceResponse,
     error: BrokerError | StorageError,
 ) -> None:
-    """Count a rejected batch and set its error in the result."""
+    """Count a rejected batch, and set its error in the result."""
     counters = services.metrics.counters(key.topic)
     counters.produce_requests += 1
     counters.failed_produce_requests += 1
@@ -279,7 +281,8 @@ def _fail(
 async def _when_acknowledged(
     services: Services, waiting: list[_Waiting], timeout_ms: int, response: ProduceResponse
 ) -> ProduceResponse:
-    """Answer when every batch satisfies its acks. After `timeout_ms` the rest has timed out."""
+    """Answer when every batch satisfies its acks. After `timeout_ms` the remaining batches get
+    REQUEST_TIMED_OUT."""
     clock = services.clock
     deadline = clock.monotonic() + max(timeout_ms, 0) / 1000
     pending = waiting
@@ -294,7 +297,7 @@ async def _when_acknowledged(
                 )
             break
         first = pending[0]
-        # In a purgatory of produces the unit is an offset.
+        # The purgatory of produces counts offsets, not bytes.
         is_lone = len(pending) == 1 and first.acks == -1
         offsets = first.end_offset - first.partition.high_watermark if is_lone else 1
         keys = [item.partition.topic_partition for item in pending]
@@ -303,8 +306,9 @@ async def _when_acknowledged(
 
 
 def _is_decided(services: Services, item: _Waiting) -> bool:
-    """Whether the batch is acknowledged or has failed; a failure is set in the result. With fewer
-    than min.insync.replicas nothing is committed, so the producer gets an error and retries."""
+    """Whether the batch is acknowledged or has failed; the error of a failed batch is set in the
+    result. With fewer in-sync replicas than min.insync.replicas nothing is committed, so the
+    producer gets an error and retries."""
     partition = item.partition
     key = partition.topic_partition
     try:

@@ -1,10 +1,10 @@
-"""The fast lane of Produce: one plain batch for one partition, with acks 1 or all. Nearly every
-producer sends such requests.
+"""The fast lane of Produce: handles requests with one plain batch for one partition, with acks 1 or
+all. Nearly every producer sends such requests.
 
 The lane reads the frame and writes the answer without message objects. It appends by the same
-`Partition.append` as `produce.py`. It leaves every other request to `produce.py`: another shape, an
-invalid batch, a partition that this broker does not lead. So its answers equal those of
-`produce.py` byte for byte.
+`Partition.append` as `produce.py`. It leaves every other request to `produce.py`: a request of
+another shape, an invalid batch, or a partition that this broker does not lead. So its answers equal
+those of `produce.py` byte for byte.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _FIRST_WITH_MESSAGE: Final = 8
 
 
 class Parsed(NamedTuple):
-    """The fields of a frame of that shape. `name` is the topic name with its length prefix, as in
-    the frame, for the answer."""
+    """The fields of a frame that has the shape of the lane. `name` is the topic name with its
+    length prefix, as the answer repeats it."""
 
     version: int
     correlation_id: int
@@ -171,13 +171,14 @@ class ProduceLane:
         self._wall_ms = services.clock.wall_ms
         self._needed = NEEDED["Produce with acks 0 or 1"]
         self._client_ids: set[bytes] = set()
-        """Client ids that are valid UTF-8. The dispatcher closes the connection of any other."""
+        """Known client ids that are valid UTF-8. The dispatcher closes the connection of a client
+        whose id is not valid UTF-8."""
 
     def answer(
         self, frame: memoryview
     ) -> list[Buffer] | tuple[Request, Awaitable[ProduceResponse] | ProduceResponse] | None:
-        """Return the response frame, or the request with its response if that has to wait or is an
-        error, or None if the lane has not handled the frame."""
+        """Return the response frame. If the response has to wait or is an error, return the request
+        and the response instead. Return None if the lane has not handled the frame."""
         parsed = parse(frame)
         if parsed is None:
             return None

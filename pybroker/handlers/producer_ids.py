@@ -1,4 +1,4 @@
-"""InitProducerId without a transactional id: return a producer id that was never used before.
+"""InitProducerId without a transactional id: returns a producer id that no producer has used.
 
 The transaction timeout has no meaning without a transactional id and is ignored.
 """
@@ -23,9 +23,9 @@ async def handle_init_producer_id(
     try:
         producer_id = await services.producer_ids()
     except BrokerError as error:
-        left_out = services.log_limit.allow("no producer id")
+        left_out = services.log_limit.allow("producer id not allocated")
         if left_out is not None:
-            log.warning("no producer id error=%s left_out=%d", error, left_out)
+            log.warning("producer id not allocated error=%s left_out=%d", error, left_out)
         return _refused(error.code)
     except CoordError:
         return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -1,4 +1,5 @@
-"""DescribeProducers (KIP-664): the producer state of a partition, at any of its replicas."""
+"""DescribeProducers (KIP-664): returns the producer state of a partition, at any of its
+replicas."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from pybroker.wire.messages.transaction_admin import (
 )
 
 _PRODUCERS_MAX: Final = 100_000
-"""The most producers in an answer. Further partitions get an error: a request may name a partition
-any number of times, and the answer must not fill the memory."""
+"""The maximal number of producers in an answer. Further partitions get an error: a request may
+repeat a partition any number of times, and the answer must not fill the memory."""
 _PRODUCERS_A_TURN: Final = 5000
 """After this many producers a request yields to the event loop."""
 
@@ -27,18 +28,18 @@ async def handle_describe_producers(
     services: Services, request: Request, message: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     topics = []
-    told = since_turn = 0
+    producers = since_turn = 0
     for topic in message.topics:
         partitions: list[DescribeProducersPartitionResponse] = []
         topics.append(DescribeProducersTopicResponse(name=topic.name, partitions=partitions))
         for number in topic.partition_indexes:
-            if told >= _PRODUCERS_MAX:
+            if producers >= _PRODUCERS_MAX:
                 partitions.append(_too_many(number))
                 continue
             described = _describe(services, TopicPartition(topic.name, number))
             partitions.append(described)
             found = len(described.active_producers)
-            told += found
+            producers += found
             since_turn += found + 1
             if since_turn >= _PRODUCERS_A_TURN:
                 since_turn = 0
@@ -50,7 +51,7 @@ def _too_many(number: int) -> DescribeProducersPartitionResponse:
     return DescribeProducersPartitionResponse(
         partition_index=number,
         error_code=ErrorCode.INVALID_REQUEST,
-        error_message=f"the answer has {_PRODUCERS_MAX} producers already; name fewer partitions",
+        error_message=f"the answer has {_PRODUCERS_MAX} producers; request fewer partitions",
     )
 
 

@@ -1,5 +1,5 @@
-"""Creates, expands and deletes topics for requests. It fills in defaults, checks options, places
-the replicas, and writes the change to ZooKeeper. The controller carries it out.
+"""Creates, expands and deletes topics for requests: fills in defaults, checks options, places the
+replicas, and writes the change to ZooKeeper. The controller carries the change out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pybroker.ports import Coord, Rng, WatchEvent
 
 
 class _Changed:
-    """A one-shot watch of ZooKeeper with an event to wait for."""
+    """A one-shot watch of ZooKeeper that sets an event."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -68,8 +68,8 @@ class ZooKeeperTopicAdmin:
         configs: Mapping[str, str],
         validate_only: bool,
     ) -> CreatedTopic:
-        """Write a new topic. Raise BrokerError if the topic is invalid, CoordError if ZooKeeper
-        does not answer."""
+        """Write a new topic to ZooKeeper. Raise BrokerError if the topic is invalid, CoordError if
+        ZooKeeper does not answer."""
         layers = self._layers()
         try:
             TopicConfig.parse(layers.current, configs)
@@ -87,14 +87,14 @@ class ZooKeeperTopicAdmin:
         )
 
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
-        """Write a deletion request. Raise BrokerError UNKNOWN_TOPIC_OR_PARTITION or
+        """Write a deletion request to ZooKeeper. Raise BrokerError UNKNOWN_TOPIC_OR_PARTITION or
         UNKNOWN_TOPIC_ID, CoordError if ZooKeeper does not answer."""
         if topic_id is None:
             await request_deletion(self._coord, name)
         else:
             await request_deletion_of(self._coord, name, topic_id)
 
-    async def grow(
+    async def expand(
         self,
         name: str,
         count: int,
@@ -102,8 +102,8 @@ class ZooKeeperTopicAdmin:
         *,
         validate_only: bool,
     ) -> None:
-        """Add partitions. Raise BrokerError if the request is invalid, CoordError if ZooKeeper does
-        not answer."""
+        """Add partitions to a topic. Raise BrokerError if the request is invalid, CoordError if
+        ZooKeeper does not answer."""
         await expand_topic(
             self._coord,
             name,
@@ -115,8 +115,9 @@ class ZooKeeperTopicAdmin:
         )
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
-        """Wait until the topic's node is removed, so that its name is free again. Return False if
-        it is not within `timeout_s`. Raise CoordError if ZooKeeper does not answer."""
+        """Wait until the topic's node is removed, so that a topic of the same name can be created.
+        Return False if the node still exists after `timeout_s`. Raise CoordError if ZooKeeper does
+        not answer."""
         path = paths.topic(name)
         try:
             async with asyncio.timeout(timeout_s):
@@ -129,8 +130,9 @@ class ZooKeeperTopicAdmin:
             return False
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
-        """Return the id and the number of partitions in the topic's node, or None if there is none.
-        Raise CoordError if ZooKeeper does not answer, MalformedNode."""
+        """Return the topic's id (None if it has none) and its number of partitions, from its node
+        in ZooKeeper. Return None if there is no such node. Raise CoordError if ZooKeeper does not
+        answer, MalformedNode if the node is malformed."""
         path = paths.topic(name)
         try:
             data, _ = await self._coord.get(path)

@@ -1,7 +1,8 @@
 """CreateTopics and DeleteTopics: the controller's broker writes the request to ZooKeeper, the
-controller carries it out, and the answer waits for that, up to the client's time limit.
+controller carries it out, and the answer waits for the result, up to the client's time limit.
 
-One result for each topic of the request, in its order. A topic that fails does not stop the others.
+The answer has one result for each topic of the request, in the order of the request. If one topic
+fails, the others are still created or deleted.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ async def _create(
     services: Services, topic: CreatableTopic, result: CreatableTopicResult, *, validate_only: bool
 ) -> None:
     if services.metadata.topic(topic.name) is not None:
-        # The first check, as in Kafka: a client that ensures its topic exists goes on after this
-        # error, also while there are too few brokers to create the topic.
+        # As in Kafka, this check comes first. A client that only ensures that its topic exists can
+        # continue after this error, even while there are too few brokers to create the topic.
         raise already_exists(topic.name)
     assignment: dict[int, list[int]] | None = None
     if topic.assignments:
@@ -107,7 +108,8 @@ async def _create(
 async def _wait_for_leaders(
     services: Services, results: list[CreatableTopicResult], deadline: float
 ) -> None:
-    """Wait until every new topic has leaders. A topic that is too late gets REQUEST_TIMED_OUT."""
+    """Wait until every new topic has leaders. A topic without leaders at the deadline gets
+    REQUEST_TIMED_OUT."""
     made = [result for result in results if result.error_code == ErrorCode.NONE]
     view = services.metadata
     await view.wait_until(
@@ -148,11 +150,13 @@ async def handle_delete_topics(
         deadline - services.clock.monotonic(),
     )
     for result in accepted:
-        # The brokers forget a topic a moment before its node is removed. After an earlier answer a
-        # client that recreates the topic at once would get TOPIC_ALREADY_EXISTS.
+        # Brokers remove a topic from their metadata a moment before its node is removed. An answer
+        # in between would let a client recreate the topic and get TOPIC_ALREADY_EXISTS.
         if not await _is_gone(services, str(result.name), deadline):
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            result.error_message = "the deletion is under way, but not finished yet"
+            result.error_message = (
+                "the deletion has begun, but did not finish within the time limit"
+            )
     return DeleteTopicsResponse(responses=results)
 
 
@@ -196,17 +200,19 @@ async def _delete(
 
 def require_controller(services: Services) -> None:
     """Raise BrokerError NOT_CONTROLLER unless this broker is the controller."""
-    if not services.standing.is_heard:
+    if not services.lease.is_valid:
         raise BrokerError(
             ErrorCode.NOT_CONTROLLER,
-            "this broker does not hear from ZooKeeper, without which no broker is the controller",
+            "ZooKeeper does not answer this broker, so it cannot be the controller",
         )
     if not services.controller.is_active:
-        raise BrokerError(ErrorCode.NOT_CONTROLLER, f"the controller is {services.controller_id}")
+        raise BrokerError(
+            ErrorCode.NOT_CONTROLLER, f"the controller is broker {services.controller_id}"
+        )
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """Return the error that a client gets: a retriable one if ZooKeeper did not answer."""
+    """Return the error for the client: a retriable one if ZooKeeper did not answer."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, MalformedNode):

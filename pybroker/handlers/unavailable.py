@@ -1,8 +1,8 @@
 """Answers of APIs that the broker advertises but does not implement.
 
-Each answer is the error that Kafka gives in that case, in the shape of the request, so that clients
-handle it correctly: no coordinator yet, no authorizer, no SASL on this listener, no SCRAM
-credentials, or not supported here.
+Each answer is the error that Kafka returns in the same case, in the shape of the response, so that
+clients handle it correctly: no coordinator yet, no authorizer, no SASL on this listener, no SCRAM
+credentials, or not supported.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def _alter_client_quotas(request: quotas.AlterClientQuotasRequest) -> Message:
 
 
 def _describe_scram(request: scram.DescribeUserScramCredentialsRequest) -> Message:
-    """Answer for each user: none has credentials. librdkafka 2.15 aborts on a top-level error."""
+    """Return an error for each user, since no user has credentials. librdkafka 2.15 aborts on a
+    top-level error."""
     asked = Counter(user.name for user in request.users or [])
     return scram.DescribeUserScramCredentialsResponse(
         results=[_no_credentials(user, times) for user, times in asked.items()]
@@ -165,7 +166,7 @@ def _alter_scram(request: scram.AlterUserScramCredentialsRequest) -> Message:
 
 
 def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any], Message]:
-    """Return a function that answers with one error code and nothing else."""
+    """Return a handler whose responses have that error code and nothing else."""
 
     def answer(request: Any) -> Message:
         return response(error_code=code)

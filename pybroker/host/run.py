@@ -1,7 +1,8 @@
-"""A broker as a process: the real ports, sessions and signals around `broker/app.py`.
+"""Runs a broker as a process, with the real ports, sessions and signals.
 
-The start changes nothing before it is certain that the broker can run: it binds ports, compares
-configuration and `meta.properties`, locks the data directories, and asks ZooKeeper, in this order.
+The start changes nothing until it is certain that the broker can run: it binds ports, compares the
+configuration with `meta.properties`, locks the data directories, and connects to ZooKeeper, in this
+order.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from pybroker.host.process import (
     SystemProc,
     ThreadedBlocking,
     raise_open_files_limit,
+    send_ready,
     spare_the_collector,
-    tell_ready,
 )
 from pybroker.metrics import Metrics
 from pybroker.server.listener import Bind, bind
@@ -55,16 +56,16 @@ log = logging.getLogger("pybroker.server")
 
 
 def run_broker(config: BrokerConfig) -> None:
-    """Run a broker until SIGTERM or SIGINT. Raises StartupError if it cannot start or must not go
-    on."""
+    """Run a broker until SIGTERM or SIGINT. Raise StartupError if the broker cannot start or has to
+    end by itself."""
     start_logging(_log_options(config))
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
         runner.run(_run(config))
 
 
 async def _run(config: BrokerConfig) -> None:
-    """Start, wait for a signal or another reason to end, stop. A signal also ends a start that is
-    in progress."""
+    """Start the broker, wait for a signal or another reason to end, and stop the broker. A signal
+    also ends a start in progress."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str | None] = loop.create_future()
 
@@ -83,7 +84,7 @@ async def _run(config: BrokerConfig) -> None:
 async def _start(
     config: BrokerConfig, stack: AsyncExitStack, end: Callable[[str | None], None]
 ) -> None:
-    """Start all components and register their stops in `stack`."""
+    """Start all components, and register their stops in `stack`."""
     for warning in config.warnings:
         log.warning("%s", warning)
     raise_open_files_limit()
@@ -92,7 +93,7 @@ async def _start(
     http = _open_http(view, stack)
     clock, metrics = SystemClock(), Metrics()
 
-    def tell(phase: Phase, rooms: Rooms | None) -> None:
+    def report_phase(phase: Phase, rooms: Rooms | None) -> None:
         view.phase = phase
         if rooms is not None:
             view.rooms = rooms
@@ -109,13 +110,13 @@ async def _start(
         connect=sessions.connect,
         connect_offsets=sessions.connect_offsets,
         check=partial(_check_embedded, config),
-        tell=tell,
+        report_phase=report_phase,
     )
     await start_broker(config, around, stack, end)
     spare_the_collector()
     if http is not None:
         http.broker_serves()
-    tell_ready()
+    send_ready()
 
 
 def _log_options(config: BrokerConfig) -> LogOptions:
@@ -131,7 +132,7 @@ def _log_options(config: BrokerConfig) -> LogOptions:
 
 
 def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
-    """Bind the HTTP port, so that health can be queried during the start, too."""
+    """Bind the HTTP port early, so that health can be queried during the start."""
     bound = bind_http(view.config)
     if bound is None:
         return None
@@ -142,7 +143,7 @@ def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
 
 
 class _Sessions:
-    """The sessions with the ensemble of the configuration, or with an embedded server."""
+    """Opens sessions with the configured ensemble, or with an embedded server."""
 
     def __init__(
         self, config: BrokerConfig, clock: SystemClock, metrics: Metrics, stack: AsyncExitStack
@@ -155,7 +156,7 @@ class _Sessions:
         self._directory = ""
 
     async def connect(self, usable: Sequence[str]) -> tuple[KazooCoord, str]:
-        """Open the broker's session; return it and the server's address for the log."""
+        """Open the broker's session. Return the session, and the server's address for the log."""
         self._directory = usable[0]
         where = self._servers or ""
         if self._servers is None:
@@ -208,8 +209,9 @@ def _bind_all(config: BrokerConfig, stack: AsyncExitStack) -> Mapping[str, socke
 
 
 def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
-    """Raise StartupError if there is data but its embedded ZooKeeper's directory is missing. A new
-    ZooKeeper would not know the topics, and would conflict with the restored one later."""
+    """Raise StartupError if there is data but the directory of its embedded ZooKeeper is missing. A
+    new ZooKeeper would not have the topics, and would conflict with the old one after its
+    restoration."""
     directory = Path(config.log_directories[0]) / EMBEDDED_DIRECTORY
     if config.zookeeper_connect is None and stored_cluster and not directory.exists():
         raise StartupError(

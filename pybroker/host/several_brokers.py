@@ -1,8 +1,8 @@
 """The options of each broker of `pybroker start --brokers N`: ids, ports and directories that do
-not collide, the host as their rack, and one shared ZooKeeper.
+not collide, the host as the rack, and one shared ZooKeeper.
 
-Properties in, properties out. This module only looks at the content of the directories, and at
-whether default ports are free.
+The module derives properties from properties. Besides, it only reads the content of the directories
+and checks whether default ports are free.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ class BrokerPlan:
 
     index: int
     properties: Mapping[str, str]
-    """Without zookeeper.connect if the cluster has an embedded ZooKeeper."""
+    """The options of this broker. They lack zookeeper.connect if the cluster has an embedded
+    ZooKeeper."""
 
 
 def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[BrokerPlan]:
-    """Derive the options of each of `brokers` brokers (at least 2) from `base`, the options of
-    one; `host` is this machine's name. Raises ConfigError with every fault at once."""
+    """Derive the options of each of `brokers` brokers (at least 2) from `base`, the options of one.
+    `host` is this machine's name. Raise ConfigError with all faults."""
     config = BrokerConfig.parse(base)
     plans = [BrokerPlan(index, _own_options(config, index, host)) for index in range(brokers)]
     faults: dict[str, None] = {}
@@ -61,8 +62,8 @@ def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[Broke
 
 
 def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
-    """The plan, without HTTP if the option is not set and the default port is taken. As for a
-    single broker, a taken default port does not prevent the start."""
+    """Return the plan, without HTTP if the option is not set and the default port is in use. As for
+    a single broker, a used default port does not prevent the start."""
     listener = plan.properties.get(_HTTP)
     if listener is None or _HTTP in config.given:
         return plan
@@ -71,7 +72,7 @@ def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
         socket.create_server((host, int(port))).close()
     except OSError as error:
         log.warning(
-            "no HTTP broker=%d %s=%s cannot be used: %s",
+            "http disabled broker=%d %s=%s reason=%s",
             plan.index,
             _HTTP,
             listener,
@@ -82,24 +83,24 @@ def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
 
 
 def check_directories(config: BrokerConfig, brokers: int) -> None:
-    """Raises StartupError if the data belongs to a single broker and several are to start, or the
-    reverse."""
+    """Raise StartupError if the directories contain a single broker's data but several brokers are
+    to start, or the reverse."""
     for directory in map(Path, config.log_directories):
         first = _directory_of(directory, 0)
         if brokers == 1 and (first / _META).exists():
             raise StartupError(
-                f"{directory} holds the data of several brokers ({first} and further ones); start"
+                f"{directory} contains the data of several brokers ({first} and others); start"
                 " them with --brokers, or give another --data directory"
             )
         if brokers > 1 and (directory / _META).exists():
             raise StartupError(
-                f"{directory} holds the data of a single broker; start it without --brokers, or"
+                f"{directory} contains the data of a single broker; start it without --brokers, or"
                 " give another --data directory"
             )
 
 
 def check_ports(config: BrokerConfig, brokers: int) -> None:
-    """Raises StartupError if another process has a port of one of the brokers. Each broker would
+    """Raise StartupError if another process uses a port of one of the brokers. Each broker would
     find this itself, but only after others have begun to fill their directories."""
     with ExitStack() as stack:
         for index in range(brokers):
@@ -112,8 +113,8 @@ def check_ports(config: BrokerConfig, brokers: int) -> None:
 
 
 def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
-    """Raises StartupError if there is data but its ZooKeeper's directory is missing: a new
-    ZooKeeper would not know the topics."""
+    """Raise StartupError if there is data but the directory of its ZooKeeper is missing: a new
+    ZooKeeper would not have the topics."""
     directory = zookeeper_directory(config)
     if config.zookeeper_connect is not None or directory.exists():
         return
@@ -121,13 +122,14 @@ def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
         own = _directory_of(directory.parent, index)
         if (own / _META).exists():
             raise StartupError(
-                f"{own} holds data of a cluster whose ZooKeeper's directory {directory} is missing;"
+                f"{own} contains data of a cluster whose ZooKeeper's directory {directory} is "
+                "missing;"
                 " restore it, or give the cluster's --zookeeper"
             )
 
 
 def idle_directories(config: BrokerConfig, brokers: int) -> list[Path]:
-    """Directories with data of brokers whose index is `brokers` or higher."""
+    """Return the directories with data of brokers whose index is `brokers` or higher."""
     parents = [Path(directory) for directory in config.log_directories]
     return sorted(
         path.parent
@@ -139,7 +141,7 @@ def idle_directories(config: BrokerConfig, brokers: int) -> list[Path]:
 
 
 def zookeeper_directory(config: BrokerConfig) -> Path:
-    """The directory of the ZooKeeper that the brokers share."""
+    """Return the directory of the ZooKeeper that the brokers share."""
     return Path(config.log_directories[0]).absolute() / ZOOKEEPER_DIRECTORY
 
 
@@ -167,7 +169,8 @@ def _own_options(config: BrokerConfig, index: int, host: str) -> dict[str, str]:
 
 
 def _moved(listener: Listener, index: int) -> Listener:
-    """Port 0 stays: each broker takes any free one."""
+    """Return the listener of the broker with that index. Port 0 is unchanged: each broker uses any
+    free port."""
     return replace(listener, port=listener.port + index if listener.port else 0)
 
 

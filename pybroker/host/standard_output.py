@@ -1,8 +1,9 @@
-"""The standard streams of a tool: a tool whose reader ends (`| head`) ends silently.
+"""The standard streams of a tool. If the reader of its output ends (`| head`), the tool ends
+without an error message.
 
-Python raises BrokenPipeError for that, which is an OSError: code between the write and the end of
-the tool takes it for a fault of a file, and the flush at the end of the process fails once more.
-Therefore the write to the descriptor raises an exception here that such code does not catch.
+Python raises BrokenPipeError in that case, which is an OSError: code between the write and the end
+of the tool would take it for the error of a file, and the flush at the end of the process would
+fail, too. So a write to the descriptor raises an exception that such code does not catch.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _STDERR: Final = 2
 
 
 class OutputGone(SystemExit):
-    """The reader of standard output has ended. A SystemExit, because asyncio passes it on from
-    every task."""
+    """The reader of standard output has ended. This is a SystemExit, because asyncio passes it on
+    from every task."""
 
 
 class OutputFailed(PybrokerError):
@@ -29,13 +30,13 @@ class OutputFailed(PybrokerError):
 
 
 class _Output(io.FileIO):
-    """Writes to a descriptor and leaves it open. After a failed write all later output is
-    discarded. If the reader has ended, standard error is discarded, too, as for a program that
-    SIGPIPE ends."""
+    """Writes to a descriptor, and never closes it. After a failed write all later output is
+    discarded. If the reader has ended, output to standard error is discarded, too, as for a program
+    that SIGPIPE ends."""
 
     def write(self, data: Any, /) -> int:
         if not memoryview(data).nbytes:
-            return 0  # click probes streams with an empty write, and swallows its exceptions
+            return 0  # click tests streams with an empty write, and ignores its exceptions
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -53,7 +54,7 @@ class _Output(io.FileIO):
 
 
 class _Complaints(io.FileIO):
-    """Standard error: the tool goes on if nothing reads its messages."""
+    """Standard error of the tool, which continues if nothing reads its messages."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -67,8 +68,8 @@ class _Complaints(io.FileIO):
 
 @contextmanager
 def ended_by_its_reader() -> Iterator[None]:
-    """In this block the tool writes to standard output. If the reader ends, the block ends without
-    an error. Streams that are not files (in tests) are left as they are."""
+    """Return a context in which the tool writes to standard output. If the reader ends, the context
+    ends without an error. Streams that are not files (in tests) are unchanged."""
     before = sys.stdout, sys.stderr
     sys.stdout = _replaced(sys.stdout, _Output)
     sys.stderr = _replaced(sys.stderr, _Complaints)

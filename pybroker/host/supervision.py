@@ -1,10 +1,10 @@
-"""The decisions of the supervisor of `pybroker start --brokers N`: events in, effects out. Nothing
-here starts a process, reads a clock or waits; `supervisor.py` does.
+"""The decisions of the supervisor of `pybroker start --brokers N`: the functions receive events and
+return effects. This module does not start processes, read a clock or wait; `supervisor.py` does.
 
 A broker that has served once is started again whenever it ends, after a growing pause. If a broker
-fails its very first start, all are stopped, because only the operator can repair that. At the end
-the brokers are stopped one after the other, the last one first, so that each can hand over its
-leaderships.
+fails its very first start, all brokers are stopped, because only the operator can repair that. At
+the end the brokers are stopped one after another, the last one first, so that each can hand over
+its leaderships.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Final
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MAX_S: Final = 30.0
 STEADY_S: Final = 60.0
-"""A broker that has served for this time begins with the first pause again."""
+"""After a broker has served for this time (s), its next pause is the first one again."""
 STOP_MAX_S: Final = 60.0
-"""The time that a broker may take to stop before it is killed."""
+"""How long (s) a broker may take to stop before it is killed."""
 EXIT_REFUSED: Final = 1
-"""A broker's exit code if it cannot start and has printed the reason."""
+"""The exit code of a broker that cannot start and has printed the reason."""
 
 
 class State(Enum):
@@ -31,9 +31,9 @@ class State(Enum):
     STARTING = auto()
     SERVING = auto()
     PAUSING = auto()
-    """It ended, and will be started again."""
+    """The broker has ended and will be started again."""
     STOPPING = auto()
-    """It got SIGTERM and has not ended yet."""
+    """The broker got SIGTERM and has not ended yet."""
     ENDED = auto()
 
 
@@ -78,12 +78,12 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class AllServe:
-    """Every broker has served at least once."""
+    """Report that every broker has served at least once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """No broker runs any more, and none will be started."""
+    """End the supervisor: no broker runs, and none will be started."""
 
     exit_code: int
 
@@ -104,7 +104,7 @@ class _Broker:
 
 
 class Supervision:
-    """Brokers 0 to `count` - 1. Times are seconds of one clock that never goes back."""
+    """The states of brokers 0 to `count` - 1. Times are seconds of one monotonic clock."""
 
     def __init__(self, count: int) -> None:
         self._brokers = [_Broker() for _ in range(count)]
@@ -120,14 +120,14 @@ class Supervision:
         return self._brokers[broker].state
 
     def begin(self) -> list[Effect]:
-        """Start all."""
+        """Start all brokers."""
         return [self._launch(broker) for broker in range(len(self._brokers))]
 
     def served(self, broker: int, now_s: float) -> list[Effect]:
-        """The broker has sent its readiness message."""
+        """Handle the readiness message of a broker."""
         found = self._brokers[broker]
         if found.state is not State.STARTING:
-            return []  # it got SIGTERM meanwhile
+            return []  # the broker got SIGTERM meanwhile
         found.become(State.SERVING)
         found.has_served = True
         found.serving_since_s = now_s
@@ -137,7 +137,7 @@ class Supervision:
         return [AllServe()]
 
     def ended(self, broker: int, exit_code: int, now_s: float) -> list[Effect]:
-        """The broker's process has ended."""
+        """Handle the end of a broker's process."""
         found = self._brokers[broker]
         if found.state is State.SERVING and now_s - found.serving_since_s >= STEADY_S:
             found.next_pause_s = PAUSE_FIRST_S
@@ -154,13 +154,13 @@ class Supervision:
         return [LaunchLater(broker, pause_s)]
 
     def due(self, broker: int) -> list[Effect]:
-        """The pause of a broker is over."""
+        """Handle the end of a broker's pause."""
         if self._brokers[broker].state is not State.PAUSING:
             return []
         return [self._launch(broker)]
 
     def stop(self) -> list[Effect]:
-        """Stop all brokers one after the other. A second call stops the remaining ones at once."""
+        """Stop all brokers one after another. A second call stops the remaining brokers at once."""
         again, self._stopping = self._stopping, True
         for found in self._brokers:
             if found.state in (State.NEW, State.PAUSING):
@@ -174,7 +174,7 @@ class Supervision:
         return effects
 
     def overdue(self, broker: int) -> list[Effect]:
-        """The broker has not ended within STOP_MAX_S after SIGTERM."""
+        """Handle a broker that has not ended within STOP_MAX_S after SIGTERM."""
         if self._brokers[broker].state is not State.STOPPING:
             return []
         self._exit_code = EXIT_REFUSED
@@ -185,7 +185,7 @@ class Supervision:
         return Launch(broker)
 
     def _running(self) -> list[int]:
-        """The brokers that run and have not got SIGTERM, in the order of their stop."""
+        """Return the brokers that run and have not got SIGTERM, in the order of their stop."""
         return [
             broker
             for broker, found in reversed(list(enumerate(self._brokers)))

@@ -1,8 +1,8 @@
 """`pybroker start --brokers N`: one process that runs N brokers and the ZooKeeper that they share.
 
-The brokers are processes in process groups of their own (Ctrl-C reaches only us), and end with us,
-even if we are killed. `supervision.py` decides about them; this module has the processes, their
-output, the clock and the signals. ZooKeeper is stopped last.
+The brokers are processes in process groups of their own (Ctrl-C reaches only the supervisor), and
+end with the supervisor, even if it is killed. `supervision.py` makes the decisions. This module
+owns the processes, their output, the clock and the signals. ZooKeeper is stopped last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StartupError
 from pybroker.host.child_process import ended, pybroker_command, pybroker_environment, tied_to_us
 from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
-from pybroker.host.process import READY_VARIABLE, ReadySocket, tell_ready
+from pybroker.host.process import READY_VARIABLE, ReadySocket, send_ready
 from pybroker.host.several_brokers import (
     BrokerPlan,
     check_directories,
@@ -49,7 +49,7 @@ from pybroker.host.supervision import (
 log = logging.getLogger(__name__)
 
 COMPLAINT: Final = b"pybroker start: "
-"""The beginning of the line in which a broker gives the reason why it cannot start."""
+"""The beginning of the line in which a broker says why it cannot start."""
 _READ_BYTES: Final = 65_536
 _LINE_BYTES_MAX: Final = 1_048_576
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -58,7 +58,7 @@ _NOT_LAUNCHED: Final = -1
 
 @dataclass(slots=True)
 class _Child:
-    """A broker's process, over all its restarts."""
+    """A broker's process, including its restarts."""
 
     plan: BrokerPlan
     ready: ReadySocket
@@ -69,8 +69,8 @@ class _Child:
 
 
 def run_brokers(config: BrokerConfig, plans: Sequence[BrokerPlan], words: Sequence[str]) -> None:
-    """Run them until SIGTERM or SIGINT. `words` are the beginning of every broker's command line.
-    Raises StartupError if the brokers cannot start, or could not be stopped in order."""
+    """Run the brokers until SIGTERM or SIGINT. `words` are the beginning of every broker's command
+    line. Raise StartupError if the brokers cannot start, or did not stop in time."""
     as_json = config.pybroker_log_format == "json"
     start_logging(
         LogOptions(as_json=as_json, level=config.pybroker_log_level, levels=config.log_levels)
@@ -79,21 +79,21 @@ def run_brokers(config: BrokerConfig, plans: Sequence[BrokerPlan], words: Sequen
     check_zookeeper(config, len(plans))
     check_ports(config, len(plans))
     for directory in idle_directories(config, len(plans)):
-        log.warning("data of a broker that is not started directory=%s", directory)
+        log.warning("data of a broker that this command does not start directory=%s", directory)
     plans = [without_taken_http(config, plan) for plan in plans]
     output = BrokerOutput(sys.stdout.buffer, as_json=as_json)
     asyncio.run(Supervisor(config, plans, words, output).run())
 
 
 class BrokerOutput:
-    """Writes lines of several brokers into one stream, each with the broker's name."""
+    """Writes lines of several brokers into one stream, each line with the broker's name."""
 
     def __init__(self, stream: IO[bytes], *, as_json: bool) -> None:
         self._stream = stream
         self._as_json = as_json
 
     def write(self, broker: int, lines: Sequence[bytes]) -> None:
-        """Write the lines. A closed output does not end the brokers."""
+        """Write the lines. A closed stream does not end the brokers."""
         try:
             self._stream.write(b"".join(self._marked(broker, line) for line in lines))
             self._stream.flush()
@@ -107,7 +107,7 @@ class BrokerOutput:
 
 
 class Supervisor:
-    """Owns all processes during `run`."""
+    """Owns the processes of all brokers during `run`."""
 
     def __init__(
         self,
@@ -126,8 +126,8 @@ class Supervisor:
         self._exit_code = 0
 
     async def run(self) -> None:
-        """Run until all processes have ended. Raises StartupError if one could not start or did
-        not stop in order."""
+        """Run until all processes have ended. Raise StartupError if a broker could not start or did
+        not stop in time."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._stop, number)
@@ -164,7 +164,7 @@ class Supervisor:
         return embedded
 
     async def _await_zookeeper(self, embedded: EmbeddedZooKeeper) -> None:
-        """Wait until ZooKeeper serves, or the stop begins."""
+        """Wait until ZooKeeper serves, or a stop is requested."""
         serving = asyncio.create_task(embedded.wait_until_serving())
         finished = asyncio.create_task(self._finished.wait())
         try:
@@ -189,11 +189,11 @@ class Supervisor:
                     self._signal(broker, signal.SIGTERM)
                     self._later(broker, STOP_MAX_S, partial(self._supervision.overdue, broker))
                 case Kill(broker):
-                    log.error("killing it, it did not stop broker=%d", broker)
+                    log.error("killing a broker that did not stop broker=%d", broker)
                     self._signal(broker, signal.SIGKILL)
                 case AllServe():
                     log.info("all %d brokers started", len(self._children))
-                    tell_ready()
+                    send_ready()
                 case Finish(exit_code):
                     self._exit_code = exit_code
                     self._finished.set()
@@ -221,7 +221,7 @@ class Supervisor:
             child.watch = asyncio.create_task(watching, name=f"broker-{broker}")
 
     async def _watch(self, broker: int, process: subprocess.Popen[bytes]) -> None:
-        """Watch one run of the broker until its last line of output and its end."""
+        """Watch one run of a broker until its process and its output end."""
         await self._forward(broker, process)
         exit_code = await ended(process)
         if not self._supervision.stopping:
@@ -269,7 +269,7 @@ class Supervisor:
             process.send_signal(number)
 
     def _heard_ready(self, broker: int) -> None:
-        if self._children[broker].ready.heard():
+        if self._children[broker].ready.received_ready():
             now_s = asyncio.get_running_loop().time()
             self._do(self._supervision.served(broker, now_s))
 
@@ -278,7 +278,8 @@ class Supervisor:
         self._do(self._supervision.stop())
 
     async def _end_at_once(self) -> None:
-        """Kill the processes that still run after a failure; no effect after an orderly stop."""
+        """Kill the processes that still run after a failure. After an orderly stop no process is
+        left."""
         for child in self._children:
             if child.timer is not None:
                 child.timer.cancel()
@@ -297,5 +298,5 @@ class Supervisor:
             if child.complaint
         ]
         raise StartupError(
-            "; ".join(complaints) or "not all brokers could be stopped in order; see their lines"
+            "; ".join(complaints) or "not all brokers stopped in time; see their log lines"
         )

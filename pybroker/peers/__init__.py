@@ -1,1 +1,2 @@
-"""How brokers talk to each other: the controller to brokers, followers to leaders."""
+"""The connections between brokers: from the controller to brokers, and from followers to
+leaders."""

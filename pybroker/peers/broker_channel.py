@@ -1,5 +1,5 @@
-"""The controller's channel to another broker: commands become requests on one connection, which is
-opened when needed and again after every failure.
+"""The controller's channel to another broker: sends commands as requests on one connection. The
+channel connects at the first command and again after every failure.
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ T = TypeVar("T", PartitionFacts, StopReplicaPartition)
 AnswerT = TypeVar("AnswerT", bound=Message)
 
 PARTITIONS_MAX: Final = 1_000
-"""The most partitions in one request: a broker does nothing else while it decodes a request."""
+"""The maximal number of partitions in one request: a broker does nothing else while it decodes a
+request."""
 
 
 class RemoteBrokerChannel:
-    """The `BrokerChannel` of another broker."""
+    """The controller's channel to another broker."""
 
     def __init__(
         self, broker: Broker, listener: str, *, client_id: str, timeout_s: float, connect_s: float
     ) -> None:
-        """`listener` is the name of the listener for brokers."""
+        """`listener` is the name of the inter-broker listener."""
         self._broker = broker
         self._listener = listener
         self._client_id = client_id
@@ -163,8 +164,8 @@ class RemoteBrokerChannel:
         if endpoint is None:
             raise ConnectFailed(
                 f"broker {self._broker.id}",
-                f"it has no listener {self._listener} for brokers; inter.broker.listener.name has"
-                " to name one that every broker has",
+                f"it has no inter-broker listener {self._listener}; set inter.broker.listener.name"
+                " to a listener that every broker has",
             )
         self._connection = await Connection.open(
             endpoint.host, endpoint.port, client_id=self._client_id, timeout_s=self._connect_s
@@ -173,7 +174,7 @@ class RemoteBrokerChannel:
 
 
 def new_channel(config: BrokerConfig, controller: int, broker: Broker) -> RemoteBrokerChannel:
-    """Create the channel of a controller to a broker, with the options' time limits."""
+    """Return the channel of a controller to a broker, with the time limits of the options."""
     return RemoteBrokerChannel(
         broker,
         config.inter_broker_listener,
@@ -191,8 +192,8 @@ def _require_none(number: int) -> None:
 def _portions(
     items: Sequence[T], extent: Extent = Extent.SOME, *, at_least_one: bool = False
 ) -> Iterator[tuple[Sequence[T], Extent]]:
-    """Split `items` into portions that fit into one request, each with the extent that its request
-    has."""
+    """Split `items` into portions that fit into one request. Yield each portion with the extent of
+    its request."""
     count = max(-(-len(items) // PARTITIONS_MAX), at_least_one or extent is not Extent.SOME)
     for number in range(count):
         if extent is Extent.SOME or count == 1:

@@ -1,5 +1,5 @@
-"""A follower's channel to a leader on another broker: Fetch and ListOffsets on one connection to
-the leader's inter-broker endpoint.
+"""A follower's channel to a leader on another broker: sends Fetch and ListOffsets on one connection
+to the leader's inter-broker endpoint.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _EARLIEST: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """The identity of the broker that fetches."""
+    """The identity of a broker that fetches as a follower."""
 
     broker_id: int
     incarnation: Callable[[], int]
-    """The broker's incarnation: how often its id has registered (KIP-903). -1 while the broker
-    does not know its roles; then it fetches nothing."""
+    """The broker's incarnation: how often its id has registered (KIP-903). It is -1 until the
+    broker has received its roles; until then the broker fetches nothing."""
 
 
 def new_fetchers(
@@ -66,8 +66,8 @@ def new_fetchers(
     clock: Clock,
     metrics: Metrics,
 ) -> ReplicaFetchers:
-    """Create the fetchers that copy from other brokers. `find` gives the registration of a broker,
-    None if unknown."""
+    """Create the fetchers that copy from other brokers. `find` returns the registration of a
+    broker, None if it is unknown."""
 
     def endpoint(leader: int) -> Endpoint | None:
         broker = find(leader)
@@ -85,8 +85,8 @@ def new_fetchers(
 
 
 class FollowerLeaderChannel:
-    """The `LeaderChannel` to a broker. A cancelled call closes the connection, because its late
-    answer would precede those of later requests."""
+    """A follower's channel to one leader. A cancelled call closes the connection: otherwise its
+    late answer would arrive before those of later requests."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class FollowerLeaderChannel:
         find: Callable[[], Endpoint | None],
         config: BrokerConfig,
     ) -> None:
-        """`find` gives the leader's current inter-broker endpoint, None if unknown. It is called
-        before every connect."""
+        """`find` returns the leader's current inter-broker endpoint, None if it is unknown. It is
+        called before every connect."""
         self._follower = follower
         self._find = find
         self._timeout_ms = config.replica_socket_timeout_ms
@@ -133,8 +133,8 @@ class FollowerLeaderChannel:
         connection = await self._connected()
         incarnation = self._follower.incarnation()
         if incarnation < 0:
-            # Our log may be of a deleted topic: its offsets would count as offsets of the recreated
-            # topic.
+            # This broker's log may belong to a deleted topic. Its offsets must not count as offsets
+            # of the recreated topic.
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
                 "this broker has not received its roles since it registered",
@@ -160,7 +160,7 @@ class FollowerLeaderChannel:
             (limits.max_wait_ms + self._timeout_ms) / 1000,
         )
         if not self._session.handle(response) and response.error_code not in _SESSION_LOST:
-            raise BrokerError(error_code(response.error_code), "the leader refused the fetch")
+            raise BrokerError(error_code(response.error_code), "the leader rejected the fetch")
         return [
             _fetched(TopicPartition(topic.topic, part.partition_index), part)
             for topic in response.responses
@@ -214,7 +214,9 @@ class FollowerLeaderChannel:
                     if part.error_code:
                         raise BrokerError(error_code(part.error_code))
                     return part.offset
-        raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the leader's answer lacks {key}")
+        raise BrokerError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"the leader's ListOffsets response lacks {key}"
+        )
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -222,9 +224,9 @@ class FollowerLeaderChannel:
             await connection.close()
 
     async def _connected(self) -> Connection:
-        """Connect without a limit on the size of answers: the leader returns a single batch
-        however large it is, and a follower that could not receive it would not copy any of the
-        leader's partitions."""
+        """Return the open connection, or connect. Answers have no size limit: a leader returns a
+        batch of any size, and a follower that could not receive it would copy none of the leader's
+        partitions."""
         connection = self._connection
         if connection is not None and connection.usable:
             return connection
@@ -232,7 +234,7 @@ class FollowerLeaderChannel:
         endpoint = self._find()
         if endpoint is None:
             raise BrokerError(
-                ErrorCode.BROKER_NOT_AVAILABLE, "the address of the leader is unknown"
+                ErrorCode.BROKER_NOT_AVAILABLE, "the inter-broker endpoint of the leader is unknown"
             )
         self._connection = await Connection.open(
             endpoint.host,

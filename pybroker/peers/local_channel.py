@@ -1,6 +1,6 @@
-"""How a broker carries out the controller's commands. The controller of this process calls it
-directly; commands of another broker's controller arrive through `handlers/control.py`. Both get
-the same errors.
+"""A broker's channel to itself: carries out the controller's commands. The controller of this
+process calls it directly. Commands of another broker's controller arrive through
+`handlers/control.py`. Both get the same errors.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 
 class ProvenEpochs:
-    """Checks controller epochs against ZooKeeper: a command with an epoch that was never given out
-    does not come from a controller. Without this check any client could depose the controller for
-    this broker, for good, by one command with a high epoch.
+    """Checks controller epochs against ZooKeeper: a command whose epoch no controller has had does
+    not come from a controller. Without this check any client could, with one command of a high
+    epoch, make this broker reject the real controller forever.
     """
 
     def __init__(self, coord: Coord) -> None:
@@ -37,8 +37,8 @@ class ProvenEpochs:
         self._highest = -1
 
     async def prove(self, controller_epoch: int) -> None:
-        """Raises BrokerError CLUSTER_AUTHORIZATION_FAILED for an epoch that was never given out,
-        NETWORK_EXCEPTION if ZooKeeper cannot be asked now."""
+        """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED if no controller has had that epoch yet,
+        NETWORK_EXCEPTION if ZooKeeper does not answer."""
         if controller_epoch <= self._highest:
             return
         try:
@@ -52,30 +52,31 @@ class ProvenEpochs:
         if controller_epoch > self._highest:
             raise BrokerError(
                 ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                f"there has been no controller of epoch {controller_epoch}",
+                f"controller epoch {controller_epoch} is above the highest one in ZooKeeper,"
+                f" {self._highest}",
             )
 
 
 class LocalBrokerChannel:
-    """The `BrokerChannel` of the broker itself."""
+    """The controller's channel to its own broker."""
 
     def __init__(
         self,
         replicas: ReplicaManager,
         metadata: MetadataView,
-        told: Callable[[Iterable[PartitionFacts]], None] = lambda partitions: None,
+        on_facts: Callable[[Iterable[PartitionFacts]], None] = lambda partitions: None,
     ) -> None:
-        """`told` is called with the controller's commands about partitions."""
+        """`on_facts` receives the partitions of each LeaderAndIsr and UpdateMetadata."""
         self._replicas = replicas
         self._metadata = metadata
-        self._told = told
+        self._on_facts = on_facts
 
     async def close(self) -> None:
-        """No effect: nothing is open."""
+        """Do nothing, since there is no connection."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        # The command may wait behind others. Its content is stored already, so other brokers may
-        # lead now.
+        # The command may wait for earlier ones. Its roles are stored in ZooKeeper already, so the
+        # new leaders may lead before this broker carries it out.
         me = self._replicas.broker_id
         leads: dict[TopicPartition, bool] = {}
         for facts in command.partitions:
@@ -86,7 +87,7 @@ class LocalBrokerChannel:
                 if partition is not None and partition.is_leader:
                     partition.superseded(is_replaced=not leads[key])
         answers = await self._replicas.leader_and_isr(command)
-        self._told(command.partitions)
+        self._on_facts(command.partitions)
         taken = Counter(leads[key] for key in leads if answers[key] is ErrorCode.NONE)
         for leader, partitions in sorted(taken.items(), reverse=True):
             role = "leader" if leader else "follower"
@@ -97,10 +98,11 @@ class LocalBrokerChannel:
         if -1 < command.broker_epoch < self._replicas.broker_epoch:
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch {command.broker_epoch} is below {self._replicas.broker_epoch}",
+                f"broker epoch {command.broker_epoch} is below the current one,"
+                f" {self._replicas.broker_epoch}",
             )
         self._metadata.apply(command)
-        self._told(command.partitions)
+        self._on_facts(command.partitions)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
         """Stop partitions and delete those that are marked."""

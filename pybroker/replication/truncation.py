@@ -41,7 +41,7 @@ class Losses(Protocol):
         """Return the newest receipt of a leader epoch above `after` and not above `up_to`; None if
         there is none. All receipts up to the election of `up_to` are considered."""
 
-    async def gave_up(
+    async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
         """Record that this replica truncates the offsets [start, end) by the receipt of that leader
@@ -56,7 +56,7 @@ class NoLosses:
     ) -> LossReceipt | None:
         return None
 
-    async def gave_up(
+    async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
         raise AssertionError("no receipt allows it")
@@ -145,7 +145,7 @@ class Truncator:
                     return Pause(ErrorCode.KAFKA_STORAGE_ERROR, "committed records would be lost")
                 if receipt is None:
                     return None  # only clean elections since: the records were never acknowledged
-                await self._losses.gave_up(key, receipt.leader_epoch, start, end)
+                await self._losses.add_truncation(key, receipt.leader_epoch, start, end)
         except (CoordError, MalformedNode, TimeoutError) as error:
             is_damaged = isinstance(error, MalformedNode)
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,1 +1,2 @@
-"""Listeners and connections: frames in, frames out, one request of a connection at a time."""
+"""Listeners and connections: they receive request frames and send response frames, one request of a
+connection at a time."""

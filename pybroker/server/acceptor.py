@@ -1,9 +1,10 @@
-"""Accepts connections: all waiting ones at a time, and none while there is no room.
+"""The acceptor: accepts the connections of a listener, and pauses while a limit is reached.
 
-As in Kafka, a connection that has to wait stays in the system's queue and is not refused: for a
-free place (max.connections), for the next second (max.connection.creation.rate), for a file
-descriptor. The owner decides whether there is a place. Connections do not get the last descriptors:
-a log whose file cannot be opened counts as failed, and clients must not cause that.
+As in Kafka, a connection above a limit waits in the system's queue and is not refused: until
+another connection closes (max.connections), until the next second (max.connection.creation.rate),
+or until a file descriptor is free. The owner decides about the first two limits. Connections do not
+get the last descriptors: a log whose file cannot be opened counts as failed, and clients must not
+cause that.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 ACCEPTED_PER_TURN_MAX: Final = 256
-"""After this many, connections that are already open have their turn."""
+"""After accepting this many connections, the acceptor yields to the event loop."""
 RETRY_S: Final = 0.2
-"""How long to wait, in seconds, if the system has no descriptor or no memory for a connection."""
+"""How long (s) to wait if the system has no descriptor or no memory for a connection."""
 LINES_APART_S: Final = 60.0
 _WITHOUT_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 ANY_DESCRIPTOR: Final = 2_147_483_647
@@ -32,8 +33,8 @@ _RATE_UNLIMITED: Final = 2_147_483_647
 
 
 class CreationRate:
-    """The limit of accepted connections a second (max.connection.creation.rate): a bucket that
-    holds the tokens of one second. 0 stops all until the limit is changed."""
+    """The limit of accepted connections per second (max.connection.creation.rate): a bucket that
+    holds the tokens of one second. A rate of 0 accepts no connection until the rate is changed."""
 
     def __init__(self, per_second: int, clock: Clock) -> None:
         self._clock = clock
@@ -51,7 +52,7 @@ class CreationRate:
         self._room -= 1
 
     def delay_s(self) -> float:
-        """Return how long until the next connection may be accepted, in seconds; 0 for now."""
+        """Return how long (s) until the next connection may be accepted; 0 means now."""
         if self._per_second == _RATE_UNLIMITED:
             return 0.0
         now = self._clock.monotonic()
@@ -64,8 +65,9 @@ class CreationRate:
 
 
 class Acceptor:
-    """Accepts on one listening socket, which it owns. `delay_s` returns how long to wait before the
-    next connection: 0 for not at all, None until `place_free`. `adopt` gets each connection."""
+    """Accepts connections on one listening socket, which it owns. `delay_s` returns how long (s) to
+    wait before the next connection: 0 means no wait, None means until `place_free` is called.
+    `adopt` receives each connection."""
 
     def __init__(
         self,
@@ -77,8 +79,8 @@ class Acceptor:
         adopt: Callable[[socket.socket], None],
         descriptors_max: Callable[[], int] = lambda: ANY_DESCRIPTOR,
     ) -> None:
-        """Descriptors from the number `descriptors_max()` on are not for connections; the system
-        uses the lowest free one."""
+        """File descriptors with the number `descriptors_max()` or a higher one are not for
+        connections. The system always assigns the lowest free number."""
         self._name = name
         self._listening = listening
         self._delay_s = delay_s
@@ -91,14 +93,14 @@ class Acceptor:
         self._closed = False
         self._without_room = False
         self._lines = LogLimit(clock, lines=1, interval_s=LINES_APART_S)
-        self._told = False
+        self._is_logged = False
 
     def open(self, backlog: int) -> None:
         self._listening.listen(backlog)
         self._resume()
 
     def place_free(self) -> None:
-        """Continue accepting if a missing place stopped it."""
+        """Continue to accept if the limit of open connections has stopped it."""
         if self._needs_place:
             self._needs_place = False
             self._resume()
@@ -112,7 +114,7 @@ class Acceptor:
             self._loop.add_reader(self._listening.fileno(), self._accept)
 
     def close(self) -> None:
-        """Stop accepting; connections in the system's queue are refused. Idempotent."""
+        """Stop accepting; the system refuses the connections in its queue. Idempotent."""
         if not self._closed:
             self._pause(None)
             self._closed = True
@@ -150,7 +152,7 @@ class Acceptor:
                 return
             if self._without_room:
                 self._without_room = False
-                if self._told:
+                if self._is_logged:
                     log.info("accepting connections again listener=%s", self._name)
 
     def _has_descriptors(self) -> bool:
@@ -162,8 +164,8 @@ class Acceptor:
         return number < self._descriptors_max() - 1
 
     def _fail(self, error: OSError) -> None:
-        """Report an error that is not about room: it concerns only the one peer, and accepting
-        continues."""
+        """Handle an error of `accept`. If it is about neither descriptors nor memory, it concerns
+        only one peer, so it is logged and accepting continues."""
         if error.errno in _WITHOUT_ROOM:
             self._wait_for_room(error.strerror)
         else:
@@ -171,14 +173,14 @@ class Acceptor:
             self._pause(RETRY_S)
 
     def _wait_for_room(self, reason: str | None) -> None:
-        """Log that connections wait, once until it is over."""
+        """Pause. Log once, when it begins, that connections wait."""
         if not self._without_room:
             self._without_room = True
-            self._told = self._lines.allow() is not None
-            if self._told:
+            self._is_logged = self._lines.allow() is not None
+            if self._is_logged:
                 log.error(
-                    "no connection can be accepted listener=%s reason=%s: new ones wait "
-                    "until some are closed; raise the limit of open files (ulimit -n) or set "
+                    "no connection can be accepted listener=%s reason=%s: new connections wait "
+                    "until open ones are closed; raise the limit of open files (ulimit -n) or set "
                     "max.connections",
                     self._name,
                     reason,

@@ -1,10 +1,11 @@
-"""One connection: frames in, answers out, in order, one request in the handlers at a time.
+"""One connection: receives frames and sends their answers in order, with one request in the
+handlers at a time.
 
-Owns the socket's transport and at most one task, that of the request in flight. A frame that is no
-request closes the connection; so does a request that the handlers refuse to answer. While a request
-is in flight, further bytes are received only as far as the buffer has room, so TCP slows down a
-peer that pipelines, and a peer that leaves is noticed. Requests that arrived before the peer closed
-its sending side are still answered, within a time limit.
+It owns the socket's transport and at most one task, that of the request in flight. A frame that is
+no request closes the connection, and so does a request that the handlers refuse to answer. While a
+request is in flight, more bytes are received only while the buffer has space. So TCP slows down a
+peer that pipelines, and the connection notices a peer that leaves. Requests that arrived before the
+peer closed its sending side are still answered, within a time limit.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ log = logging.getLogger(__name__)
 _TOGETHER_BYTES_MAX: Final = 64 * 1024
 
 Answer = list[Buffer] | None
-"""The buffers of a whole response frame, size prefix included; None if there is no response."""
+"""The buffers of a whole response frame, size prefix included; None if the request has no
+response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The address of a peer, and the listener that it connected to."""
+    """The address of a peer, and the listener that the peer connected to."""
 
     listener: str
     host: str
@@ -44,13 +46,14 @@ class Peer:
 
 
 class FrameHandler(Protocol):
-    """The connection's handler: returns the answer to a frame, at once or later."""
+    """A handler of requests: returns the answer to a frame, or an awaitable of the answer."""
 
     def __call__(self, frame: memoryview, peer: Peer, /) -> Answer | Awaitable[Answer]: ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one accepted socket. `on_open` may refuse it by returning a reason."""
+    """The asyncio protocol of one accepted socket. `on_open` returns a reason to refuse the
+    connection, or None."""
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self.peer = Peer(listener, "", 0)
         self.close_reason = "peer"
-        """Why the connection ended, as one of a few words for the metrics."""
+        """The reason of the end, for the metrics: one of a few fixed words."""
         self.last_active = clock.monotonic()
         self._incomplete_since: float | None = None
         self._active_then = 0.0
@@ -115,13 +118,13 @@ class Connection(asyncio.BufferedProtocol):
         refusal = self._on_open(self)
         if refusal is not None:
             self.close_reason = "limit"
-            self._refusals.tell(logging.WARNING, "connection refused", self.peer, refusal)
+            self._refusals.log(logging.WARNING, "connection refused", self.peer, refusal)
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._request is not None:
-            # Once it has begun: otherwise the awaitable that it got would never be awaited.
+            # Cancelled only after it has begun: else its awaitable would never be awaited.
             asyncio.get_running_loop().call_soon(self._request.cancel)
         if self._next_turn is not None:
             self._next_turn.cancel()
@@ -146,8 +149,9 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_when_full()
 
     def eof_received(self) -> bool:
-        """Handle the end of the peer's data: it may still wait for answers, and requests without an
-        answer are carried out all the same. Return False to close the connection at once."""
+        """Continue after the peer has closed its sending side: the peer may still wait for answers,
+        and requests without an answer are still carried out. Return False to close the connection
+        at once."""
         if self._request is None and self._writable and self._next_turn is None:
             return False
         self._ended = True
@@ -170,26 +174,26 @@ class Connection(asyncio.BufferedProtocol):
     # the owner's side
 
     def close(self) -> None:
-        """Close after the answers that are already written."""
+        """Close the connection after the answers that are already written."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def drain(self) -> None:
-        """Accept no further request; close once the one in flight is answered."""
+        """Accept no more requests, and close after the answer to the request in flight."""
         self.close_reason = "shutdown"
         self._draining = True
         if self._request is None:
             self.close()
 
     def abort(self) -> None:
-        """Close now; unsent answers are lost."""
+        """Close at once; unsent answers are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def is_too_slow(self, now: float) -> bool:
-        """Whether a request has been arriving for too long. To be called periodically: the time
-        counts from the first call that found the request incomplete."""
+        """Whether the current request has been arriving for too long. The owner calls this
+        periodically; the time counts from the first call that finds the request incomplete."""
         unread_bytes = self._buffer.unread_bytes
         waits_for_bytes = self._reading and self._may_serve() and unread_bytes > 0
         if not waits_for_bytes:
@@ -203,8 +207,8 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:
-        """Return how long no request or answer has been arriving, handled, or moving at the minimal
-        rate, in seconds. To be called periodically."""
+        """Return for how long (s) the connection has been idle: it handles no request, and no
+        request or answer moves at the minimal rate. The owner calls this periodically."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._may_serve() else 0
         taken_bytes = self._unsent_then - unsent_bytes
@@ -240,8 +244,8 @@ class Connection(asyncio.BufferedProtocol):
             self._resume_when_roomy()
 
     def _handle_frames(self) -> None:
-        """Handle frames until one has to wait, none is left, or other connections must have their
-        turn."""
+        """Handle frames until one of them has to wait, no whole frame is left, or the other
+        connections have to be served."""
         served = 0
         while self._transport is not None and self._writable and not self._draining:
             try:
@@ -284,9 +288,10 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(error)
             return
         if self._transport is None:
-            return  # no peer is left
+            return  # the peer has left
         if request.cancelled():
-            # Not cancelled by this connection, which is still open: the peer would wait for ever.
+            # Something else cancelled the request of an open connection: without a close the peer
+            # would wait forever.
             self._draining = True
             self.abort()
             return
@@ -301,8 +306,8 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
 
     def _write(self, answer: Answer) -> None:
-        """Queue an answer for `_flush`: small answers to requests that came together are sent
-        together, because a system call and a wake-up of the peer cost more than making them."""
+        """Queue an answer for `_flush`. Small answers to requests that arrived together are sent
+        together, because a system call and waking the peer cost more than making the answers."""
         if answer is None:
             return
         self._answers += answer
@@ -323,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(answers)
 
     def _count_unsent(self, unsent_bytes: int) -> None:
-        """Report the bytes that wait for a peer that does not keep up; 0 for one that does."""
+        """Report the bytes that wait for a peer that reads too slowly; 0 for other peers."""
         self._on_unsent(unsent_bytes - self._unsent_bytes)
         self._unsent_bytes = unsent_bytes
 
@@ -332,12 +337,12 @@ class Connection(asyncio.BufferedProtocol):
         mistaken = mistaken_protocol(self._buffer.first_bytes)
         level = logging.INFO if mistaken is None else logging.WARNING
         reason = f"{error} listener={self._listener}" if mistaken is None else mistaken
-        self._refusals.tell(level, "connection closed", self.peer, reason)
+        self._refusals.log(level, "connection closed", self.peer, reason)
         self._draining = True
         self.close()
 
     def _fail(self, error: BaseException) -> None:
-        """Report a fault of the broker; the peer only sees that its connection ends."""
+        """Log an exception of the broker, and close the connection; the peer receives no error."""
         self.close_reason = "fault"
         log.error("handler failed peer=%s", self.peer, exc_info=error)
         self._draining = True
@@ -347,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
     # memory for large requests
 
     def _take_memory(self) -> None:
-        """Receive a large request only once there is memory for all of it."""
+        """Receive a large request only after taking memory for all of it."""
         needed = self._buffer.frame_bytes
         if needed <= SMALL_REQUEST_BYTES or self._taken_bytes or self._waits_for_memory:
             return
@@ -391,6 +396,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _plain(host: str) -> str:
-    """Return the address of an IPv4 peer on an IPv6 socket in its usual form."""
+    """Return the address of a peer; an IPv4 address on an IPv6 socket is returned in its usual
+    form."""
     mapped = host.removeprefix("::ffff:")
     return mapped if "." in mapped else host

@@ -1,8 +1,8 @@
 """The listeners of a broker: bound sockets, the connections on them, and their limits.
 
-Sockets are bound early (`bind`), so that a used port stops the start before anything is touched,
-and accept only from `open` on. `close` stops accepting, lets requests in flight be answered until
-its deadline, then closes the remaining connections.
+`bind` binds a socket early, so that a used port stops the start before anything is changed. The
+sockets accept connections only after `open`. `close` stops accepting, lets requests in flight be
+answered until its deadline, then closes the remaining connections.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ log = logging.getLogger(__name__)
 _REAPER_INTERVAL_S = 10.0
 _KEPT_DESCRIPTORS_MAX = 4096
 _SYSTEMS_CHOICE = -1
-"""Leaves the size of a socket's buffer to the operating system, which adapts it."""
+"""The size that leaves a socket's buffer to the operating system, which adapts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """An address to bind: `host` "" means every interface, `port` 0 means any free port."""
+    """An address to bind. An empty `host` means every interface, `port` 0 means any free port."""
 
     name: str
     host: str
@@ -46,9 +46,9 @@ class Bind:
 
 
 def bind(listener: Bind) -> socket.socket:
-    """Return a bound, not yet listening socket.
+    """Return a bound socket that does not listen yet.
 
-    Raises StartupError if the port is taken or the address is not one of this machine.
+    Raise StartupError if the port is in use, or the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
@@ -69,14 +69,16 @@ def bind(listener: Bind) -> socket.socket:
         ) from error
     except OverflowError as error:
         opened.close()
-        raise StartupError(f"listener {listener.name}: {listener.port} is not a port") from error
+        raise StartupError(
+            f"listener {listener.name}: {listener.port} is not a port from 0 to 65535"
+        ) from error
     opened.setblocking(False)
     return opened
 
 
 def _descriptors_for_connections() -> int:
-    """Return the first file descriptor number that connections do not get; logs and ZooKeeper need
-    some."""
+    """Return the first file descriptor number that connections do not get: logs and ZooKeeper need
+    the rest."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return ANY_DESCRIPTOR
@@ -84,8 +86,8 @@ def _descriptors_for_connections() -> int:
 
 
 def _backlog(config: BrokerConfig) -> int:
-    """Return how many connections may wait to be accepted: the system's maximum, unless it is
-    set."""
+    """Return how many connections may wait to be accepted: the option if it is set, else the
+    system's maximum."""
     if "socket.listen.backlog.size" in config.given:
         return config.socket_listen_backlog_size
     return socket.SOMAXCONN
@@ -114,7 +116,7 @@ class Server:
         self._memory = RequestMemory(config.queued_max_request_bytes)
         self._refusals = RefusalLog(clock)
         self._connections: dict[Connection, None] = {}
-        """In the order of their arrival, so that a simulation can be repeated."""
+        """All connections, in the order of their arrival, so that a simulation can be repeated."""
         self._per_ip: Counter[str] = Counter()
         self._unsent_bytes = 0
         self._empty = asyncio.Event()
@@ -126,16 +128,17 @@ class Server:
         return len(self._connections)
 
     def connections_by_listener(self) -> Counter[str]:
-        """Return listener -> open connections."""
+        """Return listener name -> number of open connections."""
         return Counter(connection.peer.listener for connection in self._connections)
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes in memory for peers that leave more unread than a connection may."""
+        """The size of the answers in memory for peers that leave more unread than a connection
+        may."""
         return self._unsent_bytes
 
     async def open(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
-        """Accept on these sockets, each with the name of its listener."""
+        """Accept connections on these sockets, each with the name of its listener."""
         loop = asyncio.get_running_loop()
         for name, listening in sockets:
             self._set_socket_options(listening)
@@ -152,7 +155,7 @@ class Server:
         self._reaper = loop.call_later(_REAPER_INTERVAL_S, self.reap)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Accept new connections by these options from now on; open ones keep theirs."""
+        """Use these options for new connections; open connections keep theirs."""
         self._config = config
         self._rate.set(config.max_connection_creation_rate)
         if len(self._connections) < config.max_connections:
@@ -160,8 +163,8 @@ class Server:
                 acceptor.place_free()
 
     async def close(self, deadline_s: float) -> None:
-        """Stop accepting, answer requests in flight, close the rest after `deadline_s`.
-        Idempotent."""
+        """Stop accepting, answer requests in flight, close the remaining connections after
+        `deadline_s`. Idempotent."""
         if self._reaper is not None:
             self._reaper.cancel()
         for acceptor in self._acceptors:
@@ -176,8 +179,8 @@ class Server:
                 connection.abort()
 
     def _delay_s(self, listener: str) -> float | None:
-        """Return how long the next connection of a listener has to wait, in seconds; None until one
-        is closed."""
+        """Return how long (s) the next connection of a listener has to wait; None means until
+        another connection closes."""
         config = self._config
         present = len(self._connections) + len(self._opening)
         if present >= config.max_connections and listener != config.protected_listener:
@@ -209,14 +212,14 @@ class Server:
             await asyncio.get_running_loop().connect_accepted_socket(connection, connected)
         except OSError as error:
             connected.close()
-            self._refusals.tell(logging.WARNING, "connection not opened", listener, error)
+            self._refusals.log(logging.WARNING, "connection not opened", listener, error)
         except asyncio.CancelledError:
             connected.close()
             raise
 
     def _admit(self, connection: Connection) -> str | None:
-        """Count a new connection. Return the reason if a limit refuses it (it is then closed at
-        once)."""
+        """Count a new connection. Return the reason if a limit refuses it; then it is closed at
+        once."""
         host, listener = connection.peer.host, connection.peer.listener
         self._connections[connection] = None
         self._metrics.accepted[listener] = self._metrics.accepted.get(listener, 0) + 1
@@ -231,12 +234,13 @@ class Server:
         return None
 
     def _make_place(self, protected: str | None) -> None:
-        """Make room for brokers, which must reach each other however many clients are connected."""
+        """Close the most idle client if max.connections is exceeded: brokers must reach each other
+        however many clients are connected."""
         others = [each for each in self._connections if each.peer.listener != protected]
         if others:
             longest_silent = min(others, key=lambda each: each.last_active)
             reason = f"max.connections={self._config.max_connections} is reached"
-            self._refusals.tell(logging.WARNING, "connection closed", longest_silent.peer, reason)
+            self._refusals.log(logging.WARNING, "connection closed", longest_silent.peer, reason)
             longest_silent.close_reason = "limit"
             longest_silent.abort()
 
@@ -257,21 +261,21 @@ class Server:
         self._unsent_bytes += change
 
     def reap(self) -> None:
-        """Close idle connections and those whose request does not arrive; shrink the buffers of
-        quiet ones."""
+        """Close idle connections and connections whose request arrives too slowly; shrink the
+        buffers of idle ones."""
         now = self._clock.monotonic()
         idle_ms_max = self._config.connections_max_idle_ms
         for connection in list(self._connections):
             idle_s = connection.idle_s(now)
             if connection.is_too_slow(now):
-                reason = "a request did not arrive in time (pybroker.request.read.timeout.ms)"
-                self._refusals.tell(logging.WARNING, "connection closed", connection.peer, reason)
+                reason = "a request exceeded pybroker.request.read.timeout.ms"
+                self._refusals.log(logging.WARNING, "connection closed", connection.peer, reason)
                 connection.close_reason = "slow"
                 connection.abort()
             elif idle_s * 1000 > idle_ms_max >= 0:
                 log.info("connection idle peer=%s idle_s=%.0f", connection.peer, idle_s)
                 connection.close_reason = "idle"
-                connection.abort()  # a peer that leaves answers unread would never be closed
+                connection.abort()  # close would wait forever for a peer that does not read
             elif idle_s > _REAPER_INTERVAL_S:
                 connection.give_back_memory()
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
@@ -279,9 +283,9 @@ class Server:
     def _set_socket_options(self, listening: socket.socket) -> None:
         """Set options that accepted sockets inherit from the listening one."""
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # uvloop sets it on every connection. asyncio's own loop does so only if the socket names
-        # its protocol, which an accepted one does not: then an answer behind another one waits for
-        # the peer's delayed acknowledgement, 40 ms on Linux.
+        # uvloop sets TCP_NODELAY on every connection. asyncio's own loop does so only if the socket
+        # names its protocol, and an accepted socket does not. Without it, an answer that follows
+        # another waits for the peer's delayed acknowledgement, 40 ms on Linux.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = self._config
         for name, option, size in (

@@ -1,7 +1,7 @@
-"""The receive buffer of a connection: it grows with the bytes that arrive, never with the size that
-a frame claims, and returns whole frames in place.
+"""The receive buffer of a connection. It grows with the bytes that arrive, never with the size that
+a frame claims, and returns whole frames without copying them.
 
-A returned frame stays valid until `release`; the buffer does not move meanwhile.
+A returned frame is valid until `release`; the buffer does not move until then.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pybroker.errors import MalformedInput
 
 INITIAL_BYTES: Final = 4 * 1024
 BURST_BYTES: Final = 128 * 1024
-"""A buffer that gets full grows up to this size, even if no frame needs it: bytes that a peer sends
-together are then read together, and seldom moved."""
+"""A full buffer grows up to this size even if no frame needs it: then bytes that a peer sends
+together are read together, and seldom moved."""
 LARGE_BYTES: Final = 1024 * 1024
-"""A larger buffer is freed as soon as a frame that does not need it has been handled."""
+"""A buffer larger than this is freed after the first frame that does not need it."""
 _SIZE: Final = struct.Struct(">i")
 
 
 class ReceiveBuffer:
-    """Bytes between `_start` and `_end` are received and not yet released. With `small_bytes` the
-    buffer is larger than that only for a frame that needs it, and as large as that frame; without,
-    it may also hold bytes that a peer sends ahead.
+    """The received bytes that are not released yet: those between `_start` and `_end`. With
+    `small_bytes`, the buffer is larger than that size only for a frame that needs it, and then as
+    large as that frame. Without it, the buffer may also contain bytes that a peer sends ahead.
 
     Invariant: 0 <= _start <= _end <= len(_buffer).
     """
@@ -41,7 +41,7 @@ class ReceiveBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room to receive, until a frame is released."""
+        """Whether nothing can be received until a frame is released."""
         return self._end == len(self._buffer)
 
     @property
@@ -50,8 +50,8 @@ class ReceiveBuffer:
 
     @property
     def frame_bytes(self) -> int:
-        """The size of the next frame, prefix included; 0 if it is not known yet. It may exceed the
-        limit, or be negative."""
+        """The size of the next frame, prefix included; 0 if it is unknown yet. The size may exceed
+        the limit or be negative."""
         if self._end - self._start < 4:
             return 0
         size: int = _SIZE.unpack_from(self._buffer, self._start)[0]
@@ -59,11 +59,12 @@ class ReceiveBuffer:
 
     @property
     def first_bytes(self) -> memoryview:
-        """The received bytes that belong to no frame yet."""
+        """The received bytes that are not released yet."""
         return self._view[self._start : self._end]
 
     def writable(self) -> memoryview:
-        """Return the memory for the transport's next bytes; empty only while a frame is in use."""
+        """Return the memory for the transport's next bytes. It is empty only while a frame is in
+        use."""
         if self._end == len(self._buffer) and not self._held:
             self._make_room()
         return self._view[self._end :]
@@ -74,7 +75,7 @@ class ReceiveBuffer:
     def next_frame(self) -> memoryview | None:
         """Return the next whole frame without its size prefix, or None if it has not arrived yet.
 
-        Raises MalformedInput if the size prefix is negative or above the limit.
+        Raise MalformedInput if the size prefix is negative or above the limit.
         """
         available = self._end - self._start
         if available < 4:
@@ -103,13 +104,13 @@ class ReceiveBuffer:
             self._replace(max(self._small_bytes, self._end - self._start))
 
     def shrink(self) -> None:
-        """Free memory if the buffer holds no bytes."""
+        """Reduce an empty buffer to its initial size."""
         if self._start == self._end and not self._held and len(self._buffer) > INITIAL_BYTES:
             self._replace(INITIAL_BYTES)
 
     def _make_room(self) -> None:
-        """Move unread bytes to the front, into a buffer twice as large if they fill this one or the
-        peer sends more at a time than this one holds."""
+        """Move unread bytes to the front. Double the buffer if they fill it, or if the peer sends
+        more at a time than it has space for."""
         size, unread = len(self._buffer), self._end - self._start
         if self._small_bytes is not None:
             if size < self._small_bytes:
@@ -121,7 +122,7 @@ class ReceiveBuffer:
         if size != len(self._buffer):
             self._replace(size)
             return
-        # In place: a new buffer of this size costs as much as handling a request.
+        # Moved in place, since a new buffer of this size costs as much as handling a request.
         self._buffer[:unread] = self._buffer[self._start : self._end]
         self._start = 0
         self._end = unread

@@ -1,6 +1,6 @@
-"""Log lines about refused peers, with the reason, in a bounded number.
+"""A limited number of log lines about refused peers, with the reason.
 
-A hostile or mistaken peer may try again and again, and must not flood the log.
+A hostile or misconfigured peer may connect again and again, and must not flood the log.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _HTTP_METHODS: Final = (
 
 
 def mistaken_protocol(first_bytes: Buffer) -> str | None:
-    """Return a sentence if the peer speaks TLS or HTTP, else None. Read as the size of a Kafka
-    frame, both are far beyond every limit."""
+    """Return a sentence if the peer speaks TLS or HTTP, else None. As the size of a Kafka frame,
+    the first bytes of both protocols exceed every limit."""
     begin = bytes(first_bytes[:_PEEKED_BYTES])
     if begin.startswith(_TLS_HANDSHAKE):
         return (
@@ -36,14 +36,14 @@ def mistaken_protocol(first_bytes: Buffer) -> str | None:
 
 
 class RefusalLog:
-    """A server has one: it logs a line for each refused peer, within a limit."""
+    """The log lines of one server about refused peers, limited in number."""
 
     def __init__(self, clock: Clock) -> None:
         self._limit = LogLimit(clock)
 
-    def tell(self, level: int, what: str, peer: object, reason: object) -> None:
-        """Log a line such as "connection closed peer=10.0.0.7:50112 reason=...", or none if there
-        were too many of that level lately."""
+    def log(self, level: int, what: str, peer: object, reason: object) -> None:
+        """Log a line such as "connection closed peer=10.0.0.7:50112 reason=...", unless the limit
+        for this `what` and level is reached."""
         left_out = self._limit.allow(f"{what} {level}")
         if left_out is None:
             return

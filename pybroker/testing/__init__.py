@@ -1,4 +1,4 @@
-"""Helpers for tests, also for users' own: `Cluster`, and stand-ins for the ports.
+"""Helpers for tests of this project and of its users: `Cluster`, the simulation, and histories.
 
 `Cluster` is imported at its first use: pytest imports this package in every run on a machine with
 pybroker installed.

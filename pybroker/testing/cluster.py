@@ -49,7 +49,7 @@ STOP_SECONDS_MAX: Final = 30.0
 
 
 class Cluster:
-    """Brokers 1 to `brokers`. Nothing runs before `start` (or `with`).
+    """A cluster of brokers with the ids 1 to `brokers`. Nothing runs before `start` (or `with`).
 
     `config` holds options of every broker; they override defaults for tests (short sessions,
     replication factor min(3, brokers), no HTTP port). `zookeeper` (HOST:PORT/chroot) replaces the
@@ -106,22 +106,22 @@ class Cluster:
 
     @property
     def ids(self) -> list[int]:
-        """The ids of all brokers, running or not."""
+        """Return the ids of all brokers, running or not."""
         return list(range(1, self._size + 1))
 
     @property
     def running(self) -> list[int]:
-        """The ids of the brokers whose process runs, including paused ones."""
+        """Return the ids of the brokers whose process runs, including paused brokers."""
         return [each.id for each in self._brokers.values() if each.is_running]
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT of all brokers, for clients."""
+        """Return HOST:PORT of all brokers, for clients."""
         return ",".join(self.address(broker) for broker in self.ids)
 
     @property
     def zookeeper(self) -> str:
-        """The value of zookeeper.connect that bypasses all proxies."""
+        """Return the value of zookeeper.connect that bypasses all proxies."""
         if self._given_zookeeper is not None:
             return self._given_zookeeper
         if self._embedded is None:
@@ -130,7 +130,7 @@ class Cluster:
 
     @property
     def data(self) -> Path:
-        """The directory of `broker-ID`, `broker-ID.log` and `zookeeper`."""
+        """Return the directory that contains `broker-ID`, `broker-ID.log` and `zookeeper`."""
         if self._data is None:
             raise ClusterError("the cluster was not started")
         return self._data
@@ -161,8 +161,10 @@ class Cluster:
     # life
 
     def start(self) -> None:
-        """Start ZooKeeper and all brokers that do not run. Return when each broker serves and knows
-        all others. A failed start leaves no process running, and keeps the data."""
+        """Start ZooKeeper and all brokers that do not run. Return when each broker serves and has
+        all other brokers in its metadata. A failed start leaves no process running, and keeps the
+        data.
+        """
         if self._thread is None:
             self._thread = LoopThread("pybroker-cluster")
         try:
@@ -212,8 +214,10 @@ class Cluster:
         self._broker(broker).is_paused = False
 
     def restart(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
-        """Start a broker again, after SIGTERM if it runs, with further options from now on. Return
-        when it serves and the others know it. Raises ClusterError if its process ends instead."""
+        """Start a broker again with further options; a running broker gets SIGTERM first. Return
+        when it serves and is in the metadata of the other brokers. Raises ClusterError if its
+        process ends instead.
+        """
         process = self._broker(broker)
         if process.is_running:
             self.terminate(broker)
@@ -222,8 +226,9 @@ class Cluster:
         self._loop.run(self._waits.ready(WAIT_SECONDS_MAX, launched=[process]))
 
     def mend(self) -> None:
-        """Start, resume and reconnect all brokers and ZooKeeper. Return when all brokers serve, at
-        once if nothing was wrong."""
+        """Start, resume and reconnect all brokers and ZooKeeper. Return when all brokers serve,
+        which is immediate for a healthy cluster.
+        """
         paused = [process for process in self._brokers.values() if process.is_paused]
         for process in paused:
             if process.is_running:
@@ -258,8 +263,9 @@ class Cluster:
         *,
         direction: str = "both",
     ) -> None:
-        """Drop all packets between a broker and others: `"zookeeper"`, `"clients"` (those of the
-        tests), or brokers by id; None means ZooKeeper and all brokers. Connections stay open.
+        """Drop all packets between a broker and its peers `others`: `"zookeeper"`, `"clients"` (the
+        clients of the tests), or broker ids; None means ZooKeeper and all brokers. Connections stay
+        open.
 
         `direction` "in" cuts only packets to the broker, "out" only packets from it. Raises
         ClusterError unless the cluster was made with `proxied=True`.
@@ -272,9 +278,10 @@ class Cluster:
         self._loop.call(self._proxies().cut, broker, others, Side(direction))
 
     def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
-        """Delay links: each piece of up to 64 KiB is held for `seconds`, plus a random part of
+        """Delay links: each piece of up to 64 KiB is delayed by `seconds`, plus a random part of
         `jitter` seconds; the order is kept. `to` limits the delay to the brokers' links to
-        `"zookeeper"`, `"clients"` or other `"brokers"`. Only with `proxied=True`."""
+        `"zookeeper"`, `"clients"` or other `"brokers"`. Only with `proxied=True`.
+        """
         self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:
@@ -283,7 +290,8 @@ class Cluster:
         self._loop.call(self._proxies().reset, broker)
 
     def tap(self, broker: int, from_: str, make: Callable[[], Tap] | None) -> None:
-        """Pass the traffic between a broker and `"zookeeper"` or `"clients"` through taps.
+        """Pass the traffic between a broker and `"zookeeper"` or `"clients"` through taps, which
+        may reset a connection.
 
         The existing connections are reset, and `make()` returns a tap for each new one. A tap is
         called with a `Direction` and the bytes to pass on. It returns whether to pass them; if not,
@@ -293,15 +301,16 @@ class Cluster:
         self._loop.call(self._proxies().tap, broker, from_, make)
 
     def heal(self) -> None:
-        """End all cuts, delays and taps. Held data is delivered."""
+        """End all cuts, delays and taps, and deliver the data that they delayed."""
         if self._links is not None:
             self._loop.call(self._links.heal)
 
     # queries
 
     def wait_until_ready(self, *, seconds: float = WAIT_SECONDS_MAX) -> None:
-        """Return when every running broker, unless paused or cut off, serves and knows the
-        others."""
+        """Return when every reachable broker serves and has all reachable brokers in its metadata.
+        A paused or isolated broker is not reachable.
+        """
         self._loop.run(self._waits.ready(seconds))
 
     def wait_until_in_sync(
@@ -332,8 +341,9 @@ class Cluster:
         )
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
-        """Return leader, epochs and ISR as stored in ZooKeeper; None if there is no such
-        partition."""
+        """Return leader, epochs and ISR of the partition as stored in ZooKeeper; None if the
+        partition does not exist.
+        """
         return self._loop.run(self._waits.view.state(TopicPartition(topic, partition)))
 
     # private
@@ -358,7 +368,7 @@ class Cluster:
         return self._links
 
     def _reachable(self) -> list[BrokerProcess]:
-        """Return the brokers that should answer."""
+        """Return the ids of the running brokers that are neither paused nor cut off."""
         cut_off: Collection[int] = self._links.cut_off if self._links is not None else ()
         return [
             each

@@ -1,8 +1,8 @@
-"""The links of a test's cluster as relays that can be cut: from each broker to ZooKeeper, and to
-each broker from clients and from every other broker.
+"""The network links of a test's cluster. Relays that can be cut are placed between each broker and
+ZooKeeper, and in front of each broker for clients and other brokers.
 
-A relay learns which broker connects by the process that owns the other end of the connection. All
-of it runs in one event loop.
+A relay finds out which broker connects by the process that owns the other end of the connection.
+All relays run in one event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pybroker.testing.sockets import owner_of_port
 
 
 class Side(Enum):
-    """The cut directions, seen from the broker that is cut off."""
+    """The directions that a cut drops, as seen from the isolated broker."""
 
     BOTH = "both"
     IN = "in"
@@ -41,7 +41,7 @@ _SEEN_FROM_THE_OTHER = {Side.BOTH: Side.BOTH, Side.IN: Side.OUT, Side.OUT: Side.
 
 
 def _anybody(port: int) -> str:
-    """Return the same name for all clients: no rule concerns one client only."""
+    """Return one name for all clients, because a cut or tap of clients applies to all of them."""
     return ANYBODY
 
 
@@ -52,7 +52,7 @@ class Links:
         self._brokers = brokers
         self._chroot = zookeeper.chroot
         self._relays: dict[tuple[int, str], Relay] = {}
-        """(broker, its listener) -> the relay in front of it."""
+        """(broker id, listener) -> the relay in front of that listener."""
         self._zookeeper: dict[int, list[Relay]] = {
             broker: [Relay(host) for host in zookeeper.hosts] for broker in brokers
         }
@@ -64,10 +64,10 @@ class Links:
                     who=self._name_of if name == BROKERS else _anybody,
                 )
         self.cut_off: Collection[int] = frozenset()
-        """The brokers that were cut off."""
+        """The ids of the brokers that are cut off."""
 
     async def start(self) -> None:
-        """Start all relays. Raises OSError if a port was taken meanwhile."""
+        """Start all relays. Raises OSError if another process has bound one of the ports."""
         for relay in self._all():
             await relay.start()
 
@@ -77,12 +77,12 @@ class Links:
             await relay.close()
 
     def zookeeper_of(self, broker: int) -> str:
-        """Return a broker's value of zookeeper.connect."""
+        """Return the value of zookeeper.connect for a broker: the address of its relay."""
         hosts = ",".join(f"127.0.0.1:{relay.port}" for relay in self._zookeeper[broker])
         return hosts + self._chroot
 
     def cut(self, broker: int, others: Iterable[int | str], side: Side) -> None:
-        """Cut a broker off from each of `others`. Raises ClusterError for an unknown one."""
+        """Cut a broker off from each peer in `others`. Raises ClusterError for an unknown peer."""
         self._known(broker)
         for other in others:
             if other == "zookeeper":
@@ -97,8 +97,9 @@ class Links:
         self.cut_off = frozenset({*self.cut_off, broker})
 
     def delay(self, seconds: float, jitter: float, to: str | None) -> None:
-        """Hold every piece on every link, or only on links of the kind `to`, for `seconds` plus a
-        random part of `jitter`. Raises ClusterError for an unknown kind."""
+        """Delay every piece of data on every link, or only on links of the kind `to`, by `seconds`
+        plus a random part of `jitter`. Raises ClusterError for an unknown kind.
+        """
         kinds = {
             None: self._all(),
             "zookeeper": [relay for each in self._zookeeper.values() for relay in each],

@@ -1,6 +1,6 @@
 """The parts of a test's cluster: broker processes and their options.
 
-This module holds values and processes only; `cluster.py` decides what happens to them.
+`cluster.py` uses these parts, and decides when a process is started or killed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pybroker.testing.place import Place
 
 CLIENTS: Final = "CLIENTS"
 BROKERS: Final = "BROKERS"
-"""The listeners of a cluster whose links can be cut."""
+"""The names of the listeners of a cluster whose links can be cut."""
 OWN_OPTIONS: Final = frozenset(
     {"broker.id", "listeners", "advertised.listeners", "log.dir", "log.dirs", "zookeeper.connect"}
 )
@@ -29,13 +29,15 @@ _LAST_LINES: Final = 30
 
 
 class ClusterError(Exception):
-    """A condition did not hold in time, or a call is impossible. The message shows the last lines
-    of the brokers concerned."""
+    """A condition of the cluster did not hold in time, or the cluster cannot carry out the call.
+    The message shows the last log lines of the affected brokers.
+    """
 
 
 def default_config(brokers: int) -> dict[str, str]:
-    """Return options for a cluster in tests: brokers notice faults in seconds, internal topics are
-    small, no additional port is bound."""
+    """Return default options of a cluster for tests: brokers detect faults in seconds, internal
+    topics are small, and the HTTP port is off.
+    """
     return {
         **small_cluster_properties(brokers),
         "pybroker.http.listener": "",
@@ -55,7 +57,7 @@ def option_text(value: object) -> str:
 
 @dataclass
 class BrokerProcess:
-    """One broker of the cluster: its data, ports and options, and its present process."""
+    """One broker of the cluster: its data directory, ports, options and current process."""
 
     id: int
     data: Path
@@ -75,7 +77,7 @@ class BrokerProcess:
 
     @property
     def client_port(self) -> int:
-        """The bound port for clients."""
+        """Return the bound port for clients."""
         return next(iter(self.ports.values()))
 
     @property
@@ -95,7 +97,9 @@ class BrokerProcess:
         return found
 
     def launch(self, zookeeper: str, environment: Mapping[str, str]) -> None:
-        """Start the process, and return at once. Raises ClusterError if it runs already."""
+        """Start the process, and return without waiting until it serves. Raises ClusterError if the
+        process runs already.
+        """
         if self.is_running:
             raise ClusterError(f"broker {self.id} runs already")
         options = {
@@ -121,14 +125,15 @@ class BrokerProcess:
         self.is_paused = False
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process. Raises ClusterError if it does not run."""
+        """Send a signal to the process. Raises ClusterError if the process does not run."""
         if self.child is None or self.child.poll() is not None:
             raise ClusterError(f"broker {self.id} does not run\n{self.last_lines()}")
         self.child.send_signal(number)
 
     async def wait(self, seconds: float) -> int:
-        """Wait for the end of the process. Return the exit code. Raises ClusterError after
-        `seconds`."""
+        """Wait for the end of the process, and return its exit code. Raises ClusterError if it
+        still runs after `seconds`.
+        """
         assert self.child is not None
         try:
             async with asyncio.timeout(seconds):

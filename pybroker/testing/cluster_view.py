@@ -1,7 +1,7 @@
 """Queries to a test's cluster: the brokers' metadata, leaders and in-sync replicas.
 
-Brokers are asked by Metadata requests. The state of leaders and replicas is read from ZooKeeper.
-All of it runs in one event loop.
+Metadata requests go to the brokers. The state of leaders and replicas is read from ZooKeeper. All
+queries run in one event loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ UNREACHABLE: Final = (CoordError, StartupError)
 
 
 async def metadata(host: str, port: int, topic: str | None = None) -> MetadataResponse | None:
-    """Return a broker's Metadata of a topic (None: of all topics); None if it does not answer."""
+    """Return a broker's Metadata response for a topic (None: for all topics); None if the broker
+    does not answer.
+    """
     topics = None if topic is None else [MetadataRequestTopic(name=topic)]
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
     try:
@@ -47,7 +49,7 @@ async def metadata(host: str, port: int, topic: str | None = None) -> MetadataRe
 
 
 def lagging(answer: MetadataResponse) -> list[str]:
-    """Return the partitions of an answer that have no leader or a replica out of sync."""
+    """Return the partitions in a Metadata response that have no leader or a replica out of sync."""
     found = []
     for topic in answer.topics:
         if topic.error_code:
@@ -72,14 +74,16 @@ class ZooKeeperView:
             await coord.close()
 
     async def controller(self) -> int | None:
-        """Return the broker that /controller names. Raises UNREACHABLE."""
+        """Return the id of the broker in /controller. Raises an exception of UNREACHABLE."""
         coord = await self._session()
         with suppress(NoNode, MalformedNode):
             return decode_controller(CONTROLLER, (await coord.get(CONTROLLER))[0])
         return None
 
     async def state(self, key: TopicPartition) -> PartitionState | None:
-        """Return the stored leader, epochs and ISR of a partition. Raises UNREACHABLE."""
+        """Return the leader, epochs and ISR of a partition as stored in ZooKeeper. Raises an
+        exception of UNREACHABLE.
+        """
         coord = await self._session()
         path = partition_state(key)
         with suppress(NoNode, MalformedNode):
@@ -87,8 +91,9 @@ class ZooKeeperView:
         return None
 
     async def lagging(self, topic: str | None) -> list[str]:
-        """Return the partitions, of one topic or of all, that have no leader or a replica out of
-        sync. Raises UNREACHABLE."""
+        """Return the partitions, of one topic or of all topics, that have no leader or a replica
+        out of sync. Raises an exception of UNREACHABLE.
+        """
         coord = await self._session()
         names = await read_topic_names(coord) if topic is None else {topic}
         topics, _ = await read_topics(coord, names)

@@ -1,5 +1,6 @@
-"""Waits for conditions of a cluster. Each has a deadline, and its error shows the brokers' last
-lines. All of it runs in one event loop."""
+"""Waits for conditions of a cluster. Each wait has a deadline, and its error shows the brokers'
+last log lines. All waits run in one event loop.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ _NAMED_MAX: Final = 10
 
 
 class Waits:
-    """Waits for conditions. `reachable` returns the brokers that should answer."""
+    """Methods that wait for conditions of a cluster. `reachable` returns the brokers that are
+    neither paused nor cut off.
+    """
 
     def __init__(
         self,
@@ -29,8 +32,10 @@ class Waits:
         self.view = ZooKeeperView(zookeeper)
 
     async def ready(self, seconds: float, *, launched: Sequence[BrokerProcess] = ()) -> None:
-        """Wait until every reachable broker serves and knows all reachable ones. Raises
-        ClusterError as soon as the process of one of them, or of one in `launched`, has ended."""
+        """Wait until every reachable broker serves and has all reachable brokers in its metadata.
+        Raises ClusterError as soon as the process of a reachable broker, or of a broker in
+        `launched`, has ended.
+        """
         expected = self._reachable()
         wanted = {process.id for process in expected}
 
@@ -44,7 +49,9 @@ class Waits:
                     return f"broker {process.id} serves"
                 known = {broker.node_id for broker in answer.brokers}
                 if not wanted <= known:
-                    return f"broker {process.id} knows brokers {sorted(wanted - known)}"
+                    return (
+                        f"broker {process.id} has brokers {sorted(wanted - known)} in its metadata"
+                    )
             return ""
 
         await self._until(missing, seconds)
@@ -56,14 +63,14 @@ class Waits:
         async def missing() -> str:
             stored = await self.view.lagging(topic)
             if stored:
-                return f"replicas in sync of {', '.join(stored[:_NAMED_MAX])}"
+                return f"all replicas of {', '.join(stored[:_NAMED_MAX])} in sync"
             for process in self._reachable():
                 answer = await metadata(process.place.host, process.client_port, topic)
                 if answer is None:
                     return f"broker {process.id} serves"
                 if told := lagging(answer):
                     named = ", ".join(told[:_NAMED_MAX])
-                    return f"broker {process.id} tells of replicas in sync of {named}"
+                    return f"broker {process.id} reports all replicas of {named} in sync"
             return ""
 
         await self._until(missing, seconds)
@@ -107,7 +114,9 @@ class Waits:
         return found[0]
 
     async def _until(self, missing: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """Wait until `missing()` returns an empty text. Raises ClusterError with its last text."""
+        """Wait until `missing()` returns an empty text. Raises ClusterError with the last text of
+        `missing()`.
+        """
         text = "an answer"
         try:
             async with asyncio.timeout(seconds):

@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, so that blocking code (a test) can use asynchronous code.
+"""An event loop in its own thread, so that blocking code such as a test can use asynchronous code.
 
-The thread lives until `close`. Child processes that die with the thread that started them can
-therefore be started in it, from any calling thread.
+The thread runs until `close`. Child processes that end together with their starting thread are
+therefore started in this thread, whichever thread calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLOSE_SECONDS_MAX: Final = 10.0
 
 
 class LoopThread:
-    """Owns one thread and its loop. Its methods are for other threads only."""
+    """An event loop in its own thread. Only other threads may call the methods."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()

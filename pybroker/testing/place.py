@@ -1,4 +1,4 @@
-"""The place of a test's process, if not simply 127.0.0.1: a network namespace, another user."""
+"""The place of a test's process other than 127.0.0.1: a network namespace, or another user."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place. `prefix` holds the words that run a command there, such as `ip netns exec NAME`.
-    They must exec the command, or signals would not reach it.
+    """A place of processes. `prefix` is the command line that runs a command at this place, such as
+    `ip netns exec NAME`. The prefix must exec the command, or signals would not reach it.
     """
 
     host: str = "127.0.0.1"
-    """The address at which other processes reach it."""
+    """The address at which other processes reach a process at this place."""
     prefix: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""The pytest plugin that comes with pybroker: real brokers as fixtures.
+"""The pytest plugin of pybroker: clusters of real brokers as fixtures.
 
 `pybroker_cluster` is one cluster of three brokers for the whole run; it is repaired after each
 test. `pybroker_cluster_factory` makes clusters for one test. pytest imports this module in every
@@ -23,15 +23,16 @@ _own = pytest.StashKey["list[Cluster]"]()
 
 
 class ClusterFactory(Protocol):
-    """Makes and starts clusters that end with the test; the options are those of
-    `pybroker.testing.cluster.Cluster`."""
+    """A function that creates and starts a cluster, which is closed after the test. The arguments
+    are those of `pybroker.testing.cluster.Cluster`.
+    """
 
     def __call__(self, brokers: int = 3, **options: Any) -> Cluster: ...
 
 
 @pytest.fixture(scope="session")
 def pybroker_cluster_options() -> Mapping[str, Any]:
-    """The arguments of the shared cluster. A conftest.py may override this fixture."""
+    """Return the arguments of the shared cluster. A conftest.py may override this fixture."""
     return {}
 
 
@@ -41,8 +42,9 @@ def pybroker_cluster(
     pybroker_cluster_options: Mapping[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A running cluster of three brokers, shared by all tests. After each test, stopped brokers are
-    started and cut links are healed."""
+    """Return a running cluster of three brokers, shared by all tests. After each test, stopped
+    brokers are started and cut links are healed.
+    """
     options = {"data": tmp_path_factory.mktemp("pybroker-cluster"), **pybroker_cluster_options}
     cluster = _new_cluster(options)
     request.session.stash[_shared] = cluster
@@ -57,7 +59,7 @@ def pybroker_cluster(
 def pybroker_cluster_factory(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[ClusterFactory]:
-    """A function that starts a cluster for one test."""
+    """Return a function that starts a cluster for one test."""
     made: list[Cluster] = []
     request.node.stash[_own] = made
 
@@ -76,7 +78,7 @@ def pybroker_cluster_factory(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows the last lines of its brokers."""
+    """Add the last log lines of its brokers to the report of a failed test."""
     report = yield
     if report.failed:
         for cluster in _clusters_of(item):

@@ -1,5 +1,6 @@
-"""A TCP proxy for blocking tests: a port of 127.0.0.1 in front of another one, with a link that can
-fail. `relay.py` describes the failures."""
+"""A TCP proxy for blocking tests: it listens on a port of 127.0.0.1 and forwards to a target over a
+link that can fail. `relay.py` describes the failures.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ __all__ = ["ANYBODY", "BOTH", "Direction", "Tap", "TcpProxy"]
 
 
 class TcpProxy:
-    """A proxy that runs from its creation until `close`, in a thread of its own. A fault is in
-    effect when its call returns. Raises OSError if the port is taken."""
+    """A proxy that runs in its own thread from its creation until `close`. A fault is in effect
+    when its method returns. Raises OSError if the port is in use.
+    """
 
     def __init__(self, target: tuple[str, int], *, port: int = 0) -> None:
         self._loop = LoopThread("tcp-proxy")
@@ -38,12 +40,13 @@ class TcpProxy:
         self.close()
 
     def cut(self, directions: frozenset[Direction] = BOTH) -> None:
-        """Pass nothing on, without closing connections. `{Direction.TO_TARGET}` cuts only one
-        direction."""
+        """Forward nothing, without closing connections. `{Direction.TO_TARGET}` cuts only one
+        direction.
+        """
         self._loop.call(self._relay.cut, ANYBODY, directions)
 
     def refuse(self) -> None:
-        """Reset the connections and refuse new ones."""
+        """Reset all connections, and refuse new connections."""
         self._loop.call(self._relay.refuse)
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
@@ -51,11 +54,11 @@ class TcpProxy:
         self._loop.call(self._relay.delay, seconds, jitter)
 
     def reset(self) -> None:
-        """Reset the existing connections."""
+        """Reset the existing connections; new connections are accepted."""
         self._loop.call(self._relay.reset)
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
-        """Reset the existing connections, and pass the traffic of new ones through taps."""
+        """Reset the existing connections, and pass the traffic of new connections through taps."""
         self._loop.call(self._relay.tap, make)
 
     def heal(self) -> None:

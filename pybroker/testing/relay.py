@@ -1,11 +1,12 @@
-"""A TCP relay whose link can fail: it can drop everything in one direction or both, refuse or reset
-connections, delay data unevenly, reset a connection at a tap's request, and heal.
+"""A TCP relay whose link can fail: the relay can hold all data of one direction or both, refuse or
+reset connections, delay data unevenly, reset a connection at a tap's request, and heal.
 
 A cut is like an unplugged cable: no data passes, no side gets an error, and after healing TCP
-delivers the data sent meanwhile. There is one difference: the kernel accepts a new connection to a
-relay that is cut, and the connection then receives nothing.
+delivers the data sent meanwhile. There is one difference: the kernel still accepts new connections
+to the relay during a cut, and these connections receive nothing.
 
-The relay runs in one event loop and knows no protocol. `proxy.py` is the same for blocking code.
+The relay runs in one event loop and does not parse the data. `proxy.py` is the same for blocking
+code.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from typing import Final
 from pybroker.background import cancel_and_wait
 
 ANYBODY: Final = ""
-"""The peer of a rule that holds for every connection."""
+"""The peer name of a rule that applies to every connection."""
 _CHUNK_BYTES: Final = 65_536
 _CONNECT_SECONDS_MAX: Final = 5.0
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class Direction(Enum):
-    """The direction of bytes."""
+    """The direction in which bytes flow through a relay."""
 
     TO_TARGET = "to the target"
     FROM_TARGET = "from the target"
@@ -39,8 +40,9 @@ class Direction(Enum):
 BOTH: Final = frozenset(Direction)
 
 Tap = Callable[[Direction, bytes], bool]
-"""Is called with every piece of one connection before it is passed on. If it returns False, the
-connection is reset instead."""
+"""A function that is called with every piece of data of one connection. If it returns False, the
+relay resets the connection instead of forwarding the piece.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -50,15 +52,15 @@ class _Connection:
     writers: tuple[asyncio.StreamWriter, ...]
     tap: Tap | None = None
     peer: str | None = None
-    """The peer's name; None until a rule about a peer needs it."""
+    """The peer's name; None until a rule about a peer needs the name."""
 
     def close(self) -> None:
-        """Close the connection; written data still arrives."""
+        """Close the connection after all written data has been sent."""
         for writer in self.writers:
             writer.close()
 
     def reset(self) -> None:
-        """Reset the connection, so that both sides notice at once."""
+        """Reset the connection on both sides at once."""
         for writer in self.writers:
             opened = writer.get_extra_info("socket")
             if opened is not None and not writer.transport.is_closing():
@@ -68,12 +70,13 @@ class _Connection:
 
 
 class Relay:
-    """Listens between `start` and `close` and passes all data on to the target.
+    """A relay that listens between `start` and `close` and forwards all data to the target and
+    back.
 
-    `who` returns the name of the peer of an accepted connection, given its port, so that a rule can
-    concern one peer only. The call may be slow, because the kernel lists all connections of the
-    machine. It is called at most once for each connection, and only if there is a rule about a
-    peer.
+    `who` returns the name of the peer of an accepted connection, given the peer's port, so that a
+    rule can apply to one peer only. `who` may be slow, because the kernel lists all connections of
+    the machine. The relay calls it at most once for each connection, and only if there is a rule
+    about a peer.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class Relay:
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen; `port` is set afterwards. Raises OSError if the port is taken."""
+        """Listen; `port` is set afterwards. Raises OSError if the port is in use."""
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -111,36 +114,38 @@ class Relay:
     # faults of the link
 
     def cut(self, peer: str = ANYBODY, directions: frozenset[Direction] = BOTH) -> None:
-        """Pass nothing on, without closing connections."""
+        """Forward nothing, without closing connections."""
         for direction in directions:
             self._silent[direction].add(peer)
 
     def refuse(self, peer: str = ANYBODY) -> None:
-        """Reset the connections, and every new one at once."""
+        """Reset all connections, and every new connection at once."""
         self._refused.add(peer)
         for connection in self._connections:
             if self._concerns(self._refused, connection):
                 connection.reset()
 
     def reset(self, peer: str = ANYBODY) -> None:
-        """Reset the existing connections; new ones are accepted."""
+        """Reset the existing connections; new connections are accepted."""
         for connection in list(self._connections):
             if self._concerns({peer}, connection):
                 connection.reset()
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Hold every piece of up to 64 KiB for `seconds` plus a random part of `jitter` seconds.
-        Pieces of one connection stay in order."""
+        """Delay every piece of up to 64 KiB by `seconds` plus a random part of `jitter` seconds.
+        Pieces of one connection stay in order.
+        """
         self._delay_s, self._jitter_s = seconds, jitter
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
-        """Reset the existing connections. Each new one has a tap of its own from its first byte
-        on."""
+        """Reset the existing connections. Each new connection gets its own tap from its first byte
+        on.
+        """
         self._make_tap = make
         self.reset()
 
     def heal(self, peer: str = ANYBODY) -> None:
-        """End the faults of this peer, or all faults."""
+        """End the faults of this peer, or all faults if no peer is given."""
         if peer == ANYBODY:
             for silent in self._silent.values():
                 silent.clear()
@@ -159,7 +164,7 @@ class Relay:
     # private
 
     def _concerns(self, peers: Collection[str], connection: _Connection) -> bool:
-        """Return whether a rule about these peers applies to the connection."""
+        """Return whether a rule about the given peers applies to the connection."""
         if not peers or ANYBODY in peers:
             return bool(peers)
         if connection.peer is None:
@@ -208,7 +213,7 @@ class Relay:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Pass data on until one side ends. The end of data is held by a cut, too."""
+        """Forward data until the sender ends its direction. A cut also holds the end of data."""
         while True:
             broken = False
             data = b""

@@ -17,8 +17,9 @@ _LOCAL, _INODE = 1, 9
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports of 127.0.0.1 without a listener. They are below the range for
-    outgoing connections, so that the port of a stopped server stays free."""
+    """Return `count` different ports of 127.0.0.1 without a listener. The ports are below the range
+    for outgoing connections, so that the port of a stopped server stays free.
+    """
     found: list[int] = []
     for port in _candidates():
         if len(found) == count:
@@ -49,7 +50,9 @@ def _candidates() -> list[int]:
 
 
 def owner_of_port(port: int, pids: Iterable[int]) -> int | None:
-    """Return which of these processes has a TCP connection from that local port, None if none."""
+    """Return the process among `pids` that has a TCP connection from the given local port; None if
+    none of them has.
+    """
     inodes = {
         columns[_INODE]
         for columns in map(str.split, _CONNECTIONS.read_text().splitlines()[1:])

@@ -1,7 +1,7 @@
-"""Jobs: records of topics are transformed into tables, exactly once.
+"""Jobs: each job reads the records of topics, transforms them, and writes a table exactly once.
 
 A program reads the output of a job with `read_output` and `read_dead_letters`, or without Spark
-with `output_files`. PySpark is imported with these functions, not with this package.
+with `output_files`. This package imports PySpark only when one of its functions is used.
 """
 
 import importlib

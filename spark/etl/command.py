@@ -1,6 +1,5 @@
 """The commands of `pybroker etl`: run a job, print its state, remove leftover files.
-`pybroker.tools.etl` parses the command line.
-"""
+`pybroker.tools.etl` parses the command line."""
 
 from __future__ import annotations
 
@@ -32,19 +31,19 @@ from pybroker.spark.spark_session import session
 YOUNG_S: Final = 3600.0
 DEFAULTS: Final = {
     "spark.ui.showConsoleProgress": "false",
-    # Times mean the same on every machine, and files hold them as other readers expect.
+    # UTC makes times equal on every machine; TIMESTAMP_MICROS is the form other readers expect.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-"""Options of Spark that hold unless the job sets them."""
+"""Defaults of Spark options, for options that the job does not set."""
 QUIET: Final = "OFF"
-"""The level of Spark's log. Spark repeats our message of a failure on many pages; --debug shows
-them."""
+"""The level of Spark's log: off, because Spark adds pages of stack traces to the error message of a
+job. With --debug the log stays on."""
 
 
 @dataclass(frozen=True)
 class RunArgs:
-    """The parsed command line, without the job file."""
+    """The parsed command line, without the path of the job file."""
 
     once: bool = False
     until: str | None = None
@@ -57,7 +56,7 @@ class RunArgs:
 
 
 def run(path: str, args: RunArgs, out: TextIO | None = None) -> None:
-    """Run a job. Raises PybrokerError. The report is written in every case."""
+    """Run a job. Raises PybrokerError. The report is written even if a run fails."""
     if args.report is not None:
         report.check_path(args.report)
     results: list[RunResult] = []
@@ -104,14 +103,14 @@ def _run(job: Job, args: RunArgs, results: list[RunResult], out: TextIO | None) 
         job.committed(args.replay)
     else:
         found = job.dry_run(until_ms)
-        if found.state == "nothing-new":  # known without starting Spark
+        if found.state == "nothing-new":  # the result is known without starting Spark
             show(found)
             return
     progress = Silent() if args.json else for_stream(sys.stderr)
     job = replace(job, progress=progress)
     try:
         spark = _spark(job, args.debug)
-        with _leaving_in_good_order():
+        with _signals_as_exceptions():
             if args.replay is not None:
                 show(job.replay(spark, args.replay))
             elif args.once:
@@ -124,16 +123,16 @@ def _run(job: Job, args: RunArgs, results: list[RunResult], out: TextIO | None) 
 
 
 class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM. The class is a KeyboardInterrupt, because only for that does
-    Py4J drop the connection on which it waits. After another exception, the next call would receive
-    the late answer to the interrupted call."""
+    """The process received SIGTERM. The class is a KeyboardInterrupt, because this is the only
+    exception after which Py4J closes the connection that it waits on. After any other exception,
+    the next call would receive the late response to the interrupted call."""
 
 
 @contextmanager
-def _leaving_in_good_order() -> Iterator[None]:
-    """Make SIGINT and SIGTERM raise an exception, so that a run cancels its work and removes its
-    attempt. PySpark's own handler of Ctrl-C calls Java on the connection that is in use, and prints
-    the failure of that call."""
+def _signals_as_exceptions() -> Iterator[None]:
+    """During the block, make SIGINT and SIGTERM raise an exception, so that a run cancels its work
+    and removes its attempt. PySpark's own handler of Ctrl-C would call Java on the connection in
+    use, and print the failure of that call."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -153,13 +152,13 @@ def _leave(number: int, _: object) -> NoReturn:
 
 def _told(interruption: KeyboardInterrupt) -> str:
     name = "SIGTERM" if isinstance(interruption, Terminated) else "SIGINT"
-    return f"ended by {name}: the next run reads again what was not committed"
+    return f"ended by {name}: the next run reads the uncommitted records again"
 
 
-def _quieten() -> None:
-    """Silence the messages that PySpark prints in addition to our line: a stack trace for each
-    interrupted call, the place of each wrong column in the user's program, warnings about
-    pandas."""
+def _silence_pyspark() -> None:
+    """Suppress the messages that PySpark prints in addition to the one-line error: a stack trace
+    for each interrupted call, the location of each wrong column in the user's program, and warnings
+    about pandas."""
     logging.getLogger().addFilter(_is_not_of_py4j)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -172,8 +171,8 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) -> None:
-    """Print committed and planned runs, unfinished attempts, and the number of new records. Raises
-    PybrokerError."""
+    """Print the committed and planned runs, the unfinished attempts, and the number of new records.
+    Raises PybrokerError."""
     job = Job.from_file(path)
     store = job.store
     store.check(job.file.owner)
@@ -185,8 +184,10 @@ def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) ->
         "runs": len(names),
         "last": [report.summary(store.commit(name)) for name in names[-last:]],
         "planned": None if plan is None else plan.seq,
-        "writing": [_writer(job, name) for name in store.attempts() if store.is_claimed(name)],
-        **_news(job),
+        "writing": [
+            _writer(job, name) for name in store.attempts() if store.is_attempt_locked(name)
+        ],
+        **_new_offsets(job),
     }
     if as_json:
         print(json.dumps(found), file=out)
@@ -197,8 +198,8 @@ def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) ->
 def gc(
     path: str, *, older_than_s: float, superseded: bool, dry_run: bool, out: TextIO | None = None
 ) -> None:
-    """Remove the files of attempts that crashed, and with `superseded` results that a replay has
-    replaced. Raises PybrokerError."""
+    """Remove the files of attempts that crashed; with `superseded`, also the results that a later
+    commit has replaced. Raises PybrokerError."""
     job = Job.from_file(path)
     job.store.check(job.file.owner)
     kinds = {Kind.ORPHAN, Kind.SUPERSEDED} if superseded else {Kind.ORPHAN}
@@ -226,7 +227,7 @@ def _spark(job: Job, debug: bool) -> SparkSession:
         conf.setdefault(name, value)
     quiet = not debug and SparkSession.getActiveSession() is None
     if quiet:
-        _quieten()
+        _silence_pyspark()
     spark = session(app=job.name, master=job.file.spark.get("master"), conf=conf)
     if quiet:
         spark.sparkContext.setLogLevel(QUIET)
@@ -240,8 +241,7 @@ def _until(text: str | None) -> int | None:
         return timestamp_ms(text)
     except ValueError:
         raise report.InvalidArgument(
-            f"--until: expected a time such as 2026-01-31T12:00:00Z or milliseconds since 1970, "
-            f"found {text!r}"
+            f"--until is {text!r}, expected a time such as 2026-01-31T12:00:00Z or ms since 1970"
         ) from None
 
 
@@ -255,18 +255,18 @@ def _ranges(result: RunResult) -> list[str]:
 
 
 def _writer(job: Job, name: AttemptName) -> dict[str, Any]:
-    claim = job.store.claim(name)
+    writer = job.store.attempt_writer(name)
     return {
         "seq": name.seq,
         "attempt": name.attempt,
-        "host": claim.host if claim else None,
-        "process": claim.process if claim else None,
-        "started_at_ms": claim.started_at_ms if claim else None,
+        "host": writer.host if writer else None,
+        "process": writer.process if writer else None,
+        "started_at_ms": writer.started_at_ms if writer else None,
     }
 
 
-def _news(job: Job) -> dict[str, Any]:
-    """Return the number of new offsets, or the reason why it is not known."""
+def _new_offsets(job: Job) -> dict[str, Any]:
+    """Return the number of new offsets, or the reason why the number is unknown."""
     try:
         source = replace(job.file.source, max_bytes_per_run=None)
         snapshot = proposal.propose(replace(job.file, source=source), job.store.last_commit())

@@ -1,9 +1,9 @@
-"""Decodes keys and values into columns. A record that cannot be decoded gets a reason instead. This
-module maps frames to frames and does no I/O.
+"""Decodes the keys and values of records into columns. A record that cannot be decoded gets a
+reason instead of values. This module maps data frames to data frames and does no I/O.
 
-The input is a frame with the columns of Spark's Kafka source. In the result, `key` and `value` have
-their types, and there are two more columns: ERROR, null if the record was decoded, and RAW, the
-bytes of a record with an error.
+The input has the columns of Spark's Kafka source. In the result, `key` and `value` have the types
+in the schema, and there are two more columns: ERROR, which is null if the record was decoded, and
+RAW, which contains the bytes of a record with an error.
 
 A null value (a tombstone) and a null key are no errors.
 """
@@ -29,13 +29,13 @@ _STRICT: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false
 
 
 def can_fail(decode: Decode) -> bool:
-    """Return whether a record may fail to be decoded."""
+    """Return whether decoding can fail for some record."""
     return decode.key.format != "raw" or decode.value.format != "raw"
 
 
 def parse_schema(part: Part, where: str) -> StructType | None:
-    """Return the schema of a JSON part, None without one. Needs a Spark session. Raises
-    ConfigError."""
+    """Return the parsed schema of a JSON key or value; None if the part has no schema. Needs a
+    Spark session. Raises ConfigError."""
     if part.schema is None:
         return None
     try:
@@ -52,7 +52,8 @@ def parse_schema(part: Part, where: str) -> StructType | None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error of Spark, without the plans and traces below it."""
+    """Return the first line of a Spark error, without the query plans and stack traces that
+    follow."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
@@ -60,10 +61,10 @@ def first_line(error: BaseException) -> str:
 def decoded(
     frame: DataFrame, decode: Decode, key: StructType | None, value: StructType | None
 ) -> DataFrame:
-    """Return the frame with typed `key` and `value`, ERROR and RAW."""
+    """Return the frame with decoded columns `key` and `value`, and with ERROR and RAW."""
     key_column, key_error = _part("key", decode.key, key)
     value_column, value_error = _part("value", decode.value, value)
-    # Two steps, so that the columns on which the errors depend are computed once.
+    # Two steps: Spark computes the columns on which the errors depend only once.
     parsed = frame.withColumns({"pybroker_key": key_column, "pybroker_value": value_column})
     error = F.coalesce(key_error, value_error)
     raw = F.when(F.col(ERROR).isNotNull(), F.struct("key", "value"))
@@ -77,12 +78,13 @@ def decoded(
 
 
 def good(frame: DataFrame) -> DataFrame:
-    """Return the decoded records, in the form that the transform receives."""
+    """Return the records that were decoded, in the form that the transform receives."""
     return frame.where(F.col(ERROR).isNull()).drop(ERROR, RAW)
 
 
 def bad(frame: DataFrame) -> DataFrame:
-    """Return the dead letters: the place of each record, its bytes, and the reason."""
+    """Return the dead letters: topic, partition and offset of each record, its bytes, and the
+    reason."""
     columns = ["topic", "partition", "offset", "timestamp", f"{RAW}.key", f"{RAW}.value"]
     if "headers" in frame.columns:
         columns.append("headers")
@@ -94,8 +96,8 @@ def _without_corrupt(column: Column, schema: StructType | None) -> Column:
 
 
 def _part(name: str, part: Part, schema: StructType | None) -> tuple[Column, Column]:
-    """Return the decoded column of `key` or `value`, and the column with the reason of a
-    failure."""
+    """Return the decoded column of `key` or `value`, and the column with the reason if decoding
+    fails."""
     raw = F.col(name)
     if part.format == "raw":
         return raw, F.lit(None).cast("string")
@@ -108,15 +110,15 @@ def _part(name: str, part: Part, schema: StructType | None) -> tuple[Column, Col
 
 
 def _with_corrupt(schema: StructType) -> StructType:
-    """Return the schema with a column for texts that do not fit it. All fields are nullable, as
-    Spark reads them in any case."""
+    """Return the schema with one more column, in which Spark stores texts that do not match the
+    schema. All fields are nullable, because Spark reads JSON fields as nullable."""
     return StructType([*schema.toNullable().fields, StructField(_CORRUPT, StringType())])
 
 
 def _json_error(name: str, text: Column, part: Part, schema: StructType) -> Column:
     parsed = F.col(f"pybroker_{name}")
     keys = F.json_object_keys(text)
-    # Spark reads the first document of a text and ignores the rest. Within an array, it does not
+    # Spark reads the first document of a text and ignores the rest. Inside an array, it does not
     # ignore the rest.
     whole = F.json_array_length(F.concat(F.lit("["), text, F.lit(",0]"))) == 2
     known = F.array(*(F.lit(field.name) for field in schema.fields))
@@ -148,8 +150,8 @@ def _json_error(name: str, text: Column, part: Part, schema: StructType) -> Colu
 def _wrong_fields(
     name: str, text: Column, keys: Column, parsed: Column, schema: StructType
 ) -> Column:
-    """Return the names of the fields with a wrong type: fields that the text has and that are null
-    in the result."""
+    """Return a column with the names of fields that have a wrong type: fields that are in the JSON
+    text but null in the result."""
     wrong = F.array_compact(
         F.array(
             *(
@@ -170,8 +172,8 @@ def _wrong_fields(
 
 
 def _required(parent: Column, schema: StructType, above: str) -> Iterator[tuple[str, Column]]:
-    """Yield each field that must not be null, with the condition that it is null although its
-    parent is not. Fields in arrays and maps are not checked."""
+    """Yield each field that must not be null, with the condition that the field is null although
+    its parent is not null. Fields in arrays and maps are not checked."""
     for field in schema.fields:
         path, column = f"{above}{field.name}", parent[field.name]
         if not field.nullable:

@@ -1,15 +1,16 @@
-"""Plan, attempt, commit: a run gives its result exactly once. This module imports neither Spark nor
-a client; callbacks propose the ranges to read and write the files.
+"""A run gives its result exactly once, by a plan, an attempt and a commit. This module imports
+neither Spark nor a client; callbacks propose the ranges to read and write the files.
 
-1. The plan holds the offsets to read. It is stored only if there is none yet, so that a repeated
-   run, and a second runner at the same time, read the same offsets. An empty plan is never stored:
-   it would block its run number for ever.
-2. An attempt writes into folders of its own. No file is ever overwritten.
-3. The files are synced, and the commit that names them is stored only if there is none yet. Offsets
-   and output become visible in this one step. A runner whose commit comes second removes its files.
+1. The plan contains the offsets to read. A process stores a plan only if the run has no plan yet,
+   so that a repeated run, or a second process, reads the same offsets. An empty plan is never
+   stored, because it would block its run number forever.
+2. An attempt writes into its own folders. No file is overwritten.
+3. The attempt's files are synced. The process then stores a commit that names them, only if the run
+   has no commit yet. Offsets and output become visible in this one step. A process that loses this
+   race removes its files.
 
-The commit holds the offsets that were read, and the next plan begins at their end. A plan only
-makes a repeated run read the same offsets; it does not say what was read.
+The commit contains the offsets that were read, and the next plan begins at their end. A plan only
+makes a repeated run read the same offsets; the commit says which offsets were read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pybroker.spark.etl.manifest import (
     Owner,
     Plan,
 )
-from pybroker.spark.etl.store import Store, make_folders, new_claim
+from pybroker.spark.etl.store import Store, make_folders, new_attempt_writer
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +41,11 @@ Lost = tuple[str, int, int, int]
 
 @dataclass(frozen=True)
 class Places:
-    """The folders that an attempt writes into."""
+    """The folders for the files of attempts."""
 
     output: Path
     dead_letters: str = layout.DEAD_LETTERS
-    """The folder of dead letters, relative to the output or absolute, as in the manifests."""
+    """The folder of dead letters, as a manifest names it: relative to the output, or absolute."""
 
     @property
     def dead_letters_root(self) -> Path:
@@ -59,7 +60,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Written:
-    """The result of an attempt, apart from its files."""
+    """The result of an attempt, without the list of its files."""
 
     schema: Json
     rows_read: int | None
@@ -73,14 +74,14 @@ class Written:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The commit of a run. `won` is False if another runner committed it."""
+    """The commit of a run. `won` is False if another process committed the run first."""
 
     commit: Commit
     won: bool
 
 
 class Clock(Protocol):
-    """The wall clock and the monotonic clock."""
+    """The wall clock and the monotonic clock of the machine."""
 
     def wall_ms(self) -> int: ...
 
@@ -88,16 +89,16 @@ class Clock(Protocol):
 
 
 Propose = Callable[[Commit | None], Json | None]
-"""The last commit -> the snapshot to read next, None if there are no new records."""
+"""Returns the snapshot that the run after a commit reads; None if there are no new records."""
 Write = Callable[[Plan, AttemptName], Written]
-"""Reads the offsets of the plan and writes into the folders of the attempt."""
+"""Reads the offsets in a plan and writes files into the folders of an attempt."""
 CountRows = Callable[[Path], int]
-"""A file of the output -> its number of rows, read from the file itself."""
+"""Returns the number of rows in a file of the output, read from the file."""
 
 
 @dataclass(frozen=True)
 class Runner:
-    """The runs of a job in one output."""
+    """Plans and commits the runs of a job in one output."""
 
     store: Store
     owner: Owner
@@ -111,7 +112,9 @@ class Runner:
         last = self.store.last_commit()
         seq = last.seq + 1 if last else 0
         if seq > layout.SEQ_MAX:
-            raise OutputError(f"{self.store.output}: no run numbers are left")
+            raise OutputError(
+                f"{self.store.output}: the highest run number is used; set another sink.path"
+            )
         found = self.store.plan(seq)
         if found is not None:
             return found
@@ -121,26 +124,29 @@ class Runner:
         return self.store.put_plan(Plan(self.owner.job, seq, self.clock.wall_ms(), snapshot))
 
     def run(self, plan: Plan, write: Write) -> Outcome:
-        """Carry out a plan and commit the result."""
+        """Execute a plan and commit the result."""
         return self._attempt(plan, CommitName(plan.seq, 0), write)
 
     def replay(self, seq: int, write: Write) -> Outcome:
-        """Repeat a committed run: the same offsets, and a new result that replaces the old one in
-        one step."""
+        """Repeat a committed run: read the same offsets, and replace the old result with the new
+        result in one step."""
         self.store.open(self.owner)
         name = next((each for each in self.store.commit_names() if each.seq == seq), None)
         if name is None:
             raise OutputError(f"{self.store.output}: there is no committed run {seq} to replay")
         if name.revision == layout.REVISION_MAX:
-            raise OutputError(f"{self.store.output}: no revisions of run {seq} are left")
+            raise OutputError(
+                f"{self.store.output}: the highest revision number of run {seq}"
+                " is used, so it cannot be replayed"
+            )
         commit = self.store.commit(name)
         plan = Plan(commit.job, seq, commit.committed_at_ms, commit.snapshot)
         return self._attempt(plan, CommitName(seq, name.revision + 1), write)
 
     def _attempt(self, plan: Plan, name: CommitName, write: Write) -> Outcome:
         started = self.clock.monotonic()
-        claim = new_claim(self.owner.job, plan.seq, self.clock.wall_ms())
-        with self.store.claimed(claim) as attempt:
+        writer = new_attempt_writer(self.owner.job, plan.seq, self.clock.wall_ms())
+        with self.store.attempt_lock(writer) as attempt:
             try:
                 self._make_folders()
                 written = write(plan, attempt)
@@ -148,7 +154,7 @@ class Runner:
             except BaseException:
                 self.discard(attempt)
                 raise
-            # From here on the attempt may be part of the output, even if an error follows.
+            # From here on, the attempt may be part of the output: its files stay.
             won = self.store.put_commit(commit)
             if not won:
                 self.discard(attempt)
@@ -162,7 +168,7 @@ class Runner:
                 self.store.files.remove_tree(folder)
             self.store.forget_attempt(attempt)
         except OSError as error:
-            log.warning("event=attempt-not-removed attempt=%s reason=%s", attempt.attempt, error)
+            log.warning("attempt_not_removed attempt=%s reason=%s", attempt.attempt, error)
 
     def _make_folders(self) -> None:
         make_folders(self.store.files, self.places.output / layout.DATA)
@@ -170,15 +176,15 @@ class Runner:
     def _sealed(
         self, plan: Plan, name: CommitName, attempt: AttemptName, written: Written, started: float
     ) -> Commit:
-        """Sync the files of the attempt, and return the commit that names them."""
+        """Sync the files of the attempt, and return a commit that names them."""
         files = _seal(
             self.store.files, self.places.output, self.places.data(attempt), self.count_rows
         )
         rows = sum(file.rows for file in files)
         if rows != written.rows:
             raise OutputError(
-                f"{self.places.data(attempt)}: tasks have written {written.rows} rows, and the "
-                f"files hold {rows}; the path must be in a file system that all workers share"
+                f"{self.places.data(attempt)}: Spark tasks wrote {written.rows} rows, but the"
+                f" files contain {rows}; set sink.path to a file system that all workers share"
             )
         return Commit(
             job=self.owner.job,
@@ -209,9 +215,9 @@ class Runner:
         rows = sum(file.rows for file in sealed)
         if rows != written.dead_letters:
             raise OutputError(
-                f"{self.places.letters(attempt)}: {written.dead_letters} dead letters were "
-                f"counted, and the files hold {rows}; the path must be in a file system that all "
-                "workers share"
+                f"{self.places.letters(attempt)}: {written.dead_letters} dead letters were"
+                f" counted, but the files contain {rows}; set dlq.path to a file system that"
+                " all workers share"
             )
         return DeadLetters(
             self.places.dead_letters, rows, sealed, dict(written.dead_letter_reasons)
@@ -219,14 +225,14 @@ class Runner:
 
 
 def _seal(files: Files, root: Path, folder: Path, count_rows: CountRows) -> tuple[OutputFile, ...]:
-    """Sync all files below `folder`, and the names from `root` down to it. Return the data files
+    """Sync all files below `folder`, and the folders from `root` down to it. Return the data files,
     with paths relative to `root`."""
     found: list[OutputFile] = []
     for path in sorted(folder.rglob("*")):
         if path.is_dir():
             files.sync_folder(path)
             continue
-        # Also the checksum files: one that is empty after a power loss makes its file unreadable.
+        # Checksum files are synced too: an empty checksum file makes its data file unreadable.
         files.sync(path)
         if is_data(path.name):
             size = path.stat().st_size
@@ -241,5 +247,6 @@ def _seal(files: Files, root: Path, folder: Path, count_rows: CountRows) -> tupl
 
 
 def is_data(name: str) -> bool:
-    """Return whether a file of this name holds rows. Checksums and Spark's markers do not."""
+    """Return whether a file with this name contains rows. Checksum files and Spark's markers
+    contain none."""
     return not name.startswith((".", "_"))

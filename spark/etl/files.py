@@ -1,7 +1,7 @@
-"""The file system under the output of a job, with few calls. A process may die after any of them.
-`store` builds its guarantees on these calls, and its tests replace them by a faulty implementation.
+"""The file operations for the output of a job. A process may die after any of them. The guarantees
+of `store` depend on these operations; its tests replace them with a faulty implementation.
 
-A path must be in a local or mounted file system that supports hard links.
+The output must be in a local or mounted file system that supports hard links.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pybroker.errors import PybrokerError
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 _OTHERS_AT_IT: Final = frozenset({errno.ENOENT, errno.ENOTEMPTY})
 _REMOVALS_MAX: Final = 20
-"""The most tries to remove a folder: cancelled tasks still write or remove files for a moment."""
+"""The most tries to remove a folder: cancelled tasks may still write files for a short time."""
 
 
 class OutputError(PybrokerError):
@@ -26,37 +26,38 @@ class OutputError(PybrokerError):
 
 
 class Files(Protocol):
-    """The calls of a file system that the store needs. Errors of the system are OSErrors."""
+    """The file operations that the store needs. Errors of the file system are OSErrors."""
 
     def make_folder(self, path: Path) -> None:
-        """Create one folder, whose parent exists. Do nothing if it exists already."""
+        """Create one folder in an existing parent folder. An existing folder is no error."""
 
     def create(self, path: Path, content: bytes) -> None:
-        """Create a file that does not exist. Neither content nor name survive a power loss yet."""
+        """Create a file that does not exist yet. The file may be lost in a power loss until it is
+        synced."""
 
     def sync(self, path: Path) -> None:
-        """Make the content of a file survive a power loss."""
+        """Make the content of a file durable."""
 
     def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder survive a power loss."""
+        """Make the names in a folder durable."""
 
     def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name. Raises FileExistsError if the name is taken."""
+        """Create a hard link to a file. Raises FileExistsError if the new name exists."""
 
     def remove(self, path: Path) -> None:
-        """Remove a file. Do nothing if there is none."""
+        """Remove a file. A missing file is no error."""
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a folder with its content. Do nothing if there is none."""
+        """Remove a folder with its content. A missing folder is no error."""
 
     def read(self, path: Path) -> bytes: ...
 
     def names(self, path: Path) -> list[str]:
-        """Return the names in a folder, sorted; an empty list if there is no such folder."""
+        """Return the names in a folder, sorted; an empty list if the folder does not exist."""
 
 
 class RealFiles:
-    """The `Files` of the operating system."""
+    """The file operations of the operating system."""
 
     def make_folder(self, path: Path) -> None:
         path.mkdir(exist_ok=True)
@@ -75,7 +76,7 @@ class RealFiles:
         try:
             os.link(source, target)
         except FileExistsError:
-            # An NFS server may have created the link and lost the answer: the repeated call then
+            # An NFS server may create the link but lose the response: the repeated call then
             # finds our own link.
             if not source.samefile(target):
                 raise

@@ -1,4 +1,4 @@
-"""A job: it reads records of topics, transforms them and writes a table, exactly once."""
+"""A job: it reads the records of topics, transforms them, and writes a table exactly once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from pybroker.spark.snapshot_model import Snapshot
 
 @dataclass(frozen=True)
 class Job:
-    """A job with its file. Several processes may run it at once: exactly one of them commits each
-    run."""
+    """A job, loaded from its file. Several processes may run the same job: exactly one of them
+    commits each run."""
 
     file: JobFile
     progress: Progress = field(default_factory=Silent)
@@ -37,7 +37,7 @@ class Job:
     def from_file(
         cls, path: str | os.PathLike[str], environment: Mapping[str, str] | None = None
     ) -> Job:
-        """Load a job file. Raises ConfigError with every fault of the file."""
+        """Return the job in a file. Raises ConfigError with every fault of the file."""
         return cls(job_file.load(path, environment))
 
     @property
@@ -59,13 +59,13 @@ class Job:
         )
 
     def run_once(self, spark: SparkSession, until_ms: int | None = None) -> RunResult:
-        """Make one run: carry out a plan that was not committed, or else read the new records.
+        """Execute one run: repeat a plan that was not committed, or read the new records.
 
-        `until_ms`: read to the first record of this time (since 1970) or later, instead of to the
-        end of the topics.
+        `until_ms` (since 1970): read up to the first record with this timestamp or later, instead
+        of to the end of the topics.
 
-        Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError. Nothing is
-        committed then, and the next run continues at the end of the last commit.
+        Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError. After an error
+        nothing is committed, and the next run reads from the end of the last commit.
         """
         parts = prepare(self.file)
         self.progress.stage(f"{self.name}: plan")
@@ -74,15 +74,15 @@ class Job:
             plan = self.runner.next_plan(lambda last: self._proposed(last, until_ms))
         if plan is None:
             return RunResult(self.name, "nothing-new")
-        self._check(plan)
-        run = self._run(spark, parts, self._before(plan.seq))
+        self._check_plan_continues(plan)
+        run = self._run(spark, parts, self._preceding_commit(plan.seq))
         run.seconds["plan"] = round(time.monotonic() - started, 3)
         return self._finished(run, lambda write: self.runner.run(plan, write), plan.snapshot)
 
     def run(self, spark: SparkSession, until_ms: int | None = None) -> Iterator[RunResult]:
-        """Make runs until all records that exist at the beginning are committed. Yield at least one
-        result."""
-        goal = self._goal(until_ms)
+        """Execute runs until all records that exist at the start are committed. Yield the result of
+        each run, at least one."""
+        goal = self._all_new_records(until_ms)
         while True:
             result = self.run_once(spark, until_ms)
             yield result
@@ -90,22 +90,25 @@ class Job:
                 return
 
     def replay(self, spark: SparkSession, seq: int) -> RunResult:
-        """Repeat a committed run with the present job file. The new result replaces the old one in
-        one step. Raises what `run_once` raises, and OutputError if records of the old result are no
-        longer in the topics, even with fail-on-data-loss: false."""
+        """Repeat a committed run with the present job file. The new result replaces the old result
+        in one step.
+
+        Raises the errors of `run_once`, and OutputError if records of the old result are no longer
+        in the topics, even with fail-on-data-loss: false.
+        """
         parts = prepare(self.file)
         old = self.committed(seq)
-        run = self._run(spark, parts, self._before(seq))
+        run = self._run(spark, parts, self._preceding_commit(seq))
 
         def write(plan: Plan, attempt: AttemptName) -> Written:
             written = run.write(plan, attempt)
-            self._keep_rows(old, written)
+            self._check_rows_kept(old, written)
             return written
 
         return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
 
-    def _keep_rows(self, old: Commit, written: Written) -> None:
-        """Raise OutputError if more records are lost now than when the run was committed."""
+    def _check_rows_kept(self, old: Commit, written: Written) -> None:
+        """Raise OutputError if more records are missing now than when the run was committed."""
         known = {(topic, number): end for topic, number, _, end in old.lost}
         gone = [
             f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"
@@ -114,27 +117,28 @@ class Job:
         ]
         if gone:
             raise OutputError(
-                f"run {old.seq} cannot be repeated without losing rows of its result: the topics "
-                f"no longer hold {', '.join(gone)}; the old result stays"
+                f"run {old.seq} cannot be repeated without losing rows of its result: the"
+                f" topics no longer contain {', '.join(gone)}; the old result is unchanged"
             )
         if old.tombstones != written.tombstones or old.rows_read is None:
-            return  # nothing to compare with
+            return  # the old run did not count its records
         if written.rows_read is not None and written.rows_read < old.rows_read:
             raise OutputError(
-                f"run {old.seq} cannot be repeated without losing rows of its result: "
-                f"{old.rows_read} records were read then, {written.rows_read} exist now, "
-                "compaction removed the others (see cleanup.policy); the old result stays"
+                f"run {old.seq} cannot be repeated without losing rows of its result: it read"
+                f" {old.rows_read} records, of which compaction (cleanup.policy) left"
+                f" {written.rows_read}; the old result is unchanged"
             )
 
     def committed(self, seq: int) -> Commit:
-        """Return the commit of a run. Raises OutputError if it is not committed."""
+        """Return the newest commit of a run. Raises OutputError if the run is not committed."""
         name = next((each for each in self.store.commit_names() if each.seq == seq), None)
         if name is None:
             raise OutputError(f"{self.store.output}: there is no committed run {seq} to replay")
         return self.store.commit(name)
 
     def dry_run(self, until_ms: int | None = None) -> RunResult:
-        """Return the ranges that the next run would read. Writes nothing and needs no Spark."""
+        """Return the ranges that the next run would read. This method writes nothing and needs no
+        Spark."""
         self.store.check(self.file.owner)
         last = self.store.last_commit()
         seq = last.seq + 1 if last is not None else 0
@@ -148,43 +152,43 @@ class Job:
         return RunResult(self.name, "planned", seq, snapshot=snapshot)
 
     def drop_plan(self) -> bool:
-        """Discard a plan that was not committed, so that the next run plans anew. Return whether
-        there was one."""
+        """Discard a plan that was not committed, so that the next run makes a new plan. Return
+        whether such a plan existed."""
         last = self.store.last_commit()
         return self.store.drop_plan(last.seq + 1 if last is not None else 0)
 
-    def _goal(self, until_ms: int | None) -> Snapshot | None:
-        """Return the snapshot of all new records, without a limit for one run."""
+    def _all_new_records(self, until_ms: int | None) -> Snapshot | None:
+        """Return the snapshot of all new records, without the limit for one run."""
         source = replace(self.file.source, max_bytes_per_run=None)
         return proposal.propose(
             replace(self.file, source=source), self.store.last_commit(), until_ms
         )
 
-    def _check(self, plan: Plan) -> None:
-        """Raise OutputError for a plan that does not continue the last commit. This happens only if
-        commits were removed by hand."""
+    def _check_plan_continues(self, plan: Plan) -> None:
+        """Raise OutputError if a plan does not begin at the end of the last commit. This happens
+        only if someone has removed commits by hand."""
         last = self.store.last_commit()
         if last is None or plan.seq <= last.seq:
             return
         before, after = (proposal.snapshot_of(each.snapshot) for each in (last, plan))
         if after.parent != before.id:
             raise OutputError(
-                f"{self.store.output}: the plan of run {plan.seq} does not continue run "
-                f"{last.seq}; discard it with --new-plan"
+                f"{self.store.output}: the plan of run {plan.seq} does not begin where run"
+                f" {last.seq} ended; discard the plan with --new-plan"
             )
 
     def _proposed(self, last: Commit | None, until_ms: int | None) -> Json | None:
         snapshot = proposal.propose(self.file, last, until_ms)
         return None if snapshot is None else proposal.as_json(snapshot)
 
-    def _before(self, seq: int) -> Commit | None:
-        """Return the newest commit of another run."""
+    def _preceding_commit(self, seq: int) -> Commit | None:
+        """Return the newest commit before the run."""
         others = [name for name in self.store.commit_names() if name.seq != seq]
         return self.store.commit(others[-1]) if others else None
 
     @contextmanager
     def _writable(self) -> Iterator[None]:
-        """Turn an OSError into a one-line OutputError."""
+        """Raise a one-line OutputError in place of an OSError of the block."""
         try:
             yield
         except OSError as error:

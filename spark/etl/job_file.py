@@ -1,6 +1,5 @@
 """Reads the YAML file of a job and checks it before the job starts. All faults are reported at
-once, each in one line with file, line, key and the expected value.
-"""
+once, each in one line with file, line, key and the expected value."""
 
 from __future__ import annotations
 
@@ -62,8 +61,8 @@ _JSON_OPTIONS: Final = (
     "primitivesAsString",
     "prefersDecimal",
 )
-"""Options of Spark's JSON reader that change how a text is parsed. Options for texts that cannot be
-decoded are excluded."""
+"""Options of Spark's JSON reader that change how a text is parsed. Spark's options for corrupt
+texts are not allowed."""
 _FIXED_KAFKA: Final = (
     "kafka.bootstrap.servers",
     "kafka.isolation.level",
@@ -82,7 +81,7 @@ COUNT_MAX: Final = 2**31 - 1
 
 
 def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> JobFile:
-    """Read a job file. Raises ConfigError with every fault."""
+    """Return the job in a file. Raises ConfigError with every fault."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -94,8 +93,8 @@ def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = N
 
 
 def from_text(text: str, file: Path, environment: Mapping[str, str] | None = None) -> JobFile:
-    """Parse the text of a job file. `file` is the path for messages and relative names. Raises
-    ConfigError."""
+    """Return the job in a text. `file` is the path for messages, and relative paths are relative to
+    its folder. Raises ConfigError."""
     tree = parse(text, os.environ if environment is None else environment)
     reader = _Reader(tree, file)
     job = reader.job() if () in tree.values else None
@@ -112,8 +111,8 @@ def _sentence(file: Path, fault: Fault) -> str:
 
 
 class _Reader:
-    """Reads the values of one file. It collects faults, and returns a harmless value in their
-    place."""
+    """Reads the values of one job file. It collects faults, and returns a valid value in place of
+    each faulty one."""
 
     def __init__(self, tree: Tree, file: Path) -> None:
         self._tree = tree
@@ -165,14 +164,15 @@ class _Reader:
         )
 
     def _kafka(self) -> dict[str, str]:
-        """Return the client's options, such as `kafka.security.protocol`, with Spark's names."""
+        """Return the client's options under the names of Spark's Kafka source, such as
+        `kafka.security.protocol`."""
         found = {}
         for key in self._children(("source",)):
             if not key.startswith("kafka."):
                 continue
             at = ("source", key)
             if key in _FIXED_KAFKA:
-                self._fault(at, "cannot be set: the job decides it (see the keys of source)")
+                self._fault(at, "cannot be set here: use the keys of the section source")
                 continue
             value = self._tree.values.get(at)
             if value is None or isinstance(value, dict | list):
@@ -211,7 +211,7 @@ class _Reader:
         )
 
     def _schema(self, at: Key) -> str | None:
-        text = self._text(at, "a DDL of Spark's (id BIGINT NOT NULL, name STRING) or file:PATH")
+        text = self._text(at, "a Spark DDL (id BIGINT NOT NULL, name STRING) or file:PATH")
         if text is None:
             return None
         if text.startswith("file:"):
@@ -223,7 +223,7 @@ class _Reader:
                 self._fault(at, f"{path} cannot be read: {reason}")
                 return None
         if not text.strip():
-            self._fault(at, "is empty; expected a DDL of Spark's (id BIGINT NOT NULL, name STRING)")
+            self._fault(at, "is empty; expected a Spark DDL (id BIGINT NOT NULL, name STRING)")
             return None
         return text.strip()
 
@@ -277,7 +277,7 @@ class _Reader:
         names = self._children(at)
         for name in names:
             if name != "master" and not name.startswith("spark."):
-                self._fault((*at, name), "expected master or an option of Spark's, spark.*")
+                self._fault((*at, name), "expected master or a Spark option (spark.*)")
         return self._strings(at, names)
 
     def _check_together(self, job: JobFile) -> None:
@@ -286,19 +286,24 @@ class _Reader:
             if source.max_bytes_per_run is not None:
                 self._fault(
                     ("source", "max-bytes-per-run"),
-                    "cannot cut a run of mode latest, which reads topics from their beginning",
+                    "cannot limit a run of mode latest, which always reads the topics from"
+                    " their beginning",
                 )
             if source.starting != "earliest":
-                self._fault(("source", "starting"), "mode latest needs earliest")
+                self._fault(("source", "starting"), "must be earliest with mode latest")
             if source.tombstones != "keep":
-                self._fault(("source", "tombstones"), "mode latest drops them anyway: remove it")
+                self._fault(
+                    ("source", "tombstones"),
+                    "has no effect: mode latest always drops tombstones; remove it",
+                )
         letters = job.dead_letters.path if job.dead_letters else None
         if not self._holds(("sink", "path")) or not self._holds(("dlq", "path")):
             return
         if letters is not None and (letters == sink.path or sink.path in letters.parents):
             self._fault(
                 ("dlq", "path"),
-                f"lies in sink.path; leave it out to use {layout.DEAD_LETTERS}/ there",
+                f"is inside sink.path; leave it out to use the folder {layout.DEAD_LETTERS}"
+                " in sink.path",
             )
 
     # Values
@@ -308,13 +313,14 @@ class _Reader:
             self._tree.faults.append(Fault(self._tree.line(key), key, text))
 
     def _missing(self, key: Key, expected: str = "") -> None:
-        """Report a required key as missing, unless a misspelling or a fault above explains it."""
+        """Report a missing required key, unless a misspelled key or a fault above explains its
+        absence."""
         if self._holds(key):
             self._fault(key, f"is missing; expected {expected}" if expected else "is missing")
 
     def _holds(self, key: Key) -> bool:
-        """Return whether the key, the keys above it and its misspellings have no fault. Only such a
-        value may lead to further faults."""
+        """Return whether neither the key, nor a key above it, nor a misspelling of it has a fault.
+        Only then can the value cause further faults."""
         faulty = {fault.key for fault in self._tree.faults} | self._misspelled
         return not any(key[:length] in faulty for length in range(len(key) + 1))
 
@@ -337,7 +343,7 @@ class _Reader:
                 close = difflib.get_close_matches(name, names, 1)
                 self._misspelled.update((*at, name) for name in close)
                 hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
-                self._fault((*at, name), f"is not a key of a job; {hint}")
+                self._fault((*at, name), f"is not a key of a job file; {hint}")
 
     def _text(self, at: Key, expected: str) -> str | None:
         value = self._tree.values.get(at)
@@ -411,7 +417,7 @@ class _Reader:
         return size
 
     def _strings(self, at: Key, names: Collection[str]) -> dict[str, str]:
-        """Return keys with plain values as strings, as Spark expects them."""
+        """Return the keys with their plain values as strings, as Spark expects them."""
         self._section(at)
         self._known(at, names)
         found = {}
@@ -424,7 +430,7 @@ class _Reader:
         return found
 
     def _list(self, at: Key, expected: str) -> list[str]:
-        """Return a list of texts. A single text is a list of one."""
+        """Return a list of texts. A single text becomes a list with one element."""
         value = self._tree.values.get(at)
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
@@ -468,8 +474,8 @@ class _Reader:
         except ValueError:
             self._fault(
                 at,
-                "expected earliest, a time such as 2026-01-31T12:00:00Z or milliseconds since "
-                f"1970, found {value!r}",
+                "expected earliest, a time such as 2026-01-31T12:00:00Z or ms since 1970,"
+                " found {value!r}",
             )
             return "earliest"
 

@@ -1,4 +1,4 @@
-"""A job as frozen values. `job_file` reads them from YAML."""
+"""The content of a job file, as frozen values. `job_file` reads the values from YAML."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Part:
-    """The decoding of keys or of values. `schema` is a Spark DDL, for JSON."""
+    """The rules for decoding the keys, or the values, of records. `schema` is a Spark DDL, used for
+    JSON."""
 
     format: Format = "raw"
     schema: str | None = None
@@ -50,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Decode:
-    """The decoding of records, and the treatment of records that cannot be decoded."""
+    """The rules for decoding records, and for records that cannot be decoded."""
 
     value: Part = Part()
     key: Part = Part()
@@ -59,8 +60,8 @@ class Decode:
 
 @dataclass(frozen=True)
 class Transform:
-    """SQL over the view `records`, or a function `module:name` of a DataFrame and a RunContext.
-    The module is searched in `folder` first."""
+    """The transform: SQL over the view `records`, or a function `module:name` that receives a
+    DataFrame and a RunContext. The module is searched in `folder` first."""
 
     sql: str | None = None
     function: str | None = None
@@ -80,8 +81,8 @@ class Sink:
 
 @dataclass(frozen=True)
 class DeadLetterSink:
-    """The output of records that cannot be decoded. A run fails if their share of its records
-    exceeds `max_ratio`."""
+    """The output of records that cannot be decoded. A run fails if their share of the run's records
+    is above `max_ratio`."""
 
     max_ratio: float
     path: Path | None = None
@@ -89,7 +90,7 @@ class DeadLetterSink:
 
 @dataclass(frozen=True)
 class JobFile:
-    """A job file. Equal files give equal values."""
+    """The content of a job file. Two files with the same content give equal values."""
 
     name: str
     file: Path

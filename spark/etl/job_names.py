@@ -1,4 +1,4 @@
-"""Checks of the names of topics, columns and folders in a job: one sentence for each fault."""
+"""Checks the names of topics, columns and folders in a job. Each fault is one sentence."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def topic_faults(topics: Sequence[str]) -> Iterator[str]:
     """Yield the faults of a list of topics."""
     for topic in topics:
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            yield f"{topic!r} cannot be the name of a topic"
+            yield f"{topic!r} is not a valid topic name"
     yield from _twice(topics)
 
 
 def column_faults(columns: Sequence[str]) -> Iterator[str]:
-    """Yield the faults of the columns that partition a table."""
+    """Yield the faults of the names of partition columns (sink.partition-by)."""
     for column in columns:
         if column.lower().startswith(layout.RESERVED_PREFIX):
             yield f"{column}: names that begin with {layout.RESERVED_PREFIX} are reserved"
@@ -33,17 +33,17 @@ def column_faults(columns: Sequence[str]) -> Iterator[str]:
 
 
 def folder_fault(text: str) -> str | None:
-    """Return the fault of a path without `file://`, None if it has none."""
+    """Return the fault of a path without `file://`; None if the path is valid."""
     if "://" in text or _SCHEME.match(text):
         return f"{text} is not {FOLDER}; object stores and HDFS are not supported yet"
     if not text.startswith("/"):
         return f"expected {FOLDER}, found {text!r}"
     if _CONTROL.search(text):
-        return f"{text!r} holds a control character; expected {FOLDER}"
+        return f"{text!r} contains a control character; expected {FOLDER}"
     if os.path.normpath(text).strip("/") == "":
-        return f"expected a folder of the job's own, found {text!r}"
+        return f"expected a folder that only this job uses, found {text!r}"
     if _GLOB & set(text):
-        return f"{text!r} holds one of * ? [ ] {{ }} \\, which Spark would expand"
+        return f"{text!r} contains one of * ? [ ] {{ }} \\, which Spark would expand as a pattern"
     return None
 
 

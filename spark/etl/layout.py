@@ -1,13 +1,10 @@
 """The files and folders in the output of a job. Only this module builds and parses these names.
 
-    OUTPUT/
-      _pybroker/
-        output.json                           the job that owns the output
-        plans/000000000012.json               the offsets that run 12 reads
-        attempts/000000000012-<attempt>.json  the writing process; locked while it lives
-        commits/000000000012-0000.json        the result of run 12, revision 0
-      data/pybroker_seq=000000000012/pybroker_attempt=<attempt>/[column=value/...]part-*.parquet
-      dead_letters/pybroker_seq=000000000012/pybroker_attempt=<attempt>/part-*.parquet
+OUTPUT/ _pybroker/ output.json the job that owns the output plans/000000000012.json the offsets that
+run 12 reads attempts/000000000012-<attempt>.json the writing process; locked while it lives
+commits/000000000012-0000.json the result of run 12, revision 0
+data/pybroker_seq=000000000012/pybroker_attempt=<attempt>/[column=value/...]part-*.parquet
+dead_letters/pybroker_seq=000000000012/pybroker_attempt=<attempt>/part-*.parquet
 
 `dead_letters` may be a folder elsewhere. Only files that a commit names belong to the output. Of
 the commits of one run, the one with the highest revision counts.
@@ -29,7 +26,7 @@ DATA: Final = "data"
 DEAD_LETTERS: Final = "dead_letters"
 
 RESERVED_PREFIX: Final = "pybroker_"
-"""Columns of the output must not begin with it: it marks the folders of runs and attempts."""
+"""The prefix of the folders of runs and attempts. No column of the output may begin with it."""
 SEQ_COLUMN: Final = "pybroker_seq"
 ATTEMPT_COLUMN: Final = "pybroker_attempt"
 
@@ -45,14 +42,14 @@ _TEMPORARY: Final = re.compile(r"\.[0-9a-f]{32}\.new")
 
 
 class CommitName(NamedTuple):
-    """A commit: the number of the run, and the number of its replays."""
+    """The name of a commit: the number of the run, and its revision (the number of replays)."""
 
     seq: int
     revision: int
 
 
 class AttemptName(NamedTuple):
-    """One attempt to write the result of a run."""
+    """The name of one attempt to write the result of a run."""
 
     seq: int
     attempt: str
@@ -75,7 +72,7 @@ def attempt_file(name: AttemptName) -> str:
 
 
 def attempt_folder(name: AttemptName) -> Path:
-    """Return the attempt's folder, relative to `data` or to the folder of dead letters."""
+    """Return the attempt's folder, relative to the folder `data` or the folder of dead letters."""
     return seq_folder(name.seq) / f"{ATTEMPT_COLUMN}={name.attempt}"
 
 
@@ -88,7 +85,7 @@ def is_seq_folder(name: str) -> bool:
 
 
 def temporary_file() -> str:
-    """Return a name for a file that will be linked to its real name."""
+    """Return the name of a temporary file, which is later linked to its final name."""
     return f".{uuid.uuid4().hex}.new"
 
 
@@ -112,6 +109,7 @@ def parse_attempt(name: str) -> AttemptName | None:
 
 
 def parse_folders(seq: str, attempt: str) -> AttemptName | None:
-    """Return the attempt that wrote the folder `seq`/`attempt`, None for other names."""
+    """Return the attempt that wrote the folder `seq`/`attempt`; None if the names are of another
+    form."""
     of_seq, of_attempt = _SEQ_FOLDER.fullmatch(seq), _ATTEMPT_FOLDER.fullmatch(attempt)
     return AttemptName(int(of_seq[1]), of_attempt[1]) if of_seq and of_attempt else None

@@ -1,7 +1,6 @@
-"""The documents in the store of a job, as values: the owner of an output, the plan of a run, the
-writer of an attempt, a commit. A document of an unknown version or with a missing field is refused
-with the reason.
-"""
+"""The documents in the store of a job: the owner of an output, the plan of a run, the writer of an
+attempt, and a commit. A document with an unknown version or without a required field raises
+OutputError with the reason."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ Json: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Owner:
-    """The job that owns an output. Another job, or a job with another mode or other partition
-    columns, is refused."""
+    """The job that owns an output. The store rejects another job, another mode, and other partition
+    columns."""
 
     job: str
     mode: Mode
@@ -31,7 +30,8 @@ class Owner:
 
 @dataclass(frozen=True)
 class Plan:
-    """The snapshot that the run `seq` reads, as JSON. A repeated run reads the same offsets."""
+    """The snapshot that the run `seq` reads, as JSON. A repetition of the run reads the same
+    offsets."""
 
     job: str
     seq: int
@@ -40,9 +40,9 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """The process that writes an attempt, for people. The lock on its file says whether the process
-    lives."""
+class AttemptWriter:
+    """The process that writes an attempt, for the output of `etl status`. The lock on the attempt's
+    file says whether the process is alive."""
 
     job: str
     seq: int
@@ -64,7 +64,8 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """The records that could not be decoded. `folder` is relative to the output, or absolute."""
+    """The records of a run that could not be decoded. `folder` is relative to the output, or
+    absolute."""
 
     folder: str
     rows: int = 0
@@ -74,14 +75,14 @@ class DeadLetters:
 
 @dataclass(frozen=True)
 class Commit:
-    """The result of the run `seq`. As soon as the commit exists, its files belong to the output.
+    """The result of the run `seq`. Its files belong to the output as soon as the commit is stored.
 
     The paths of `files` are relative to the output. `schema` is Spark's JSON form of the columns,
     including those of `partition_by`. `rows_read` is the number of records read (None: not
-    counted), `rows` the number of rows in the files. `lost` holds [topic, partition, first offset,
-    next offset] of records that were deleted before they could be read. `tombstones` says whether
-    the read included records without a value (None: unknown). With the mode `latest` a commit
-    replaces all earlier ones.
+    counted), `rows` the number of rows in the files. `lost` lists [topic, partition, first offset,
+    next offset] of records that were deleted before the run read them. `tombstones` says whether
+    the read included records without a value (None: unknown). With the mode `latest`, a commit
+    replaces all earlier commits.
     """
 
     job: str
@@ -108,11 +109,11 @@ class Commit:
 
     @property
     def size(self) -> int:
-        """The bytes of all files."""
+        """The total size of the files in bytes."""
         return sum(file.size for file in self.files)
 
 
-Document: TypeAlias = Owner | Plan | Claim | Commit
+Document: TypeAlias = Owner | Plan | AttemptWriter | Commit
 
 
 def to_bytes(document: Document) -> bytes:
@@ -132,9 +133,9 @@ def plan_from(content: bytes, where: str) -> Plan:
     )
 
 
-def claim_from(content: bytes, where: str) -> Claim:
+def attempt_writer_from(content: bytes, where: str) -> AttemptWriter:
     get = _Fields(content, where)
-    return Claim(
+    return AttemptWriter(
         job=get.text("job"),
         seq=get.number("seq"),
         attempt=get.text("attempt"),
@@ -169,7 +170,7 @@ def commit_from(content: bytes, where: str) -> Commit:
 
 
 class _Fields:
-    """Typed access to the fields of one document. Raises OutputError for a wrong field."""
+    """Reads the fields of one document with their types. A wrong field raises OutputError."""
 
     def __init__(self, content: bytes | Json, where: str) -> None:
         self._where = where
@@ -180,14 +181,14 @@ class _Fields:
 
     def get(self, name: str, kind: Any) -> Any:
         if name not in self._value:
-            raise OutputError(f"{self._where}: {name} is missing")
+            raise OutputError(f"{self._where}: the field {name} is missing")
         value = self._value[name]
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.wrong(name, value)
         return value
 
     def wrong(self, name: str, value: object) -> OutputError:
-        return OutputError(f"{self._where}: {name} cannot be {json.dumps(value)[:80]}")
+        return OutputError(f"{self._where}: the field {name} cannot be {json.dumps(value)[:80]}")
 
     def optional(self, name: str) -> object:
         return self._value.get(name)
@@ -221,8 +222,8 @@ def _parse(content: bytes, where: str) -> Json:
         raise OutputError(f"{where}: not a JSON object")
     if value.get("version") != VERSION:
         raise OutputError(
-            f"{where}: unknown version {json.dumps(value.get('version'))} "
-            f"(expected {VERSION}); a newer pybroker may have written it"
+            f"{where}: unknown version {json.dumps(value.get('version'))} (expected"
+            f" {VERSION}); a newer pybroker may have written the file"
         )
     return value
 
@@ -249,7 +250,7 @@ def _file(get: _Fields, item: object) -> OutputFile:
 
 def _dead_letters(value: object, where: str) -> DeadLetters:
     if not isinstance(value, dict):
-        raise OutputError(f"{where}: dead_letters is not a JSON object")
+        raise OutputError(f"{where}: the field dead_letters is not a JSON object")
     get = _Fields(value, where)
     reasons = {str(reason): int(count) for reason, count in get.map("reasons").items()}
     return DeadLetters(get.text("folder"), get.number("rows"), _files(get), reasons)

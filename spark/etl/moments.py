@@ -1,4 +1,4 @@
-"""Parses times as people write them."""
+"""Parses points in time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ TIME_MAX_MS: Final = 2**63 - 1
 
 
 def timestamp_ms(text: str) -> int:
-    """Parse ms since 1970, or a time in ISO 8601 (UTC without a zone). Return ms since 1970. Raises
-    ValueError, also for a time before 1970."""
+    """Return the ms since 1970 of a text: a number of ms, or a time in ISO 8601 (UTC without a
+    zone). Raises ValueError, also for a time before 1970."""
     if re.fullmatch(r"\d{1,19}", text):
         found = int(text)
     else:
@@ -20,5 +20,5 @@ def timestamp_ms(text: str) -> int:
             moment = moment.replace(tzinfo=UTC)
         found = int(moment.timestamp() * 1000)
     if not 0 <= found <= TIME_MAX_MS:
-        raise ValueError(f"{text} lies before 1970 or too late")
+        raise ValueError(f"{text} is before 1970 or beyond the largest timestamp")
     return found

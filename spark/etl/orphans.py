@@ -1,6 +1,5 @@
-"""Finds and removes the files that crashes and replays leave in an output. Files of a valid commit,
-and files that a live process writes, are never touched.
-"""
+"""Finds and removes files that crashes and replays leave in an output. Files of a valid commit, and
+files that a running process writes, are never removed."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ class Kind(Enum):
     """The reason why an attempt is not part of the output."""
 
     ALIVE = "is being written"
-    YOUNG = "may be being written on another machine"
-    ORPHAN = "was never committed"
-    SUPERSEDED = "a later commit took its place"
+    YOUNG = "was written recently, perhaps by another machine"
+    ORPHAN = "was not committed"
+    SUPERSEDED = "was replaced by a later commit"
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """One attempt that is not part of the output. `size` is in bytes; `age_s` is the time since its
-    last write."""
+    """An attempt that is not part of the output. `size` is in bytes. `age_s` is the time since its
+    last write, in seconds."""
 
     name: AttemptName
     kind: Kind
@@ -37,19 +36,20 @@ class Leftover:
 
 
 def leftovers(store: Store, places: Places, now_s: float, young_s: float) -> list[Leftover]:
-    """Return all attempts that are not part of the output. `now_s` is the time since 1970."""
+    """Return all attempts that are not part of the output. `now_s` is in seconds since 1970. An
+    attempt without a lock is an orphan if its last write is at least `young_s` ago."""
     roots = [places.output / layout.DATA, *_letters_roots(store, places)]
     folders = _attempt_folders(roots)
     found = []
     names = sorted({*folders, *store.attempts()})
-    # The locks before the commits: a process that is dead now commits nothing later.
-    alive = {name for name in names if store.is_claimed(name)}
+    # Read the locks before the commits: a process that is dead by now commits nothing afterwards.
+    alive = {name for name in names if store.is_attempt_locked(name)}
     in_force, superseded = _committed(store)
     for name in names:
         if name.attempt in in_force:
             continue
         own = tuple(folders.get(name, ()))
-        size, written_s = _size_and_time([*own, *_claim(store, name)])
+        size, written_s = _size_and_time([*own, *_lock_files(store, name)])
         age_s = max(0.0, now_s - written_s)
         kind = Kind.SUPERSEDED if name.attempt in superseded else Kind.ORPHAN
         if name in alive:
@@ -61,7 +61,7 @@ def leftovers(store: Store, places: Places, now_s: float, young_s: float) -> lis
 
 
 def remove(store: Store, items: Iterable[Leftover]) -> int:
-    """Remove the data and claims of these attempts. Return the number of freed bytes."""
+    """Remove the data and lock files of these attempts. Return the number of freed bytes."""
     freed = 0
     for item in items:
         for folder in item.folders:
@@ -73,7 +73,7 @@ def remove(store: Store, items: Iterable[Leftover]) -> int:
 
 
 def remove_temporary(store: Store, now_s: float, young_s: float) -> int:
-    """Remove temporary files of documents that were never stored. Return their number."""
+    """Remove the temporary files of documents that were never stored. Return their number."""
     count = 0
     for path in store.temporary_files():
         try:
@@ -87,7 +87,8 @@ def remove_temporary(store: Store, now_s: float, young_s: float) -> int:
 
 
 def _committed(store: Store) -> tuple[set[str], set[str]]:
-    """Return (attempts in the output, attempts that were committed and are superseded)."""
+    """Return the attempts that are part of the output, and the committed attempts that a later
+    commit has superseded."""
     counting = store.commit_names()
     last = store.commit(counting[-1]) if counting else None
     if last is not None and last.mode == "latest":
@@ -98,7 +99,8 @@ def _committed(store: Store) -> tuple[set[str], set[str]]:
 
 
 def _letters_roots(store: Store, places: Places) -> Iterator[Path]:
-    """Yield all folders of dead letters: earlier versions of the job file may have named others."""
+    """Yield all folders of dead letters. Earlier versions of the job file may have named other
+    folders."""
     names = {places.dead_letters}
     for name in store.all_commit_names():
         letters = store.commit(name).dead_letters
@@ -118,7 +120,7 @@ def _attempt_folders(roots: Iterable[Path]) -> dict[AttemptName, list[Path]]:
     return found
 
 
-def _claim(store: Store, name: AttemptName) -> list[Path]:
+def _lock_files(store: Store, name: AttemptName) -> list[Path]:
     return [store.output / layout.STORE / layout.ATTEMPTS / layout.attempt_file(name)]
 
 

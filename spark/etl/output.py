@@ -1,4 +1,4 @@
-"""Reads the output of a job: everything that is committed, and nothing else."""
+"""Reads the output of a job: all committed rows, and no others."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ LETTER_COLUMNS = (
 def output_commits(path: str | Path, since_seq: int = 0) -> list[Commit]:
     """Return the commits whose files are the output, from the run `since_seq` on. Needs no Spark.
 
-    Raises OutputError if `path` is not the output of a job, or if one of its commits is missing.
+    Raises OutputError if `path` is not the output of a job, or if a commit is missing.
     """
     store = Store(Path(path))
     names = store.commit_names()
     if not names and store.owner() is None:
-        raise OutputError(f"{path} is not the output of a job: there is no {layout.STORE} in it")
+        raise OutputError(f"{path} is not the output of a job: it has no folder {layout.STORE}")
     if names and store.commit(names[-1]).mode == "latest":
         names = names[-1:]
     return [store.commit(name) for name in names if name.seq >= since_seq]
 
 
 def output_files(path: str | Path, since_seq: int = 0) -> list[Path]:
-    """Return the Parquet files of the output, to read them without Spark."""
+    """Return the paths of the output's Parquet files, for a reader without Spark."""
     return [
         Path(path) / file.path
         for commit in output_commits(path, since_seq)
@@ -48,13 +48,13 @@ def read_output(
 ) -> DataFrame:
     """Return the table of a job, or only the rows of its runs from `since_seq` on.
 
-    `with_seq` adds the number of the run as the column `pybroker_seq`.
+    `with_seq` adds the column `pybroker_seq` with the number of the run.
 
-    Raises OutputError as `output_commits` does, and if nothing is committed yet.
+    Raises OutputError as `output_commits` does, and if no run is committed yet.
     """
     commits = output_commits(path, since_seq)
     if not commits:
-        raise OutputError(f"{path}: nothing is committed from run {since_seq} on")
+        raise OutputError(f"{path}: no run from {since_seq} on is committed")
     schema = _columns(commits)
     files = [Path(path) / file.path for commit in commits for file in commit.files]
     frame = _read(spark, Path(path) / layout.DATA, files, schema)
@@ -86,8 +86,7 @@ def read_dead_letters(
 
 
 def _columns(commits: Iterable[Commit]) -> StructType:
-    """Return the columns of the newest commit, followed by columns that only other commits have,
-    such as replayed ones."""
+    """Return the columns of the newest commit, followed by columns that only other commits have."""
     found: dict[str, StructField] = {}
     for commit in reversed([*commits]):
         for field in StructType.fromJson(dict(commit.schema)).fields:
@@ -102,7 +101,7 @@ def _letters() -> StructType:
 
 
 def _read(spark: SparkSession, root: Path, files: Iterable[Path], schema: StructType) -> DataFrame:
-    """Read files below `root`, with the run's number as a column."""
+    """Return the rows of files below `root`, with the run's number as a column."""
     whole = StructType([*schema.fields]).add(layout.SEQ_COLUMN, "long")
     names = [uri(file) for file in files]
     if not names:

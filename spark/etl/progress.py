@@ -1,4 +1,4 @@
-"""The progress of a run, for people: a bar on a terminal, plain lines elsewhere."""
+"""Shows the progress of a run: a bar on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rich.progress import Progress as Bar
 
 POLL_S: Final = 0.3
 LINE_S: Final = 10.0
-"""The least time between two plain lines, except for the first line of a stage."""
+"""The shortest time between two plain lines of the same stage."""
 
 
 class Progress(Protocol):
-    """A receiver of a run's progress."""
+    """Receives the progress of a run."""
 
     def stage(self, text: str) -> None:
-        """A stage begins."""
+        """Report that a stage begins."""
 
     def tasks(self, done: int, total: int) -> None:
-        """`done` of the `total` Spark tasks known so far have ended."""
+        """Report that `done` of the `total` Spark tasks known so far have ended."""
 
     def close(self) -> None:
-        """The run has ended."""
+        """Report that the run has ended."""
 
 
 class Silent:
-    """Shows nothing."""
+    """Ignores all progress."""
 
     def stage(self, text: str) -> None: ...
 
@@ -42,7 +42,7 @@ class Silent:
 
 
 class Lines:
-    """Prints a line for each stage, and further lines while a stage lasts."""
+    """Prints a line when a stage begins, and further lines while the stage runs."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -93,13 +93,13 @@ class Terminal:
 
 
 def for_stream(out: TextIO) -> Progress:
-    """Return a bar for a terminal, plain lines for another stream."""
+    """Return a progress bar if the stream is a terminal, plain lines otherwise."""
     return Terminal(out) if out.isatty() else Lines(out)
 
 
 @contextmanager
 def watched(spark: SparkSession, group: str, progress: Progress) -> Iterator[None]:
-    """Report the tasks of a job group to `progress` during the block."""
+    """During the block, report the tasks of a Spark job group to `progress`."""
     stop = threading.Event()
     thread = threading.Thread(
         target=_watch, args=(spark, group, progress, stop), name="etl progress", daemon=True

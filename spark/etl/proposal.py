@@ -1,6 +1,5 @@
 """The ranges that the next run of a job reads: a snapshot that begins at the end of the last
-commit. This module asks the cluster and imports no Spark.
-"""
+commit. This module sends requests to the brokers and imports no Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from pybroker.spark.splits import bytes_per_offset
 
 CLIENT_ID: Final = "pybroker-etl"
 LISTED: Final = 3
-"""The most partitions that a message names."""
+"""The largest number of partitions that an error message lists."""
 
 
 class DataLost(SnapshotError):
@@ -36,7 +35,7 @@ class DataLost(SnapshotError):
 
 
 def snapshot_of(value: Json) -> Snapshot:
-    """Return the snapshot in a document of the store. Raises SnapshotError."""
+    """Return the snapshot in a plan or commit. Raises SnapshotError."""
     return Snapshot.from_json(json.dumps(value))
 
 
@@ -46,28 +45,29 @@ def as_json(snapshot: Snapshot) -> Json:
 
 
 def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> Snapshot | None:
-    """Return the snapshot that the next run reads; None if there are no new records. It ends at the
-    first record of `until_ms` (since 1970) or later, or at the log end.
+    """Return the snapshot that the next run reads; None if there are no new records. The snapshot
+    ends at the first record with the timestamp `until_ms` (since 1970) or later; without
+    `until_ms`, at the end of the topics.
 
     Raises SnapshotError, DataLost, ConfigError, or a ClientError if the cluster does not answer.
     """
     before = snapshot_of(last.snapshot) if last is not None else None
     if before is not None and job.source.mode == "append":
-        _check_goes_on(job, before)
+        _check_continues(job, before)
     try:
         found = _now(job, before, until_ms)
     except SnapshotError as error:
         if before is None or job.source.mode == "latest":
             raise
         raise SnapshotError(
-            f"{error} (the job continues from the output in {job.sink.path}: to begin anew, set "
-            "another sink.path)"
+            f"{error} (the job continues from the last commit in {job.sink.path}; to read the"
+            " topics from source.start again, set another sink.path)"
         ) from error
     if before is not None and before.cluster_id != found.cluster_id:
         raise OutputError(
-            f"{job.sink.path} was made from the cluster {before.cluster_id}, and "
-            f"{job.source.bootstrap_servers} is {found.cluster_id}; correct bootstrap.servers, or "
-            "set another sink.path"
+            f"{job.sink.path} was made from the cluster {before.cluster_id}, but the brokers"
+            f" {job.source.bootstrap_servers} are of the cluster {found.cluster_id}; correct"
+            " bootstrap.servers, or set another sink.path"
         )
     if not _is_new(job, before, found):
         return None
@@ -79,29 +79,29 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
     return found
 
 
-def _check_goes_on(job: JobFile, before: Snapshot) -> None:
-    """Raise OutputError if the job file contradicts the earlier runs."""
+def _check_continues(job: JobFile, before: Snapshot) -> None:
+    """Raise OutputError if the job file contradicts the job's earlier runs."""
     gone = [topic for topic in before.topics if topic not in job.source.topics]
     if gone:
         raise OutputError(
-            f"{job.file}: source.topics: {', '.join(gone)} was read into {job.sink.path} and "
-            "cannot be left out: name it, or set another sink.path"
+            f"{job.file}: source.topics: earlier runs read {', '.join(gone)} into"
+            f" {job.sink.path}, so it cannot be left out: add it, or set another sink.path"
         )
     if before.isolation != job.source.isolation:
         raise OutputError(
-            f"{job.file}: source.isolation.level: {job.sink.path} was read as {before.isolation}: "
-            "keep it, or set another sink.path"
+            f"{job.file}: source.isolation.level: the earlier runs in {job.sink.path} read"
+            f" with {before.isolation}: set it again, or set another sink.path"
         )
 
 
 def reached(goal: Snapshot, done: Snapshot) -> bool:
-    """Return whether `done` reaches the end of `goal` in every partition."""
+    """Return whether `done` ends at or after the end of `goal` in every partition."""
     ends = {item.topic_partition: item.end for item in done.ranges()}
     return all(ends.get(item.topic_partition, 0) >= item.end for item in goal.ranges())
 
 
 def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return the offsets that were already deleted when the snapshot was taken."""
+    """Return the ranges of offsets that were already deleted when the snapshot was taken."""
     return tuple(
         (item.topic, item.partition, item.start, min(item.log_start, item.end))
         for item in snapshot.ranges()
@@ -110,8 +110,8 @@ def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return the offsets that are no longer in the log: an upper bound of what a run that ends now
-    can have missed."""
+    """Return the ranges of offsets that are no longer in the log. They are an upper bound for the
+    records that a run which ends now has missed."""
     spec = SnapshotSpec(topics=tuple(snapshot.topics), isolation=snapshot.isolation)
     begins = {item.topic_partition: item.log_start for item in _plan(job, spec).ranges()}
     aged = (
@@ -125,8 +125,8 @@ def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def cut(snapshot: Snapshot, sizes: Mapping[TopicPartition, float], bytes_max: int) -> Snapshot:
-    """Return the first `bytes_max` bytes of a snapshot: the same share of each partition, so that
-    no partition runs ahead of the others. `sizes` are bytes per offset. At least one offset
+    """Return the first `bytes_max` bytes of a snapshot. Each partition is shortened to the same
+    share, so that all partitions advance equally. `sizes` are bytes per offset. At least one offset
     remains."""
     total = sum(item.offsets * sizes.get(item.topic_partition, 0) for item in snapshot.ranges())
     if total <= bytes_max:
@@ -167,8 +167,8 @@ def _now(job: JobFile, before: Snapshot | None, until_ms: int | None) -> Snapsho
 
 
 def _ends_from(job: JobFile, before: Snapshot, ends: Bounds) -> Bounds:
-    """Return the ends, none of them before the end of the last run: the time may lie before that,
-    and the partition then has no new records."""
+    """Return the end offset of each partition, at least the end of the last run: `until_ms` may be
+    earlier, and the partition then has no new records."""
     source = job.source
     found = _plan(job, SnapshotSpec(topics=source.topics, ends=ends, isolation=source.isolation))
     read = {item.topic_partition: item.end for item in before.ranges()}
@@ -208,13 +208,14 @@ def _refuse_loss(snapshot: Snapshot) -> None:
         )
         more = f" and {len(lost) - LISTED} more" if len(lost) > LISTED else ""
         raise DataLost(
-            f"offsets that were not read yet are no longer in the log: {listed}{more}; "
-            "set source.fail-on-data-loss: false to go on without them (they are noted as lost)"
+            f"unread offsets are no longer in the log: {listed}{more}; set"
+            " source.fail-on-data-loss: false to continue without them (the commit lists them"
+            " as lost)"
         )
 
 
 def _offset_sizes(job: JobFile, snapshot: Snapshot) -> dict[TopicPartition, float]:
-    """Return the average bytes per offset in the present log of each partition."""
+    """Return the average number of bytes per offset in the log of each partition."""
     return run_blocking(lambda: _ask_sizes(job, snapshot))
 
 

@@ -22,10 +22,11 @@ State: TypeAlias = Literal["committed", "committed-elsewhere", "nothing-new", "p
 class RunResult:
     """The result of one run of a job.
 
-    `state`: `committed` by this run; `committed-elsewhere` by another runner that was faster;
-    `nothing-new` to read; `planned` by a dry run. `seq` is the number of the run and `revision` the
-    number of its replays. `rows_read` is None if the records were not counted. `lost` are (topic,
-    partition, first offset, next offset). `seconds` holds the duration of each stage.
+    `state`: `committed` by this process; `committed-elsewhere`: another process committed the run
+    first; `nothing-new`: there were no new records; `planned`: a dry run. `seq` is the number of
+    the run, and `revision` is its number of replays. `rows_read` is None if the records were not
+    counted. `lost` lists (topic, partition, first offset, next offset). `seconds` is the duration
+    of each stage.
     """
 
     job: str
@@ -44,7 +45,7 @@ class RunResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; the snapshot is a list of ranges and its id."""
+        """Return the result as plain values. The snapshot becomes its id and a list of ranges."""
         snapshot = self.snapshot
         value = asdict(_without_snapshot(self))
         value["snapshot"] = snapshot.id if snapshot else None
@@ -64,7 +65,7 @@ class RunResult:
         text = f"{self.job} seq={self.seq}"
         text += f" revision={self.revision}" if self.revision else ""
         if self.state == "committed-elsewhere":
-            return f"{text}: committed by another runner, {self.rows} rows"
+            return f"{text}: committed by another process, {self.rows} rows"
         total = round(sum(self.seconds.values()), 1)
         text += f": {many(self.rows, 'row')} in {many(self.files, 'file')}"
         text += f" ({megabytes(self.bytes)}), {total} s"
@@ -97,22 +98,24 @@ def of_outcome(outcome: Outcome, snapshot: Snapshot, seconds: Mapping[str, float
 
 
 class InvalidArgument(PybrokerError):
-    """An argument of the command line is invalid. The message says what was expected."""
+    """An argument of the command line is invalid. The message names the expected value."""
 
 
 def document(results: list[RunResult], error: str | None) -> dict[str, Any]:
-    """Return the report of a command: its runs, and the error if there was one."""
+    """Return the report of a command: its runs, and the error if the command failed."""
     return {"runs": [result.to_json() for result in results], "error": error}
 
 
 def check_path(path: str) -> None:
-    """Raise OutputError if a report cannot be written there. The check comes before the runs."""
+    """Raise OutputError if the report cannot be written to `path`. The check is made before the
+    runs."""
     target = Path(path)
     if target.is_dir():
         raise OutputError(f"the report {path} cannot be written: it is a folder")
     if not os.access(target if target.exists() else target.parent, os.W_OK):
         raise OutputError(
-            f"the report {path} cannot be written: no such folder, or permission denied"
+            f"the report {path} cannot be written: its folder does not exist, or permission"
+            " is denied"
         )
 
 
@@ -126,7 +129,7 @@ def write(path: str, results: list[RunResult], error: str | None) -> None:
 
 
 def megabytes(size: int) -> str:
-    """Format a number of bytes for people."""
+    """Return a number of bytes as text with a unit."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= scale:
             return f"{size / scale:.1f} {unit}"
@@ -134,7 +137,7 @@ def megabytes(size: int) -> str:
 
 
 def summary(commit: Commit) -> dict[str, Any]:
-    """Return the main fields of a commit, for lists."""
+    """Return the main fields of a commit, for the list of runs."""
     letters = commit.dead_letters
     return {
         "seq": commit.seq,
@@ -155,5 +158,5 @@ def _without_snapshot(result: RunResult) -> RunResult:
 
 
 def many(count: int, what: str) -> str:
-    """Return `1 row`, `2 rows`."""
+    """Return a number with its noun, such as `1 row` or `2 rows`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

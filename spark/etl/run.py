@@ -1,6 +1,6 @@
-"""One run of a job on Spark: read, decode, separate rows from dead letters, transform, write into
-the folders of an attempt. `exactly_once` decides whether the result becomes part of the output.
-"""
+"""One run of a job on Spark: it reads and decodes records, separates rows from dead letters,
+transforms the rows, and writes files into the folders of an attempt. `exactly_once` decides whether
+the result becomes part of the output."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from pybroker.spark.source import PybrokerDataSource
 
 EXAMPLES: Final = 3
 _NO_JAVA: Final = (Py4JError, PySparkException, OSError)
-"""The exceptions of calls when the Java process is gone."""
+"""The exceptions of calls to a Java process that has ended."""
 _JAVA_GONE: Final = "the Java process of Spark has ended (was it killed, or out of memory?)"
 _NOT_FOUND: Final = "[DATA_SOURCE_NOT_FOUND]"
 REASONS: Final = 20
-"""The most reasons of dead letters that a commit counts one by one."""
+"""The largest number of reasons for dead letters that a commit lists with their counts."""
 
 
 class RunFailed(PybrokerError):
@@ -42,7 +42,7 @@ class RunFailed(PybrokerError):
 
 
 Read = Callable[[SparkSession, JobFile, Snapshot], DataFrame]
-"""Reads the records of a snapshot as a frame with the columns of Spark's Kafka source."""
+"""Returns the records of a snapshot as a frame with the columns of Spark's Kafka source."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Parts:
 
 
 def prepare(job: JobFile) -> Parts:
-    """Load the schemas and the function of a job. Needs a Spark session. Raises ConfigError."""
+    """Return the schemas and the function of a job, loaded and checked. Needs a Spark session.
+    Raises ConfigError."""
     where = f"{job.file}: decode"
     return Parts(
         key=decode.parse_schema(job.decode.key, f"{where}.key"),
@@ -65,7 +66,7 @@ def prepare(job: JobFile) -> Parts:
 
 
 def read_snapshot(spark: SparkSession, job: JobFile, snapshot: Snapshot) -> DataFrame:
-    """Read the records of a snapshot from the cluster."""
+    """Return the records of a snapshot as a frame."""
     reader = spark.read.format(PybrokerDataSource.name())
     reader = reader.options(**source_options(job, snapshot))
     try:
@@ -73,14 +74,14 @@ def read_snapshot(spark: SparkSession, job: JobFile, snapshot: Snapshot) -> Data
     except (PySparkException, Py4JError) as error:
         if _NOT_FOUND not in str(error):
             raise
-    # Spark searches data sources once in a session. If the search fails (another package cannot be
-    # imported, a process was killed), it goes on with its built-in sources.
+    # Spark searches for data sources once in a session. If the search fails (another package cannot
+    # be imported, a process was killed), Spark has only its built-in sources: register this one.
     spark.dataSource.register(PybrokerDataSource)
     return reader.load()
 
 
 def source_options(job: JobFile, snapshot: Snapshot) -> dict[str, str]:
-    """Return the options for `format("pybroker")`."""
+    """Return the options that a job's read passes to `format("pybroker")`."""
     source = job.source
     options: dict[str, str | None] = {
         **source.kafka,
@@ -100,20 +101,21 @@ def source_options(job: JobFile, snapshot: Snapshot) -> dict[str, str]:
 
 @dataclass
 class Run:
-    """The execution of one plan."""
+    """The execution of one plan by Spark."""
 
     spark: SparkSession
     job: JobFile
     parts: Parts
     places: Places
     last: Commit | None
-    """The commit whose columns the new table must match."""
+    """The earlier commit whose columns the new table must match."""
     read: Read = read_snapshot
     progress: Progress = field(default_factory=Silent)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def write(self, plan: Plan, attempt: AttemptName) -> Written:
-        """Read, transform and write. Raises RunFailed and other PybrokerErrors."""
+        """Read and transform the records, and write the files of an attempt. Raises RunFailed and
+        other PybrokerErrors."""
         snapshot = proposal.snapshot_of(plan.snapshot)
         group = f"pybroker-etl-{attempt.attempt}"
         context = self.spark.sparkContext
@@ -137,12 +139,12 @@ class Run:
             rows = None if self.job.transform else written
             return self._written(schema, snapshot, rows, written, {}, 0)
         decoded = decode.decoded(frame, self.job.decode, self.parts.key, self.parts.value)
-        # Persisted, because up to four queries read the decoded records.
+        # The records are persisted, because up to four queries read them.
         decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             with self._stage("read and decode"):
                 rows, failed = self._count(decoded)
-            reasons = self._judge(decoded, rows, failed)
+            reasons = self._check_dead_letters(decoded, rows, failed)
             if failed:
                 with self._stage("write dead letters"):
                     letters = decode.bad(decoded)
@@ -187,14 +189,14 @@ class Run:
         return schema, rows
 
     def _count(self, decoded: DataFrame) -> tuple[int, int]:
-        """Return (records, records that could not be decoded)."""
+        """Return the number of records, and the number of records that cannot be decoded."""
         row = decoded.agg(F.count(F.lit(1)), F.count(decode.ERROR)).first()
         assert row is not None
         return int(row[0]), int(row[1])
 
-    def _judge(self, decoded: DataFrame, rows: int, failed: int) -> dict[str, int]:
-        """Return the number of records for each reason. Raises RunFailed if the job does not allow
-        this many dead letters."""
+    def _check_dead_letters(self, decoded: DataFrame, rows: int, failed: int) -> dict[str, int]:
+        """Return reason -> number of records that cannot be decoded. Raises RunFailed if the job
+        does not allow this number of dead letters."""
         if not failed:
             return {}
         letters = self.job.dead_letters
@@ -230,7 +232,7 @@ class Run:
 
 
 def describe(job: JobFile, seq: int, snapshot: Snapshot) -> str:
-    """Return the description of a run in Spark's web pages."""
+    """Return the description of a run that Spark's web pages show."""
     ranges = sum(1 for item in snapshot.ranges() if item.offsets)
     offsets = sum(snapshot.counts().values())
     return (
@@ -240,7 +242,8 @@ def describe(job: JobFile, seq: int, snapshot: Snapshot) -> str:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn an error of Spark, which has pages of plans and traces, into a one-line RunFailed."""
+    """Raise a one-line RunFailed in place of a Spark error, which has pages of query plans and
+    stack traces."""
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:

@@ -1,6 +1,5 @@
-"""Writes tables as Parquet files into the folder of an attempt. Before that, it compares their
-columns with those of the output.
-"""
+"""Writes tables as Parquet files into the folder of an attempt, after comparing their columns with
+those of the output."""
 
 from __future__ import annotations
 
@@ -21,15 +20,15 @@ from pybroker.spark.etl.job_model import Sink
 from pybroker.spark.etl.manifest import Commit
 
 FOLDERS_TIME_ZONE: Final = "UTC"
-"""The time zone of times in names of folders, independent of the sessions' time zones."""
+"""The time zone of times in folder names, whatever the time zone of the session is."""
 
 
 class SinkError(PybrokerError):
-    """A table cannot be written as the job file demands. Nothing was committed."""
+    """The table cannot be written as the job file requires. Nothing was committed."""
 
 
 def uri(path: Path) -> str:
-    """Return a path for Spark, independent of its default file system."""
+    """Return a path as a URI, so that Spark's default file system has no effect on it."""
     return f"file://{path.absolute()}"
 
 
@@ -42,7 +41,9 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
         raise SinkError(f"the table has {', '.join(twice)} more than once; rename one of them")
     ours = [name for name in names if name.lower().startswith(layout.RESERVED_PREFIX)]
     if ours:
-        raise SinkError(f"the table has {', '.join(ours)}: such names are reserved, rename it")
+        raise SinkError(
+            f"the table has the column {', '.join(ours)}, a reserved name: rename the column"
+        )
     missing = [name for name in sink.partition_by if name not in names]
     if missing:
         raise SinkError(
@@ -69,7 +70,8 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
 
 
 def _merged(before: StructType, found: StructType, sink: Sink) -> StructType:
-    """Return the earlier columns, and the new ones if the job allows them. Raises SinkError."""
+    """Return the columns of the output so far, followed by new columns if the job allows them.
+    Raises SinkError."""
     old = {field.name: field.dataType for field in before.fields}
     new = {field.name: field.dataType for field in found.fields}
     faults = [
@@ -77,23 +79,25 @@ def _merged(before: StructType, found: StructType, sink: Sink) -> StructType:
         for name, kind in old.items()
         if name in new and new[name] != kind
     ]
-    faults += [f"{name} is gone" for name in old if name not in new]
+    faults += [f"{name} is missing" for name in old if name not in new]
     added = [field for field in found.fields if field.name not in old]
     if sink.on_schema_change == "fail":
         faults += [f"{field.name} is new" for field in added]
     if faults:
-        hint = "; add-columns allows new ones" if sink.on_schema_change == "fail" and added else ""
+        hint = (
+            "; add-columns allows new columns" if sink.on_schema_change == "fail" and added else ""
+        )
         raise SinkError(
-            f"the columns differ from those of the output so far: {', '.join(faults)} "
-            f"(sink.on-schema-change is {sink.on_schema_change}{hint}); "
-            "change the transform, or set another sink.path"
+            f"the columns differ from those of the output so far: {', '.join(faults)}"
+            f" (sink.on-schema-change is {sink.on_schema_change}{hint}); change the transform,"
+            " or set another sink.path"
         )
     return StructType([*before.fields, *added])
 
 
 def write(frame: DataFrame, sink: Sink, folder: Path) -> int:
     """Write the table below `folder`, which does not exist yet. Return the number of rows that the
-    tasks have written. Raises SinkError for a table that Parquet cannot hold."""
+    tasks have written. Raises SinkError for a table that Parquet cannot store."""
     if sink.files is not None:
         frame = frame.repartition(sink.files, *sink.partition_by)
     written = Observation()
@@ -112,9 +116,9 @@ def write(frame: DataFrame, sink: Sink, folder: Path) -> int:
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of rows in a file's footer. Raises OutputError if the file is not a whole
-    Parquet file."""
+    """Return the number of rows according to a file's footer. Raises OutputError if the file is not
+    a complete Parquet file."""
     try:
         return pyarrow.parquet.read_metadata(path).num_rows
     except (pyarrow.ArrowException, OSError) as error:
-        raise OutputError(f"{path}: not a whole Parquet file: {first_line(error)}") from error
+        raise OutputError(f"{path}: not a complete Parquet file: {first_line(error)}") from error

@@ -22,13 +22,13 @@ from typing import Final
 from pybroker.spark.etl import layout, manifest
 from pybroker.spark.etl.files import Files, OutputError, RealFiles
 from pybroker.spark.etl.layout import AttemptName, CommitName
-from pybroker.spark.etl.manifest import Claim, Commit, Document, Owner, Plan
+from pybroker.spark.etl.manifest import AttemptWriter, Commit, Document, Owner, Plan
 
 _FOLDERS: Final = (layout.PLANS, layout.ATTEMPTS, layout.COMMITS)
 
 
 class Store:
-    """The documents of one output."""
+    """Stores and reads the documents of one output."""
 
     def __init__(self, output: Path, files: Files | None = None) -> None:
         self.output = output
@@ -38,21 +38,22 @@ class Store:
     # Reading
 
     def owner(self) -> Owner | None:
-        """Return the owner of the output; None if no job has written there yet."""
+        """Return the owner of the output; None if no job has written the output yet."""
         content = self._read(self._root / layout.OWNER)
         return None if content is None else manifest.owner_from(content, self._where(layout.OWNER))
 
     def all_commit_names(self) -> list[CommitName]:
-        """Return every commit in order, including those that a replay has replaced."""
+        """Return the names of all commits in order, including commits that a replay has
+        replaced."""
         names = self.files.names(self._root / layout.COMMITS)
         return sorted(found for name in names if (found := layout.parse_commit(name)) is not None)
 
     def commit_names(self) -> list[CommitName]:
-        """Return the valid commits, one for each run, in the order of runs.
+        """Return the names of the valid commits, one for each run, in the order of the runs.
 
-        Raises OutputError if a commit between them is missing.
+        Raises OutputError if a commit of an earlier run is missing.
         """
-        # Plans before commits: a run is planned when the one before it is committed.
+        # List plans before commits: a run is planned only after the preceding run is committed.
         planned = max(self._planned(), default=0)
         latest = {name.seq: name for name in self.all_commit_names()}
         for expected, seq in enumerate(sorted(latest)):
@@ -62,8 +63,8 @@ class Store:
             raise self._missing(len(latest), f"a plan {planned}")
         if not latest and self._has_data() and self.owner() is None:
             raise OutputError(
-                f"{self.output} holds files of runs, but not the folder {layout.STORE} with their "
-                "commits: restore it, or set another sink.path"
+                f"{self.output} contains files of runs, but the folder {layout.STORE} with"
+                " their commits is missing: restore it, or set another sink.path"
             )
         return [latest[seq] for seq in sorted(latest)]
 
@@ -71,7 +72,7 @@ class Store:
         path = self._root / layout.COMMITS / layout.commit_file(name)
         content = self._read(path)
         if content is None:
-            raise OutputError(f"{path} is missing")
+            raise OutputError(f"the commit {path} is missing: restore it")
         return manifest.commit_from(content, str(path))
 
     def commits(self) -> list[Commit]:
@@ -88,22 +89,22 @@ class Store:
         return None if content is None else manifest.plan_from(content, str(path))
 
     def attempts(self) -> list[AttemptName]:
-        """Return the attempts that are being written, or whose process died without removing
-        them."""
+        """Return the attempts whose process is alive, or died without removing them."""
         names = self.files.names(self._root / layout.ATTEMPTS)
         return [found for name in names if (found := layout.parse_attempt(name)) is not None]
 
-    def claim(self, name: AttemptName) -> Claim | None:
+    def attempt_writer(self, name: AttemptName) -> AttemptWriter | None:
         path = self._root / layout.ATTEMPTS / layout.attempt_file(name)
         content = self._read(path)
-        return None if content is None else manifest.claim_from(content, str(path))
+        return None if content is None else manifest.attempt_writer_from(content, str(path))
 
     # Writing
 
     def open(self, owner: Owner) -> None:
-        """Prepare the output for a job.
+        """Create the folders and the owner document of an output.
 
-        Raises OutputError if another job owns it, or if its mode or partition columns differ.
+        Raises OutputError if another job owns the output, or if its mode or partition columns
+        differ.
         """
         self.check(owner)
         self._make_folders()
@@ -124,25 +125,28 @@ class Store:
             )
         if found != owner:
             raise OutputError(
-                f"{self.output} was made with mode {found.mode}, partitioned by "
-                f"{list(found.partition_by)}, and the job file asks for mode {owner.mode}, "
-                f"partitioned by {list(owner.partition_by)}; keep it or set another sink.path"
+                f"{self.output} was written with mode {found.mode} and partitioned by"
+                f" {list(found.partition_by)}, but the job file has mode {owner.mode} and"
+                f" partition-by {list(owner.partition_by)}; change the job file back, or set"
+                " another sink.path"
             )
 
     def put_plan(self, plan: Plan) -> Plan:
-        """Store a plan. Return the plan of this run: this one, or an earlier one."""
-        # The commit before it must be durable first: its runner may have died before the sync.
+        """Store a plan, unless the run already has a plan. Return the stored plan of the run."""
+        # Make the preceding commit durable first: its process may have died before the sync.
         self.files.sync_folder(self._root / layout.COMMITS)
         self._put(self._root / layout.PLANS / layout.plan_file(plan.seq), plan)
         found = self.plan(plan.seq)
         if found is None:
-            raise OutputError(f"the plan of run {plan.seq} was dropped meanwhile; run it again")
+            raise OutputError(
+                f"another process has discarded the plan of run {plan.seq}; run the job again"
+            )
         return found
 
     def drop_plan(self, seq: int) -> bool:
-        """Remove a plan that is not committed. Return whether there was one. A run that uses the
-        plan may still commit. Its commit holds the offsets that were read, so no record is lost or
-        duplicated."""
+        """Remove the plan of a run that is not committed. Return whether there was a plan. A
+        process that has read the plan may still commit the run. Its commit contains the offsets
+        that it read, so no record is lost or duplicated."""
         path = self._root / layout.PLANS / layout.plan_file(seq)
         there = self._read(path) is not None
         self.files.remove(path)
@@ -151,23 +155,26 @@ class Store:
         return there
 
     def put_commit(self, commit: Commit) -> bool:
-        """Store a commit. Return False if another runner has stored one of this name first."""
+        """Store a commit. Return False if another process has stored a commit with this name
+        first."""
         if commit.seq and self.commit_names()[-1].seq < commit.seq - 1:
-            raise OutputError(f"run {commit.seq - 1} is not committed yet")
+            raise OutputError(
+                f"run {commit.seq} cannot be committed: run {commit.seq - 1} is not committed yet"
+            )
         return self._put(self._root / layout.COMMITS / layout.commit_file(commit.name), commit)
 
     @contextmanager
-    def claimed(self, claim: Claim) -> Iterator[AttemptName]:
-        """Hold the claim of an attempt during the block, so that no process takes the attempt for
-        an orphan. The claim is removed at the end; the attempt's data stay."""
-        name = AttemptName(claim.seq, claim.attempt)
+    def attempt_lock(self, writer: AttemptWriter) -> Iterator[AttemptName]:
+        """Keep the file of an attempt locked during the block, so that no other process treats the
+        attempt as an orphan. At the end the lock file is removed; the attempt's data stay."""
+        name = AttemptName(writer.seq, writer.attempt)
         path = self._root / layout.ATTEMPTS / layout.attempt_file(name)
         temporary = path.parent / layout.temporary_file()
-        self.files.create(temporary, manifest.to_bytes(claim))
+        self.files.create(temporary, manifest.to_bytes(writer))
         self.files.sync(temporary)
         descriptor = os.open(temporary, os.O_RDONLY)
         try:
-            # Locked before the link, so that no process sees the file without its lock.
+            # Lock the file before linking it, so that no process sees the file without its lock.
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             self.files.link(temporary, path)
             self.files.remove(temporary)
@@ -176,9 +183,9 @@ class Store:
         finally:
             os.close(descriptor)
 
-    def is_claimed(self, name: AttemptName) -> bool:
-        """Return whether the process that writes an attempt is alive, on this machine or on another
-        one if the file system shares locks."""
+    def is_attempt_locked(self, name: AttemptName) -> bool:
+        """Return whether an attempt's file is locked, which means that the process that writes the
+        attempt is alive. Locks of other machines are seen only if the file system shares locks."""
         path = self._root / layout.ATTEMPTS / layout.attempt_file(name)
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -196,7 +203,7 @@ class Store:
         self.files.remove(self._root / layout.ATTEMPTS / layout.attempt_file(name))
 
     def temporary_files(self) -> list[Path]:
-        """Return the temporary files that crashes left behind."""
+        """Return the temporary files that crashed processes left behind."""
         folders = (self._root, *(self._root / folder for folder in _FOLDERS))
         return [
             folder / name
@@ -220,10 +227,11 @@ class Store:
 
     def _missing(self, seq: int, there: str) -> OutputError:
         path = self._root / layout.COMMITS / layout.commit_file(CommitName(seq, 0))
-        return OutputError(f"{path} is missing, though there is {there}: restore it")
+        return OutputError(f"{path} is missing, although {there} exists: restore it")
 
     def _make_folders(self) -> None:
-        """Create the folders. Their names are durable at the latest when the owner is stored."""
+        """Create the folders of the output. Their names become durable when the owner is stored, at
+        the latest."""
         make_folders(self.files, self._root)
         for folder in _FOLDERS:
             self.files.make_folder(self._root / folder)
@@ -237,7 +245,7 @@ class Store:
             won = True
         except FileExistsError:
             won = False
-        # Also after losing: the runner acts on the document that it found, which must be durable.
+        # Sync even if another process stored the document: this process relies on its content.
         self.files.sync_folder(path.parent)
         self.files.remove(temporary)
         return won
@@ -255,7 +263,7 @@ class Store:
 
 
 def make_folders(files: Files, path: Path) -> None:
-    """Create a folder and its parents, so that their names survive a power loss."""
+    """Create a folder and its parents, and make their names durable."""
     for folder in reversed((path, *path.parents)):
         was_there = folder.exists()
         if was_there and os.path.ismount(folder):
@@ -263,12 +271,12 @@ def make_folders(files: Files, path: Path) -> None:
         if not was_there:
             files.make_folder(folder)
         try:
-            # Also if it existed: its creator may have died before the sync.
+            # Sync even if the folder existed: its creator may have died before the sync.
             files.sync_folder(folder.parent)
         except PermissionError:
             if not was_there:
                 raise
 
 
-def new_claim(job: str, seq: int, now_ms: int) -> Claim:
-    return Claim(job, seq, layout.new_attempt(), now_ms, socket.gethostname(), os.getpid())
+def new_attempt_writer(job: str, seq: int, now_ms: int) -> AttemptWriter:
+    return AttemptWriter(job, seq, layout.new_attempt(), now_ms, socket.gethostname(), os.getpid())

@@ -1,4 +1,5 @@
-"""The transform of a job: the user's SQL over the view `records`, or a function of a DataFrame."""
+"""The transform of a job: the user's SQL over the view `records`, or the user's function of a
+DataFrame."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ VIEW = "records"
 
 
 class TransformFailed(PybrokerError):
-    """The user's SQL or function did not return a table. The message says why."""
+    """The user's SQL or function did not return a table. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """The run, for the user's function: its number, the unique attempt, and the snapshot as JSON
-    values."""
+    """The second argument of the user's function: the number of the run, the unique attempt, and
+    the snapshot as JSON values."""
 
     spark: SparkSession
     job: str
@@ -47,11 +48,11 @@ Function = Callable[..., Any]
 
 _LOADING = threading.Lock()
 _BESIDE_JOBS: dict[Path, frozenset[str]] = {}
-"""The folder of the job loaded last -> the names of all modules loaded before it."""
+"""Folder of the last loaded job -> the names of the modules that were loaded before the job."""
 
 
 def load(transform: Transform | None, where: str) -> Function | None:
-    """Import the function that a job names. Raises ConfigError."""
+    """Import and return the function that a job names. Raises ConfigError."""
     if transform is None or transform.function is None:
         return None
     module_name, _, name = transform.function.partition(":")
@@ -72,7 +73,7 @@ def load(transform: Transform | None, where: str) -> Function | None:
 def apply(
     frame: DataFrame, transform: Transform | None, function: Function | None, context: RunContext
 ) -> DataFrame:
-    """Return the table of a job made from its records. Raises TransformFailed."""
+    """Return the table that the transform makes from the records. Raises TransformFailed."""
     if transform is None:
         return frame
     if transform.sql is not None:
@@ -81,7 +82,10 @@ def apply(
     try:
         wants_context = len(inspect.signature(function).parameters) > 1
         result = function(frame, context) if wants_context else function(frame)
-    except (Exception, SystemExit) as error:  # an exit code of 0 would look like success
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # SystemExit too: sys.exit(0) in the user's function would look like success
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise TransformFailed(f"transform {transform.function}: {reason}") from error
     if not isinstance(result, DataFrame):
@@ -93,8 +97,8 @@ def apply(
 
 
 def _module(name: str, folder: Path | None) -> Any:
-    """Import a module in the job file's folder, or an installed one. Workers cannot import the
-    former, so its functions are pickled by value."""
+    """Import a module from the job file's folder, or an installed module. Workers cannot import
+    modules from the folder, so their functions are pickled by value."""
     file = None if folder is None else folder.joinpath(*name.split(".")).with_suffix(".py")
     if folder is None or file is None or not file.is_file():
         return importlib.import_module(name)
@@ -106,14 +110,16 @@ def _module(name: str, folder: Path | None) -> Any:
         module = importlib.import_module(name)
     found = getattr(module, "__file__", None)
     if found is None or not file.samefile(found):
-        raise ImportError(f"another module of this name is in use ({found}): rename yours")
+        raise ImportError(
+            f"another module with this name is already loaded ({found}): rename the job's module"
+        )
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return module
 
 
 def _forget() -> None:
-    """Unload the modules of the job loaded last. Another job, or an edited version of the same job,
-    may have modules of the same names."""
+    """Unload the modules of the last loaded job. Another job, or an edited version of the same job,
+    may have modules with the same names."""
     for folder, before in _BESIDE_JOBS.items():
         with suppress(ValueError):
             sys.path.remove(str(folder))
@@ -129,11 +135,11 @@ def _is_below(module: Any, folder: Path) -> bool:
 
 
 def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:
-    """Run the user's SQL. The view has a unique name, so that two jobs in one session do not
-    collide; the user's text sees it as `records`."""
+    """Return the result of the user's SQL. The view has a unique name, so that two jobs in one
+    session do not collide; the user's text sees the view as `records`."""
     text = sql.strip().rstrip(";")
     try:
-        # Parsed alone first: otherwise the text put around it would close an open bracket.
+        # The user's text is parsed alone first: the text around it could close its open bracket.
         spark._jsparkSession.sessionState().sqlParser().parseQuery(text)
     except PySparkException as error:
         raise TransformFailed(f"transform.sql: {first_line(error)}") from error
@@ -142,12 +148,13 @@ def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:
     try:
         return spark.sql(f"WITH {VIEW} AS (SELECT * FROM {name}) SELECT * FROM (\n{text}\n)")
     except PySparkException as error:
-        raise TransformFailed(f"transform.sql: {_in_own_lines(first_line(error))}") from error
+        raise TransformFailed(f"transform.sql: {_with_user_lines(first_line(error))}") from error
     finally:
         spark.catalog.dropTempView(name)
 
 
-def _in_own_lines(message: str) -> str:
-    """Correct line numbers: the user's text begins in the second line of the query."""
+def _with_user_lines(message: str) -> str:
+    """Return the message with line numbers of the user's text, which begins in line 2 of the
+    query."""
     message = re.sub(r"\bline (\d+)", lambda found: f"line {int(found[1]) - 1}", message)
     return message.rstrip("; ")

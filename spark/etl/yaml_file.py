@@ -1,7 +1,7 @@
-"""Parses a YAML file into plain values with their line numbers. This module does not depend on the
-keys of a job.
+"""Parses a YAML file into plain values with their line numbers. This module has no knowledge of a
+job's keys.
 
-Strings may hold ${NAME} and ${NAME:-default}, which are replaced from the environment.
+Strings may contain ${NAME} and ${NAME:-default}, which are replaced with environment variables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault with its line and key."""
+    """A fault in the file, with its line and key."""
 
     line: int
     key: Key
@@ -44,7 +44,7 @@ class Tree:
 
 
 def parse(text: str, environment: Mapping[str, str]) -> Tree:
-    """Parse the text of a file. The faults are in the result."""
+    """Return the parsed text of a file. The result includes the faults."""
     tree = Tree({}, {}, [])
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -67,7 +67,7 @@ def parse(text: str, environment: Mapping[str, str]) -> Tree:
 
 
 class _Walk:
-    """Visits the nodes of a file and fills the tree."""
+    """Visits the nodes of a parsed file and fills the tree."""
 
     def __init__(self, tree: Tree, environment: Mapping[str, str]) -> None:
         self._tree = tree
@@ -79,7 +79,7 @@ class _Walk:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode) or key_node.value == "<<":
-                self._fault(line, above, "expected a plain name as key")
+                self._fault(line, above, "expected a plain name as the key")
                 continue
             key = (*above, key_node.value)
             if key in self._tree.lines:
@@ -117,7 +117,7 @@ class _Walk:
                 case "float":
                     return float(node.value.replace("_", ""))
         except ValueError:
-            pass  # 0x1F, 1:30 and the like stay text
+            pass  # values such as 0x1F and 1:30 stay text
         return self._filled(node.value, node.start_mark.line + 1, key)
 
     def _filled(self, text: str, line: int, key: Key) -> str:
@@ -128,8 +128,8 @@ class _Walk:
                 self._fault(
                     line,
                     key,
-                    f"the environment variable {name} is not set (or write a default: "
-                    f"${{{name}:-...}})",
+                    f"the environment variable {name} is not set: set it, or "
+                    f"write a default, ${{{name}:-...}}",
                 )
                 return ""
             return value

@@ -22,25 +22,25 @@ from pybroker.client import Admin, NewTopic, Producer
 from pybroker.errors import ErrorCode, PybrokerError
 
 Row: TypeAlias = tuple[str, Mapping[str, object]]
-"""The key and the value of a record."""
+"""The key and the value of a record, in bytes."""
 
 PARTITIONS: Final = 3
 
 
 def flights(folder: Path) -> Iterator[Row]:
-    """20,000 flights within the United States in the first quarter of 2001."""
+    """Yield 20,000 flights within the United States in the first quarter of 2001."""
     for row in json.loads((folder / "flights-20k.json").read_text("utf-8")):
         yield row["origin"], row
 
 
 def stocks(folder: Path) -> Iterator[Row]:
-    """The price of five stocks at the beginning of each month from 2000 to 2010."""
+    """Yield the price of five stocks at the beginning of each month from 2000 to 2010."""
     for row in _csv(folder / "stocks.csv"):
         yield row["symbol"], {**row, "price": float(row["price"])}
 
 
 def birdstrikes(folder: Path) -> Iterator[Row]:
-    """10,000 collisions of aircraft with birds; the speed is often unknown."""
+    """Yield 10,000 collisions of aircraft with birds. The aircraft's speed is often unknown."""
     for row in _csv(folder / "birdstrikes.csv"):
         value: dict[str, object] = {name: text or None for name, text in row.items()}
         for name in ("Cost Other", "Cost Repair", "Cost Total $", "Speed IAS in knots"):
@@ -56,10 +56,10 @@ DATA: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
 
 
 async def load(bootstrap: str, folder: Path, names: Sequence[str] = tuple(DATA)) -> dict[str, int]:
-    """Produce these data sets. Return the number of records of each. An existing topic receives the
-    records again.
+    """Send data sets to topics. Return the number of records of each data set. If a topic exists,
+    the records are appended.
 
-    Raises a ClientError if the cluster refuses them, and OSError for a missing file.
+    Raises a ClientError if the brokers refuse the records, and OSError if a data file is missing.
     """
     counts = {}
     async with Admin(bootstrap) as admin:
@@ -78,19 +78,24 @@ async def load(bootstrap: str, folder: Path, names: Sequence[str] = tuple(DATA))
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command. Return its exit code."""
+    """Run the script. Return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m pybroker.spark.examples.load",
-        description="Produces the data of the examples to topics of their names.",
+        description="Send the data sets of the examples to topics with the same names.",
     )
     parser.add_argument("folder", type=Path, help="node_modules/vega-datasets/data")
     parser.add_argument(
         "--bootstrap-server",
         default=os.environ.get("BOOTSTRAP", "127.0.0.1:9092"),
         metavar="HOST:PORT",
-        help="default: $BOOTSTRAP, as in the jobs",
+        help="brokers to contact first, as HOST:PORT; default: $BOOTSTRAP, as in the jobs",
     )
-    parser.add_argument("--only", choices=list(DATA), action="append", help="leave out the others")
+    parser.add_argument(
+        "--only",
+        choices=list(DATA),
+        action="append",
+        help="send only this data set; may be repeated; default: all",
+    )
     given = parser.parse_args(words)
     try:
         counts = asyncio.run(load(given.bootstrap_server, given.folder, given.only or list(DATA)))

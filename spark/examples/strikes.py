@@ -1,4 +1,5 @@
-"""The transform of birdstrikes.yaml: plain column names, the year, and the species."""
+"""The transform of birdstrikes.yaml: it gives columns plain names and adds the year and the
+species."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pyspark.sql import functions as F
 
 
 def transform(records: DataFrame) -> DataFrame:
-    """Return one row for each strike."""
+    """Return a table with one row for each bird strike."""
 
     def field(name: str) -> Column:
         return F.col("value").getField(name)

@@ -20,7 +20,7 @@ def logger() -> Iterator[logging.Logger]:
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
-def test_a_level_takes_effect_at_once_and_for_those_below(logger: logging.Logger) -> None:
+def test_a_level_takes_effect_at_once_and_for_loggers_below(logger: logging.Logger) -> None:
     log_levels.set_level(NAME, "DEBUG")
     assert logger.isEnabledFor(logging.DEBUG)
     assert log_levels.levels()[f"{NAME}.below"] == "DEBUG"

@@ -84,12 +84,12 @@ def test_ordinary_text_is_left_as_it_is() -> None:
     assert "topic=grüße-日本 [x]" in TextFormatter().format(record("topic=%s", "grüße-日本 [x]"))
 
 
-def test_the_line_that_says_that_the_broker_serves_is_kafkas() -> None:
+def test_the_started_line_equals_kafkas() -> None:
     line = TextFormatter().format(record("[KafkaServer id=%d] started", 7))
     assert re.fullmatch(r".*\[KafkaServer id=\d+\] started.*", line)
 
 
-def test_an_endless_message_is_cut() -> None:
+def test_a_very_long_message_is_cut() -> None:
     line = TextFormatter().format(record("x" * (MESSAGE_CHARS_MAX + 5)))
     assert len(line) < MESSAGE_CHARS_MAX + 200 and "5 characters left out" in line
 
@@ -130,7 +130,9 @@ def test_each_logger_has_its_log(logger: str, component: str) -> None:
     assert component_of(logger) == component
 
 
-def test_single_partitions_are_told_in_their_file_and_not_on_the_console(tmp_path: Path) -> None:
+def test_lines_of_single_partitions_are_in_their_file_and_not_on_the_console(
+    tmp_path: Path,
+) -> None:
     console = printed(LogOptions(directory=str(tmp_path), levels={STATE_CHANGE: "INFO"}))
     logger = logging.getLogger(STATE_CHANGE)
     logger.info("partition=%s", "orders-1")
@@ -156,7 +158,7 @@ def test_files_take_their_lines_and_the_console_all(tmp_path: Path) -> None:
         assert len(lines) == 1 and word in lines[0]
 
 
-def test_a_full_file_is_put_aside_and_the_oldest_go(tmp_path: Path) -> None:
+def test_a_full_file_is_rotated_and_the_oldest_are_deleted(tmp_path: Path) -> None:
     printed(LogOptions(directory=str(tmp_path), file_bytes_max=4096, files_kept=2))
     for number in range(400):
         logging.getLogger("pybroker.broker.app").info("line=%d", number)
@@ -165,7 +167,7 @@ def test_a_full_file_is_put_aside_and_the_oldest_go(tmp_path: Path) -> None:
     assert all(path.stat().st_size <= 4096 for path in tmp_path.glob("server.log*"))
 
 
-def test_levels_hold_for_all_and_for_single_loggers() -> None:
+def test_levels_apply_to_all_and_to_single_loggers() -> None:
     console = printed(LogOptions(level="WARN", levels={"pybroker.broker.app": "DEBUG"}))
     logging.getLogger("pybroker.broker.app").debug("heard")
     logging.getLogger("pybroker.other").info("not heard")
@@ -182,16 +184,14 @@ def test_every_line_can_be_json() -> None:
     assert entry["message"] == "partition=t-0"
 
 
-def test_a_directory_that_cannot_be_made_refuses_the_start(tmp_path: Path) -> None:
+def test_a_log_directory_that_cannot_be_created_fails_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StartupError, match=r"pybroker\.log\.dir"):
         start_logging(LogOptions(directory=str(tmp_path / "file" / "logs")), io.StringIO())
 
 
 @pytest.mark.parametrize("content", [None, "no sections", "[loggers]\nkeys = root\n"])
-def test_a_configuration_file_that_makes_no_sense_refuses_the_start(
-    tmp_path: Path, content: str | None
-) -> None:
+def test_an_invalid_configuration_file_fails_the_start(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "logging.ini"
     if content is not None:
         path.write_text(content)

@@ -1,4 +1,4 @@
-"""Lines that a peer can cause are limited, and the left out ones are counted."""
+"""Log lines that a peer can cause are limited, and the omitted lines are counted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pybroker.applog.rate_limit import KINDS_MAX, LogLimit
 from pybroker.clock import ManualClock
 
 
-def test_so_many_lines_pass_and_the_rest_is_counted() -> None:
+def test_lines_up_to_the_limit_pass_and_the_rest_is_counted() -> None:
     clock = ManualClock()
     limit = LogLimit(clock, lines=2, interval_s=10)
     assert [limit.allow() for _ in range(5)] == [0, 0, None, None, None]
@@ -21,7 +21,7 @@ def test_each_kind_has_its_own_limit() -> None:
     assert [limit.allow("a"), limit.allow("b"), limit.allow("a")] == [0, 0, None]
 
 
-def test_kinds_without_number_share_one_limit() -> None:
+def test_kinds_beyond_the_maximum_share_one_limit() -> None:
     limit = LogLimit(ManualClock(), lines=1)
     allowed = [limit.allow(str(number)) for number in range(3 * KINDS_MAX)]
     assert allowed.count(0) == KINDS_MAX + 1

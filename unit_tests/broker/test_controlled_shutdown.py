@@ -1,5 +1,5 @@
-"""Controlled shutdown: the requests of a stopping broker, its retries, and when it does not
-wait."""
+"""Controlled shutdown: the requests of a stopping broker, its retries, and the cases in which it
+does not wait."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ NEVER_S = 3600.0
 
 
 class Cluster:
-    """The broker's view of its cluster, and a scripted controller. Each attempt uses up one of
-    `answers`: an exception, or the partitions still led. After the last one no answer comes."""
+    """The broker's view of its cluster, and a scripted controller. Each attempt uses one of
+    `answers`: an exception, or the partitions that the broker still leads. After the last one the
+    controller does not answer."""
 
     def __init__(self) -> None:
         self.metadata = MetadataView()
@@ -102,7 +103,9 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-async def test_the_controller_is_asked_and_its_work_awaited(cluster: Cluster) -> None:
+async def test_a_stopping_broker_waits_until_the_controller_has_moved_its_leaders(
+    cluster: Cluster,
+) -> None:
     cluster.answers = [[]]
     stopping = asyncio.ensure_future(cluster.shutdown().run())
     await until(lambda: cluster.asked)
@@ -113,7 +116,7 @@ async def test_the_controller_is_asked_and_its_work_awaited(cluster: Cluster) ->
     assert cluster.asked == [("broker-2", ME, EPOCH)]
 
 
-async def test_a_controller_asks_itself(cluster: Cluster) -> None:
+async def test_a_stopping_controller_moves_its_own_leaders(cluster: Cluster) -> None:
     cluster.is_active, cluster.controller_id = True, ME
     cluster.answers = [[]]
     stopping = asyncio.ensure_future(cluster.shutdown().run())
@@ -123,13 +126,13 @@ async def test_a_controller_asks_itself(cluster: Cluster) -> None:
     assert cluster.asked == [("myself", ME, EPOCH)]
 
 
-async def test_it_is_tried_again_as_often_as_is_allowed(cluster: Cluster) -> None:
+async def test_controlled_shutdown_is_attempted_up_to_its_maximum(cluster: Cluster) -> None:
     cluster.answers = [BrokerError(ErrorCode.NOT_CONTROLLER), OSError("gone"), [ORDERS], []]
     await cluster.shutdown().run()
     assert len(cluster.asked) == 3
 
 
-async def test_a_second_attempt_may_be_the_last(
+async def test_a_successful_second_attempt_is_the_last_one(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.answers = [[ORDERS], []]
@@ -149,17 +152,19 @@ async def test_no_controller_is_a_failed_attempt(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("attempts", [0, -1])
-async def test_no_attempt_may_be_allowed(cluster: Cluster, attempts: int) -> None:
+async def test_controlled_shutdown_without_attempts_asks_nothing(
+    cluster: Cluster, attempts: int
+) -> None:
     await cluster.shutdown(attempts=attempts).run()
     assert cluster.asked == []
 
 
-async def test_it_may_be_switched_off(cluster: Cluster) -> None:
+async def test_disabled_controlled_shutdown_asks_nothing(cluster: Cluster) -> None:
     await cluster.shutdown(enable=False).run()
     assert cluster.asked == []
 
 
-async def test_a_broker_alone_does_not_ask(cluster: Cluster) -> None:
+async def test_a_single_broker_skips_controlled_shutdown(cluster: Cluster) -> None:
     cluster.leads(ME, brokers=(ME,))
     await cluster.shutdown().run()
     assert cluster.asked == []
@@ -193,19 +198,19 @@ async def test_a_broker_cut_off_from_zookeeper_does_not_wait(
     shutdown = cluster.shutdown(backoff_s=NEVER_S)
     stopping = asyncio.ensure_future(shutdown.run())
     await until(lambda: cluster.asked)
-    shutdown.heard(SessionEvent.SUSPENDED)
+    shutdown.session_changed(SessionEvent.SUSPENDED)
     await stopping
     assert "zookeeper=not connected" in caplog.text
     await shutdown.run()
     assert len(cluster.asked) == 1
-    shutdown.heard(SessionEvent.RECONNECTED)
+    shutdown.session_changed(SessionEvent.RECONNECTED)
     cluster.answers = [OSError()] * 3
     cluster.leads(ME, offline=(OTHER,))
     await shutdown.run()
     assert len(cluster.asked) == 2
 
 
-async def test_an_answer_that_never_comes_is_not_waited_for_ever(cluster: Cluster) -> None:
+async def test_a_missing_answer_of_the_controller_times_out(cluster: Cluster) -> None:
     config = BrokerConfig(
         controlled_shutdown_max_retries=2,
         controlled_shutdown_retry_backoff_ms=0,
@@ -223,7 +228,7 @@ async def test_an_answer_that_never_comes_is_not_waited_for_ever(cluster: Cluste
     assert len(cluster.asked) == 2
 
 
-async def test_a_stop_that_is_cancelled_asks_no_more(cluster: Cluster) -> None:
+async def test_a_cancelled_stop_sends_no_more_requests(cluster: Cluster) -> None:
     stopping = asyncio.ensure_future(cluster.shutdown().run())
     await until(lambda: cluster.asked)
     stopping.cancel()

@@ -1,4 +1,4 @@
-"""The controller's journal on disk: bounded, readable, and never in the way of decisions."""
+"""The controller's journal on disk: limited in size, readable, and without delay for decisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pybroker.storage.files import SystemDisk
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_faults import ProcessKilled
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def entry(number: int, partition: str = "orders-0") -> Entry:
     return {"what": "state", "partition": partition, "number": number}
 
 
-async def test_entries_come_back_newest_last(journal: ControllerJournal) -> None:
+async def test_entries_are_read_oldest_first(journal: ControllerJournal) -> None:
     for number in range(5):
         journal.note(entry(number))
     assert await journal.read(None, 3) == [entry(2), entry(3), entry(4)]
@@ -54,7 +54,7 @@ async def test_entries_come_back_newest_last(journal: ControllerJournal) -> None
     assert await journal.read(None, 100) == [entry(number) for number in range(5)]
 
 
-async def test_one_partition_is_picked_out(journal: ControllerJournal) -> None:
+async def test_entries_of_one_partition_are_read(journal: ControllerJournal) -> None:
     journal.note(entry(1))
     journal.note(entry(2, "orders-1"))
     journal.note({"what": "deletion", "topic": "orders-1"})
@@ -62,7 +62,7 @@ async def test_one_partition_is_picked_out(journal: ControllerJournal) -> None:
     assert await journal.read("orders-1", 100) == [entry(2, "orders-1")]
 
 
-async def test_entries_survive_the_process_and_a_torn_line(tmp_path: Path) -> None:
+async def test_entries_survive_a_restart_and_a_torn_line(tmp_path: Path) -> None:
     first = ControllerJournal(str(tmp_path), SystemDisk(), Threads())
     first.start()
     first.note(entry(1))
@@ -76,14 +76,14 @@ async def test_entries_survive_the_process_and_a_torn_line(tmp_path: Path) -> No
     assert await second.read(None, 100) == [entry(1), entry(2)]
 
 
-async def test_a_process_killed_at_any_operation_costs_only_what_was_being_written(
+async def test_a_kill_at_any_operation_loses_only_the_entry_in_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also a kill during the rotation, and in the middle of a line."""
+    """The operations include the rotation. A kill may also cut off a line."""
     monkeypatch.setattr(controller_journal, "FILE_BYTES_MAX", 300)
     was_killed, point = True, 0
     while was_killed:
-        disk = SimDisk(World("1"), "m")
+        disk = SimDisk(Environment("1"), "m")
         DiskView(disk).make_dirs("/data")
         disk.kill_at(point, disk.process_ended, after_bytes=7)
         journal = ControllerJournal("/data", DiskView(disk), Immediate())
@@ -108,7 +108,7 @@ async def test_a_process_killed_at_any_operation_costs_only_what_was_being_writt
     assert point > 12
 
 
-async def test_the_files_are_bounded(
+async def test_the_journal_files_are_limited_in_size(
     journal: ControllerJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller_journal, "FILE_BYTES_MAX", 1_000)
@@ -123,7 +123,7 @@ async def test_the_files_are_bounded(
     assert shown[-1] == entry(199)
 
 
-async def test_a_disk_that_refuses_costs_only_the_oldest_entries(
+async def test_a_failing_disk_loses_only_the_oldest_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(controller_journal, "WAITING_MAX", 10)

@@ -1,5 +1,5 @@
-"""The lag of groups for the metrics: commits are read before log ends, one question covers all
-groups, and a fresh report is reused."""
+"""The lag of groups for the metrics: committed offsets are read before log ends, one request covers
+all groups, and a recent report is reused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 @dataclass(slots=True)
 class Coordinated:
-    """Groups and their commits, the shard of all of them, and the leaders, whose logs end at 10."""
+    """Groups and their committed offsets, the one shard of all groups, and the leaders, whose logs
+    end at 10."""
 
     committed: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     members: dict[str, int] = field(default_factory=dict)
@@ -83,7 +84,7 @@ def known(report: ProgressReport | None) -> dict[str, dict[TopicPartition, Lag]]
     return {group.group_id: dict(group.lags) for group in report.groups}
 
 
-async def test_commits_are_read_before_the_ends_of_all() -> None:
+async def test_committed_offsets_are_read_before_log_ends() -> None:
     groups = Coordinated({"g": {A0: 4, A1: 5}, "h": {A0: 10}, "i": {}}, {"g": 2})
     report = await watch(groups).report()
     assert report is not None
@@ -97,13 +98,13 @@ async def test_commits_are_read_before_the_ends_of_all() -> None:
     assert known(report) == {"g": {A0: Lag(6)}, "h": {A0: Lag(0)}, "i": {}}
 
 
-async def test_groups_without_commits_cause_no_question() -> None:
+async def test_groups_without_commits_cause_no_request_to_leaders() -> None:
     groups = Coordinated({"g": {}})
     assert known(await watch(groups).report()) == {"g": {}}
     assert "ends" not in groups.asked
 
 
-async def test_a_young_report_is_good_enough() -> None:
+async def test_a_recent_report_is_reused() -> None:
     groups, clock = Coordinated({"g": {A0: 4}}), ManualClock()
     watching = watch(groups, clock)
     await watching.report()
@@ -151,10 +152,10 @@ async def test_a_failure_leaves_the_earlier_report(caplog: pytest.LogCaptureFixt
         clock.advance(2 * FRESH_S)
         groups.failure = failure
         assert known(await watching.report()) == {"g": {A0: Lag(6)}}
-    assert caplog.text.count("lag of groups not known") == 3
+    assert caplog.text.count("group lag unknown") == 3
 
 
-async def test_many_partitions_are_not_looked_at_in_detail() -> None:
+async def test_reports_of_many_partitions_omit_bytes_and_seconds() -> None:
     many = {TopicPartition("a", 2 + n): 0 for n in range(POSITIONS_IN_DETAIL_MAX)}
     groups = Coordinated({"g": many})
     await watch(groups).report()

@@ -1,4 +1,4 @@
-"""A broker that does not hear from ZooKeeper learns the leaders from other brokers."""
+"""While ZooKeeper does not answer a broker, the broker learns the leaders from other brokers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class Neighbours:
-    """Two other brokers that `bench` knows, and their answers about topic t."""
+    """Two other brokers that `bench` has in its metadata, and their answers about topic t."""
 
     def __init__(self, bench: Bench, clock: ManualClock) -> None:
         self.bench = bench
@@ -89,7 +89,7 @@ class Neighbours:
         return MetadataResponse(controller_id=self.controller, topics=[topic])
 
     async def lead(self, leader_epoch: int) -> None:
-        """Make the broker the leader in that epoch, with another broker in sync, without
+        """Make the broker the leader in that epoch, with another broker in sync, without an
         UpdateMetadata."""
         replicas, epoch = self.bench.app.replicas, self.bench.app.controller.epoch
         state = PartitionState(BROKER_ID, leader_epoch, (BROKER_ID, OTHER), epoch)
@@ -98,15 +98,15 @@ class Neighbours:
         self.leader_epoch = leader_epoch + 1
 
     async def rounds(self, count: int = 2, level: Authority = Authority.COMMITTED) -> None:
-        """Run discovery with that authority until `count` more questions are asked."""
+        """Run discovery with that authority until `count` more requests are sent."""
         self.discovery.start()
         self.discovery.changed(level)
         before = len(self.asked)
         await until(lambda: len(self.asked) >= before + count)
         await self.discovery.stop()
 
-    def told(self) -> int:
-        """The leader of t-0 in the metadata for clients."""
+    def leader_for_clients(self) -> int:
+        """Return the leader of t-0 in the metadata for clients."""
         return self.bench.app.metadata.topics["t"].partitions[0].state.leader
 
 
@@ -119,13 +119,13 @@ async def neighbours(tmp_path: Path) -> AsyncIterator[Neighbours]:
         yield Neighbours(bench, clock)
 
 
-async def test_a_later_leader_is_where_clients_are_sent(
+async def test_clients_are_sent_to_the_leader_of_a_later_epoch(
     neighbours: Neighbours, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         await neighbours.rounds(4)
     bench = neighbours.bench
-    assert neighbours.told() == OTHER
+    assert neighbours.leader_for_clients() == OTHER
     assert code(await bench.fetch("t", 0)) is NOT_LEADER
     for acks in (1, -1):
         assert code(await bench.produce("t", batch(b"b"), acks=acks)) is NOT_LEADER
@@ -138,7 +138,7 @@ async def test_a_broker_without_authority_sends_clients_to_the_new_leader(
     neighbours: Neighbours,
 ) -> None:
     await neighbours.rounds(level=Authority.NOTHING)
-    assert neighbours.told() == OTHER
+    assert neighbours.leader_for_clients() == OTHER
 
 
 @pytest.mark.parametrize("what", ["same epoch", "earlier epoch", "nobody", "me", "another topic"])
@@ -151,7 +151,7 @@ async def test_an_answer_without_a_later_leader_changes_nothing(
     if what == "another topic":
         neighbours.topic_id = uuid.uuid4()
     await neighbours.rounds()
-    assert neighbours.told() == BROKER_ID
+    assert neighbours.leader_for_clients() == BROKER_ID
     assert values_of(await neighbours.bench.fetch("t", 0)) == [b"a"]
     assert (await neighbours.bench.produce("t", batch(b"b"), acks=-1)).base_offset == 1
 
@@ -181,7 +181,7 @@ async def test_an_answer_about_a_topic_does_not_apply_to_its_recreation(
     assert (await bench.produce("t", batch(b"b"), acks=-1)).base_offset == 1
 
 
-async def test_neighbours_are_asked_in_turn_and_the_next_where_one_is_silent(
+async def test_neighbours_are_asked_in_turn_and_a_silent_one_is_skipped(
     neighbours: Neighbours,
 ) -> None:
     neighbours.leader_epoch = neighbours.epoch
@@ -191,7 +191,7 @@ async def test_neighbours_are_asked_in_turn_and_the_next_where_one_is_silent(
     neighbours.silent, neighbours.leader_epoch = {OTHER}, neighbours.epoch + 1
     neighbours.asked.clear()
     await neighbours.rounds(3)
-    assert neighbours.told() == OTHER
+    assert neighbours.leader_for_clients() == OTHER
     assert {who for who, _ in neighbours.asked} == {OTHER, THIRD}
 
 
@@ -207,11 +207,12 @@ async def test_a_silent_neighbour_does_not_lengthen_the_pause(
 async def test_an_unknown_broker_does_not_replace_the_leader_in_the_metadata(
     neighbours: Neighbours,
 ) -> None:
-    """The new leader registered after this broker was cut off. The leader before knows it."""
+    """The new leader has registered after this broker was cut off, so only the previous leader has
+    its address."""
     await neighbours.rounds()
     neighbours.leader, neighbours.leader_epoch = NEWCOMER, neighbours.leader_epoch + 1
     await neighbours.rounds()
-    assert neighbours.told() == OTHER
+    assert neighbours.leader_for_clients() == OTHER
     assert code(await neighbours.bench.fetch("t", 0)) is NOT_LEADER
 
 
@@ -246,7 +247,7 @@ async def test_a_broker_with_full_authority_asks_no_neighbour(neighbours: Neighb
     await neighbours.discovery.stop()
 
 
-async def test_a_question_names_a_limited_number_of_partitions(
+async def test_a_discovery_request_names_a_limited_number_of_partitions(
     neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view, epoch = neighbours.bench.app.metadata, neighbours.bench.app.controller.epoch
@@ -257,7 +258,7 @@ async def test_a_question_names_a_limited_number_of_partitions(
         for number in range(2)
     )
     view.apply(UpdateMetadata(BROKER_ID, epoch, -1, others, tuple(view.brokers.values())))
-    monkeypatch.setattr(leader_discovery, "PARTITIONS_PER_QUESTION", 3)
+    monkeypatch.setattr(leader_discovery, "PARTITIONS_PER_REQUEST", 3)
     neighbours.leader_epoch = neighbours.epoch
     await neighbours.rounds(3)
     assert [sorted(names) for _, names in neighbours.asked[:3]] == [
@@ -267,7 +268,7 @@ async def test_a_question_names_a_limited_number_of_partitions(
     ]
 
 
-async def test_a_waiting_producer_hears_of_the_new_leader_at_once(
+async def test_a_waiting_producer_gets_not_leader_when_a_new_leader_is_discovered(
     neighbours: Neighbours,
 ) -> None:
     bench = neighbours.bench
@@ -304,13 +305,13 @@ async def test_a_controller_that_is_cut_off_names_its_successor(
     assert bench.app.controller.controller_id == BROKER_ID
     await neighbours.rounds()
     assert await controller_of(bench) == BROKER_ID, "it is heard, and knows better"
-    monkeypatch.setattr(bench.app.standing, "is_heard", False)
+    monkeypatch.setattr(bench.app.lease, "is_valid", False)
     assert await controller_of(bench) == OTHER
     for nobody_else in (BROKER_ID, -1, THIRD + 1):
         neighbours.controller = nobody_else
         await neighbours.rounds()
         assert await controller_of(bench) == OTHER
     view = bench.app.metadata
-    told = UpdateMetadata(THIRD, bench.app.controller.epoch, -1, (), tuple(view.brokers.values()))
-    view.apply(told)
+    update = UpdateMetadata(THIRD, bench.app.controller.epoch, -1, (), tuple(view.brokers.values()))
+    view.apply(update)
     assert await controller_of(bench) == BROKER_ID, "the controller speaks again"

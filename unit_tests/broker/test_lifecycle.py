@@ -15,7 +15,8 @@ NAMES = ("a", "b", "c")
 
 
 class Components:
-    """A lifecycle with three components that record their steps; `a` does not wait."""
+    """A lifecycle with three components that record their steps. The steps of `a` return no
+    awaitable."""
 
     def __init__(self) -> None:
         self.lifecycle = Lifecycle()

@@ -22,11 +22,11 @@ class Logs:
     """A stand-in for the replicas that records each reconfiguration."""
 
     def __init__(self) -> None:
-        self.told: list[Collection[str] | None] = []
+        self.changes: list[Collection[str] | None] = []
         self.fail_next = 0
 
     async def reconfigure(self, topics: Collection[str] | None) -> None:
-        self.told.append(topics)
+        self.changes.append(topics)
         if self.fail_next:
             self.fail_next -= 1
             raise ConnectionLoss("the connection to ZooKeeper was lost")
@@ -60,29 +60,29 @@ async def broker() -> AsyncIterator[Broker]:
     await made.coord.start()
     await create_parents(made.coord)
     await made.live.start()
-    made.logs.told.clear()
+    made.logs.changes.clear()
     made.topics_changed.clear()
     yield made
     await made.live.stop()
     await made.coord.close()
 
 
-async def test_all_logs_hear_of_a_change_of_the_broker(broker: Broker) -> None:
+async def test_all_logs_receive_a_change_of_the_brokers_options(broker: Broker) -> None:
     await broker.change("1000")
     assert broker.live.current.message_max_bytes == 1000
-    assert broker.logs.told == [None]
+    assert broker.logs.changes == [None]
 
 
 async def test_logs_that_missed_a_change_get_it_with_the_next_one(broker: Broker) -> None:
     broker.logs.fail_next = 1
     await broker.change("1000")
     await broker.change("1000")
-    assert broker.logs.told == [None, None]
+    assert broker.logs.changes == [None, None]
     await broker.change("1000")
-    assert broker.logs.told == [None, None]
+    assert broker.logs.changes == [None, None]
 
 
-async def test_the_listener_hears_which_topics_options_changed(broker: Broker) -> None:
+async def test_the_listener_receives_the_topics_whose_options_changed(broker: Broker) -> None:
     await broker.coord.create(paths.topic("orders"))
     await broker.live.change_topic("orders", lambda _: {"retention.ms": "5"}, replaces=True)
     assert broker.topics_changed == [{"orders"}]

@@ -1,4 +1,4 @@
-"""The notifications of the controller about failed and lost log directories."""
+"""The broker notifies the controller of failed and lost log directories."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import cast
 
 import pytest
 
-from pybroker.broker.log_directory_failures import DirectoryFailures, given_up, has_had_partitions
+from pybroker.broker.log_directory_failures import (
+    DirectoryFailures,
+    has_had_partitions,
+    read_accepted_losses,
+)
 from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
@@ -57,7 +61,7 @@ class Broker:
             lost=self.reasons.append,
         )
 
-    async def told(self) -> int:
+    async def notifications(self) -> int:
         """Return the number of notifications of the controller so far."""
         await idle()
         return len(await self.coord.children(paths.LOG_DIR_EVENTS))
@@ -73,58 +77,61 @@ async def broker() -> AsyncIterator[Broker]:
     await made.coord.close()
 
 
-async def test_nothing_is_told_while_all_directories_are_there(broker: Broker) -> None:
+async def test_healthy_directories_cause_no_notification(broker: Broker) -> None:
     broker.failures.start()
     broker.failures.registered()
-    assert await broker.told() == 0
+    assert await broker.notifications() == 0
 
 
-async def test_a_directory_that_is_lost_at_the_start_is_told(broker: Broker) -> None:
+async def test_a_directory_missing_at_the_start_is_reported_to_the_controller(
+    broker: Broker,
+) -> None:
     broker.disks.lost_directories = ["/b"]
     broker.failures.start()
-    assert await broker.told() == 1
+    assert await broker.notifications() == 1
 
 
 @pytest.mark.parametrize(("usable", "ends"), [([], True), (["/a"], False)])
 async def test_a_broker_whose_directories_all_failed_before_the_start_ends(
     broker: Broker, usable: list[str], ends: bool
 ) -> None:
-    """The last directory failed during the registration. The broker must not serve without any."""
+    """The last directory fails during the registration. The broker must not serve without any
+    directory."""
     broker.disks.failed_directories = {"/b": BROKEN}
     broker.disks.usable_directories = usable
     broker.failures.start()
     assert bool(broker.reasons) is ends
 
 
-async def test_a_directory_that_fails_is_told_now_and_after_each_registration(
+async def test_a_failed_directory_is_reported_at_once_and_after_each_registration(
     broker: Broker,
 ) -> None:
     broker.failures.start()
     assert broker.disks.fail is not None
     broker.disks.failed_directories["/b"] = BROKEN
     broker.disks.fail("/b", BROKEN)
-    assert await broker.told() == 1
+    assert await broker.notifications() == 1
     assert broker.disks.out_of_service == ["/b"]
     broker.failures.registered()
-    assert await broker.told() == 2
+    assert await broker.notifications() == 2
 
 
-async def test_a_replica_that_should_not_lead_is_told_now_and_after_each_registration(
+async def test_a_replica_that_should_not_lead_is_reported_at_once_and_after_each_registration(
     broker: Broker,
 ) -> None:
     broker.failures.start()
     broker.disks.leadership_yield.add(T0, "its disk is full")
     broker.disks.leadership_yield.add(T0, "its disk is full")
-    assert await broker.told() == 1
+    assert await broker.notifications() == 1
     name = (await broker.coord.children(paths.LOG_DIR_EVENTS))[0]
     told, _ = await broker.coord.get(f"{paths.LOG_DIR_EVENTS}/{name}")
     assert schemas.decode_log_dir_event("", told) == (1, LogDirEvent.REPLICAS_CHANGED)
     broker.failures.registered()
-    assert await broker.told() == 2
+    assert await broker.notifications() == 2
     broker.disks.leadership_yield.remove(T0)
-    assert await broker.told() == 3
+    assert await broker.notifications() == 3
     broker.failures.registered()
-    assert await broker.told() == 3
+    assert await broker.notifications() == 3
 
 
 async def stored(coord: MemoryCoord, state: PartitionState) -> None:
@@ -181,4 +188,4 @@ async def test_an_accepted_loss_covers_the_partitions_without_a_log(
     for name, replicas in (("alone", (1,)), ("others", (2, 3))):
         topic = schemas.encode_topic(TopicAssignment({0: replicas}))
         await broker.coord.create(paths.topic(name), topic)
-    assert (await given_up(broker.coord, 1, cast(LogManager, logs))).keys() == expected
+    assert (await read_accepted_losses(broker.coord, 1, cast(LogManager, logs))).keys() == expected

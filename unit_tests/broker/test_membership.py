@@ -1,4 +1,5 @@
-"""A broker and its ZooKeeper session: expiry, a new session, and an id that another broker took."""
+"""A broker and its ZooKeeper session: expiry, a new session, and an id that another broker has
+taken."""
 
 from __future__ import annotations
 
@@ -34,14 +35,15 @@ def registration_epoch(bench: Bench) -> int:
 
 
 async def renewed(bench: Bench, epoch_before: int) -> None:
-    """The broker is registered again, is the controller again, and leads its partitions again."""
+    """Wait until the broker is registered again, is the controller again, and leads its partitions
+    again."""
     replicas = bench.app.replicas
     await until(lambda: replicas.broker_epoch > epoch_before)
     await until(lambda: bench.app.controller.is_active)
     await until(lambda: replicas.roles_epoch >= replicas.broker_epoch)
 
 
-async def test_after_an_expired_session_the_broker_registers_and_reigns_again(
+async def test_after_session_expiry_the_broker_registers_and_is_elected_again(
     bench: Bench,
 ) -> None:
     epoch, term = bench.app.replicas.broker_epoch, bench.app.controller.epoch
@@ -56,13 +58,13 @@ async def test_after_an_expired_session_the_broker_registers_and_reigns_again(
     await bench.create("more")
 
 
-async def test_the_office_is_dropped_at_once(bench: Bench) -> None:
+async def test_the_controller_resigns_at_once_when_its_session_expires(bench: Bench) -> None:
     bench.coord.expire()
     await until(lambda: not bench.app.controller.is_active)
     assert bench.app.controller.controller_id is None or not bench.app.controller.is_active
 
 
-async def test_records_can_be_read_and_written_meanwhile(bench: Bench) -> None:
+async def test_records_are_read_and_written_while_the_session_is_expired(bench: Bench) -> None:
     await bench.produce("t", batch(b"before"))
     epoch = bench.app.replicas.broker_epoch
     bench.coord.expire()
@@ -72,7 +74,7 @@ async def test_records_can_be_read_and_written_meanwhile(bench: Bench) -> None:
     assert (await bench.produce("t", batch(b"after"))).base_offset == 2
 
 
-async def test_many_expiries_end_well(bench: Bench) -> None:
+async def test_a_broker_recovers_from_many_expired_sessions(bench: Bench) -> None:
     for _ in range(5):
         epoch = bench.app.replicas.broker_epoch
         bench.coord.expire()
@@ -86,7 +88,7 @@ async def test_many_expiries_end_well(bench: Bench) -> None:
     assert bench.lost == []
 
 
-async def test_a_suspended_session_that_comes_back_changes_nothing(bench: Bench) -> None:
+async def test_a_suspended_session_that_survives_changes_nothing(bench: Bench) -> None:
     epoch = bench.app.replicas.broker_epoch
     bench.coord.suspend()
     await idle()
@@ -96,7 +98,7 @@ async def test_a_suspended_session_that_comes_back_changes_nothing(bench: Bench)
     assert bench.app.replicas.broker_epoch == epoch == registration_epoch(bench)
 
 
-async def test_a_session_that_expires_unseen_is_mended_when_it_is_seen(bench: Bench) -> None:
+async def test_an_unnoticed_expiry_is_handled_after_the_reconnect(bench: Bench) -> None:
     epoch = bench.app.replicas.broker_epoch
     bench.coord.suspend()
     bench.coord.expire()
@@ -146,7 +148,7 @@ async def test_an_expiry_after_the_stop_does_not_register_again(bench: Bench) ->
 async def test_a_session_that_ends_while_the_broker_joins_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The expiry comes before the membership listens to the session. The broker must not go on
+    """The session expires before the membership listens to it. The broker must not continue
     unregistered."""
     bench, register = Bench(tmp_path), BrokerApp._register
     ended: list[int] = []
@@ -187,7 +189,7 @@ async def test_a_connection_that_breaks_while_the_broker_registers_is_waited_for
     assert len(told) == 1 and "step=registration" in told[0]
 
 
-async def test_a_start_waits_for_zookeeper_as_long_as_it_was_told(
+async def test_a_start_waits_for_zookeeper_up_to_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock(0)
@@ -201,14 +203,14 @@ async def test_a_start_waits_for_zookeeper_as_long_as_it_was_told(
         raise ConnectionLoss("the connection broke")
 
     monkeypatch.setattr(BrokerApp, "_register", breaks)
-    with pytest.raises(StartupError, match="ZooKeeper failed while registering"):
+    with pytest.raises(StartupError, match="cannot register in ZooKeeper"):
         await bench.start()
     assert clock.monotonic() - begun == 1 + limit_s, "from the first loss on"
     await bench.app.stop()
 
 
 async def test_a_registration_whose_session_has_expired_does_not_count(bench: Bench) -> None:
-    """A slow disk delays the record of the registration until its session has expired."""
+    """A slow disk delays recording the registration until its session has expired."""
     membership, stored, noted = bench.app._membership, asyncio.Event(), asyncio.Event()
     register = membership._register
 
@@ -235,8 +237,8 @@ async def test_a_registration_whose_session_has_expired_does_not_count(bench: Be
 
 
 async def test_a_follower_counts_for_nothing_until_it_knows_its_roles_again(bench: Bench) -> None:
-    """A topic may be recreated while the broker is away. Until the broker has its roles, its
-    fetches are of the deleted topic and must not count for the new one."""
+    """A topic may be recreated while the broker is away. Until the broker has received its roles,
+    it fetches for the deleted topic, and its fetches must not count for the recreated one."""
     follower = bench.app._incarnation
     before = follower()
     assert before >= 0

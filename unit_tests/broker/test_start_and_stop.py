@@ -24,7 +24,7 @@ COMPONENTS = (
     *(
         "controller",
         "discovery",
-        "standing",
+        "zookeeper-lease",
         "directory-failures",
         "damaged-replicas",
         "full-disks",

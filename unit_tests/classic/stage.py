@@ -1,6 +1,7 @@
-"""A stage for a classic group: a ZooKeeper in memory, a broker in the same event loop, and members.
+"""A stage for a classic group: a ZooKeeper in memory, a fake broker in the same event loop, and
+members.
 
-Each member has a session of its own, with the handles of `MemoryCoord` to break it.
+Each member has its own session, which a test can break by the methods of `MemoryCoord`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ QUICK: dict[str, Any] = {
 
 
 class Stage:
-    """Created by `stage()`. Topics may be created before or after members start."""
+    """The stage of one test, created by `stage()`. Topics may be created before or after members
+    start."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
@@ -58,7 +60,7 @@ class Stage:
             self.apply(CreateOp(path, data))
 
     def topic(self, name: str, partitions: int) -> None:
-        """Create the topic, or let it grow."""
+        """Create the topic, or add partitions to it."""
         self.broker.topics[name] = partitions
         replicas = dict.fromkeys(range(partitions), (1,))
         data = schemas.encode_topic(schemas.TopicAssignment(replicas))
@@ -66,7 +68,7 @@ class Stage:
         self.apply(SetOp(path, data) if self.tree.node(path) else CreateOp(path, data))
 
     def delete_topic(self, name: str) -> None:
-        """Delete the topic as a broker does: with the group's offsets of it."""
+        """Delete the topic and the group's offsets of it, as a broker does."""
         del self.broker.topics[name]
         below = [path for path in self.tree.paths() if path.startswith(f"/consumers/{GROUP}/off")]
         gone = [path for path in reversed(below) if f"/offsets/{name}" in path]
@@ -87,7 +89,7 @@ class Stage:
     async def member(
         self, name: str, *, coord: MemoryCoord | None = None, **options: Any
     ) -> ClassicConsumer:
-        """Return a started member; the stage closes it if the test does not."""
+        """Return a started member. The stage closes the member if the test does not."""
         session = coord or await self.session()
         consumer = ClassicConsumer(coord=session, **{"consumer_id": name, **QUICK, **options})
         return await self._stack.enter_async_context(consumer)

@@ -1,4 +1,4 @@
-"""The arithmetic of the assignment, against tables computed by hand and Kafka's documentation."""
+"""The assignment strategies, against tables computed by hand and Kafka's documentation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_threads_are_ordered_as_text() -> None:
     assert list(shown(found).values()) == [f"C-{number}" for number in order]
 
 
-def test_more_threads_than_partitions_leave_the_last_without() -> None:
+def test_with_more_threads_than_partitions_the_last_threads_get_none() -> None:
     found = assign_range({"B": {"t": 2}, "A": {"t": 1}}, {"t": [0, 1]})
     assert shown(found) == {"t-0": "A-0", "t-1": "B-0"}
 
@@ -73,7 +73,7 @@ def test_range_divides_each_topic_among_its_consumers() -> None:
     }
 
 
-def test_range_takes_the_numbers_that_there_are() -> None:
+def test_range_accepts_gaps_in_partition_numbers() -> None:
     assert shown(assign_range({"A": {"t": 1}, "B": {"t": 1}}, {"t": [0, 2, 5]})) == {
         "t-0": "A-0",
         "t-2": "A-0",
@@ -106,7 +106,9 @@ def test_roundrobin_mixes_topics() -> None:
         {"A": {"t": 1, "u": 2}},
     ],
 )
-def test_roundrobin_wants_the_same_of_all(streams: dict[str, dict[str, int]]) -> None:
+def test_roundrobin_requires_the_same_subscription_of_all_members(
+    streams: dict[str, dict[str, int]],
+) -> None:
     with pytest.raises(NoRoundRobin, match="but t and u differ"):
         assign_roundrobin(streams, {"t": [0], "u": [0]})
 

@@ -47,7 +47,7 @@ async def test_one_member_reads_everything_and_leaves_kafkas_nodes() -> None:
         assert scene.offset("t", 0) == 2
 
 
-async def test_an_id_is_made_up_as_kafka_does() -> None:
+async def test_a_consumer_id_is_generated_as_in_kafka() -> None:
     async with stage(t=1) as scene:
         member = await scene.member("")
         group, _, rest = member.consumer_id.partition("_")
@@ -58,14 +58,14 @@ async def test_an_id_is_made_up_as_kafka_does() -> None:
         assert len(bytes.fromhex(digits)) == 4
 
 
-async def test_two_members_share_and_the_second_goes_on_where_the_first_was() -> None:
+async def test_the_second_member_continues_at_the_first_members_offset() -> None:
     async with stage(t=2) as scene:
         for number in range(2):
             scene.append("t", number, b"%d-a" % number, b"%d-b" % number)
         first = await scene.member("1")
         one = await only(first)
         assert len(await read(one, 4)) == 4
-        reading = asyncio.ensure_future(one.getone())  # so it has done with the four
+        reading = asyncio.ensure_future(one.getone())  # so the four records count as consumed
         two = await only(await scene.member("2"))
         await until(lambda: first.owned() == {T0: "g_1-0"})
         assert scene.owner("t", 1) == "g_2-0"
@@ -76,7 +76,7 @@ async def test_two_members_share_and_the_second_goes_on_where_the_first_was() ->
         assert values(await read(two, 1)) == [b"1-c"]
 
 
-async def test_a_kept_partition_is_read_on_without_a_gap_or_a_repetition() -> None:
+async def test_a_kept_partition_is_read_without_gap_or_repetition() -> None:
     async with stage(t=2) as scene:
         scene.append("t", 0, *(b"%d" % number for number in range(50)))
         first = await scene.member("1")
@@ -103,7 +103,7 @@ async def test_a_rebalance_waits_for_records_in_hand() -> None:
         first = await scene.member("2", rebalance_backoff_ms=60_000)
         one = await only(first)
         await read(one, 1)
-        second = await scene.member("1")  # before the other, so that the partition is its own
+        second = await scene.member("1")  # sorts before the other member, so it gets the partition
         joining = asyncio.ensure_future(only(second))
         await until(lambda: not first.owned())
         assert scene.owner("t", 0) == "g_2-0"
@@ -113,7 +113,7 @@ async def test_a_rebalance_waits_for_records_in_hand() -> None:
         assert values(await read(two, 1)) == [b"b"]
 
 
-async def test_nothing_is_committed_by_itself_when_that_is_off() -> None:
+async def test_no_offset_is_committed_with_auto_commit_disabled() -> None:
     async with stage(t=1) as scene:
         scene.append("t", 0, b"a", b"b", b"c")
         member = await scene.member("1", auto_commit_enable=False)
@@ -156,7 +156,7 @@ async def test_only_owned_partitions_can_be_committed() -> None:
         with pytest.raises(NotOwned, match="does not own t-1") as caught:
             await member.commit({T0: 0, T1: 5})
         assert caught.value.partitions == {T1}
-        with pytest.raises(ValueError, match="offset is -2"):
+        with pytest.raises(ValueError, match="offset to commit is -2"):
             await member.commit({T0: -2})
         assert scene.offset("t", 0) == 0
         assert scene.offset("t", 1) is None
@@ -177,7 +177,7 @@ async def test_a_coordinated_group_is_refused() -> None:
         assert scene.owner("t", 0) is None
 
 
-async def test_members_outlast_an_attempt_of_brokers_that_is_refused() -> None:
+async def test_members_stay_after_a_refused_coordinated_join() -> None:
     async with stage(t=1) as scene:
         stream = await only(await scene.member("1"))
         scene.make("/consumers/g/ids/consumer-1", b'{"pybroker":1}')
@@ -192,7 +192,7 @@ async def test_members_outlast_an_attempt_of_brokers_that_is_refused() -> None:
         assert values(await read(stream, 1)) == [b"b"]
 
 
-async def test_a_member_withdraws_when_its_group_becomes_coordinated() -> None:
+async def test_a_member_leaves_when_its_group_becomes_coordinated() -> None:
     async with stage(t=1) as scene:
         stream = await only(await scene.member("1", rebalance_backoff_ms=5))
         scene.make("/consumers/g/ids/consumer-1", b'{"pybroker":1}')
@@ -235,7 +235,7 @@ async def test_new_partitions_are_read() -> None:
         assert values(await read(stream, 1)) == [b"grown"]
 
 
-async def test_a_topic_may_come_later() -> None:
+async def test_a_topic_may_be_created_later() -> None:
     async with stage() as scene:
         stream = await only(await scene.member("1"))
         scene.append("t", 0, b"a")
@@ -243,7 +243,7 @@ async def test_a_topic_may_come_later() -> None:
         assert values(await read(stream, 1)) == [b"a"]
 
 
-async def test_a_deleted_topic_gets_no_offset_back() -> None:
+async def test_no_offset_is_stored_for_a_deleted_topic() -> None:
     async with stage(t=1, u=1) as scene:
         scene.append("t", 0, b"a")
         member = await scene.member("1", auto_commit_interval_ms=3_600_000)
@@ -297,7 +297,7 @@ async def test_reading_ends_with_the_consumer_or_by_its_timeout() -> None:
             await member.commit()
 
 
-async def test_no_broker_at_the_start_is_waited_for() -> None:
+async def test_a_member_waits_for_the_first_broker() -> None:
     async with stage(t=1) as scene:
         node = scene.tree.node("/brokers/ids/1")
         assert node is not None
@@ -308,7 +308,7 @@ async def test_no_broker_at_the_start_is_waited_for() -> None:
         assert values(await read(stream, 1)) == [b"a"]
 
 
-async def test_a_group_of_any_name_keeps_to_its_own_nodes() -> None:
+async def test_groups_of_any_name_have_separate_nodes() -> None:
     async with stage(t=1) as scene:
         scene.append("t", 0, b"a")
         member = await scene.member("1", group_id="a/../b c")

@@ -23,7 +23,7 @@ KAFKA_ONLY: dict[str, Any] = {**BOTH, "dual_commit_enabled": False}
 BY_HAND: dict[str, Any] = {"auto_commit_enable": False}
 
 
-async def test_offsets_go_to_the_coordinator_and_to_the_nodes_unless_that_is_off() -> None:
+async def test_offsets_are_stored_at_the_coordinator_and_with_dual_commit_in_nodes() -> None:
     async with stage(t=1) as scene:
         group = FakeGroup(scene.broker).attach()
         scene.append("t", 0, b"a", b"b", b"c")
@@ -40,7 +40,7 @@ async def test_offsets_go_to_the_coordinator_and_to_the_nodes_unless_that_is_off
 
 
 @pytest.mark.parametrize(("at_the_coordinator", "in_the_node"), [(1, 2), (2, 1), (-1, 2), (2, -1)])
-async def test_a_group_that_moves_starts_at_the_larger_offset_and_stores_it(
+async def test_a_migrating_group_starts_at_the_larger_offset_and_stores_it(
     at_the_coordinator: int, in_the_node: int
 ) -> None:
     async with stage(t=1) as scene:
@@ -57,7 +57,7 @@ async def test_a_group_that_moves_starts_at_the_larger_offset_and_stores_it(
         assert (group.committed[T0], scene.offset("t", 0)) == (3, 3)
 
 
-async def test_without_dual_commits_the_nodes_say_nothing() -> None:
+async def test_without_dual_commits_the_nodes_are_ignored() -> None:
     async with stage(t=1) as scene:
         FakeGroup(scene.broker).attach()
         scene.append("t", 0, b"a", b"b")
@@ -109,7 +109,7 @@ async def test_a_member_without_its_owner_node_commits_nothing_to_the_coordinato
         assert group.commits == []
 
 
-async def test_a_refused_commit_is_an_error_and_the_next_one_stores_it() -> None:
+async def test_a_refused_commit_raises_and_the_next_commit_stores_the_offset() -> None:
     async with stage(t=1) as scene:
         group = FakeGroup(scene.broker).attach()
         scene.append("t", 0, b"a")

@@ -1,4 +1,4 @@
-"""Members that lose their session, a reply, a node or the race for a partition."""
+"""Members that lose their session, a reply or a node, or whose partition has another owner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unit_tests.patience import PATIENCE_S, until
 T0 = TopicPartition("t", 0)
 
 
-async def test_after_its_session_a_member_registers_again_and_reads_on() -> None:
+async def test_after_an_expired_session_a_member_registers_and_reads_again() -> None:
     async with stage(t=1) as scene:
         scene.append("t", 0, b"a", b"b")
         coord = await scene.session()
@@ -33,10 +33,10 @@ async def test_after_its_session_a_member_registers_again_and_reads_on() -> None
         owner = scene.tree.node(paths.group_owner(GROUP, T0))
         assert owner is not None
         assert owner[1].ephemeral_owner == coord.session_id
-        assert values(await read(stream, 1)) == [b"a"]  # it had not been stored
+        assert values(await read(stream, 1)) == [b"a"]  # its offset had not been committed
 
 
-async def test_an_expired_session_stores_nothing_though_a_new_one_has_begun() -> None:
+async def test_offsets_of_an_expired_session_are_not_stored_in_a_new_one() -> None:
     async with stage(t=1) as scene:
         scene.append("t", 0, b"a", b"b", b"c")
         coord = await scene.session()
@@ -59,7 +59,7 @@ async def test_an_expired_session_stores_nothing_though_a_new_one_has_begun() ->
         assert scene.owner("t", 0) == "g_1-0"
 
 
-async def test_without_a_sign_of_zookeeper_no_record_is_given() -> None:
+async def test_no_record_is_returned_while_zookeeper_is_silent() -> None:
     async with stage(t=1) as scene:
         scene.append("t", 0, b"a", b"b")
         clock = scene.tree.clock
@@ -88,7 +88,7 @@ async def test_any_reply_may_be_lost(request_number: int, applied: bool) -> None
         patient: dict[str, Any] = {"rebalance_backoff_ms": 5, "rebalance_max_retries": 10_000}
 
         class Lossy:
-            """The n-th request of the member loses its reply."""
+            """A client that loses the reply of its n-th request."""
 
             def __getattr__(self, name: str) -> object:
                 nonlocal answered
@@ -107,7 +107,7 @@ async def test_any_reply_may_be_lost(request_number: int, applied: bool) -> None
         assert answered > request_number
 
 
-async def test_a_member_waits_for_the_owner_of_a_partition_and_claims_none_before() -> None:
+async def test_a_member_waits_for_the_owner_and_creates_no_owner_node_before() -> None:
     async with stage(t=2) as scene:
         scene.append("t", 0, b"a")
         scene.make("/consumers/g/owners/t/1", b"g_else-0")
@@ -144,7 +144,7 @@ async def test_readers_get_the_error_of_a_later_failed_rebalance_until_one_succe
         assert values(await read(stream, 1)) == [b"b"]
 
 
-async def test_an_owner_node_that_was_taken_away_is_made_again() -> None:
+async def test_a_deleted_owner_node_is_created_again() -> None:
     async with stage(t=1) as scene:
         scene.append("t", 0, b"a")
         member = await scene.member("1", auto_commit_enable=False)
@@ -171,7 +171,7 @@ async def test_the_same_id_twice_is_refused() -> None:
     async with stage(t=1) as scene:
         await only(await scene.member("1"))
         again = await scene.member("1", rebalance_backoff_ms=5)
-        with pytest.raises(RebalanceFailed, match="give another") as caught:
+        with pytest.raises(RebalanceFailed, match="set another consumer") as caught:
             await again.subscribe(["t"])
         assert isinstance(caught.value.__cause__, ConsumerIdTaken)
         await again.close()
@@ -179,7 +179,7 @@ async def test_the_same_id_twice_is_refused() -> None:
 
 
 class Diary:
-    """A listener that commits before it loses partitions."""
+    """A listener that records its calls, and commits before a release."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []
@@ -197,7 +197,7 @@ class Diary:
         self.entries.append(f"x {' '.join(map(str, sorted(partitions)))}")
 
 
-async def test_a_listener_may_commit_before_a_partition_goes() -> None:
+async def test_a_listener_may_commit_before_a_release() -> None:
     async with stage(t=2) as scene:
         scene.append("t", 1, b"a", b"b")
         diary = Diary()
@@ -222,7 +222,7 @@ class Late(Diary):
             await super().before_release(partitions)
 
 
-async def test_a_topic_that_was_made_anew_begins_anew() -> None:
+async def test_a_recreated_topic_is_read_from_its_start() -> None:
     async with stage(t=1) as scene:
         scene.append("t", 0, b"a", b"b")
         diary = Late()
@@ -243,7 +243,7 @@ async def test_a_topic_that_was_made_anew_begins_anew() -> None:
         assert scene.offset("t", 0) is None
 
 
-async def test_a_listener_is_told_of_partitions_lost_with_the_session() -> None:
+async def test_after_loss_is_called_for_partitions_lost_with_the_session() -> None:
     async with stage(t=2) as scene:
         diary = Diary()
         coord = await scene.session()

@@ -1,4 +1,4 @@
-"""The nodes that a member writes, one by one, when other clients were faster."""
+"""The nodes of a member, when other clients write the same nodes first."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def offsets(coord: MemoryCoord) -> Offsets:
 
 async def owned_by(scene: Stage, nodes: GroupNodes, *, era: int = 0) -> OwnedPartition:
     """Return an owned partition with five consumed records."""
-    assert await nodes.claim({T0: ME}) is None
+    assert await nodes.create_owners({T0: ME}) is None
     topic = scene.tree.node(paths.topic("t"))
     assert topic is not None
     return OwnedPartition(T0, ME, era, topic[1].czxid, consumed=5)
 
 
-async def test_a_partition_claimed_in_an_earlier_session_stores_nothing(
+async def test_an_owner_of_an_earlier_session_stores_no_offset(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
     owned = await owned_by(scene, nodes, era=-1)
@@ -59,10 +59,10 @@ async def test_a_partition_claimed_in_an_earlier_session_stores_nothing(
     assert scene.offset("t", 0) is None
 
 
-async def test_a_partition_that_is_being_released_stores_nothing(
+async def test_no_offset_is_stored_for_a_partition_being_released(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
-    """Another member may own its owner node already."""
+    """Another member may have created the owner node already."""
     owned = await owned_by(scene, nodes)
     owned.released = True
     assert await offsets.write([owned]) == [owned]
@@ -83,7 +83,7 @@ async def test_a_topic_that_is_being_deleted_gets_no_offset(
     assert scene.offset("t", 0) == stored
 
 
-async def test_a_later_topic_of_the_same_name_gets_no_offset_of_the_first(
+async def test_a_recreated_topic_gets_no_offset_of_the_deleted_topic(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
     owned = await owned_by(scene, nodes)
@@ -94,7 +94,7 @@ async def test_a_later_topic_of_the_same_name_gets_no_offset_of_the_first(
     assert scene.offset("t", 0) is None
 
 
-async def test_an_offset_that_was_removed_is_made_again(
+async def test_a_removed_offset_node_is_created_again(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
     owned = await owned_by(scene, nodes)
@@ -103,7 +103,7 @@ async def test_an_offset_that_was_removed_is_made_again(
     assert scene.offset("t", 0) == owned.stored == 5
 
 
-async def test_an_offset_that_appeared_is_overwritten(
+async def test_an_offset_node_of_another_client_is_overwritten(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
     owned = await owned_by(scene, nodes)
@@ -123,19 +123,19 @@ async def test_a_malformed_offset_is_an_error(scene: Stage, offsets: Offsets) ->
 
 async def test_only_own_nodes_are_released(scene: Stage, nodes: GroupNodes) -> None:
     scene.make("/consumers/g/owners/t/1", b"g_else-0")
-    assert await nodes.claim({T0: ME}) is None
+    assert await nodes.create_owners({T0: ME}) is None
     await nodes.release([T0, TopicPartition("t", 1), TopicPartition("t", 2)])
     assert (scene.owner("t", 0), scene.owner("t", 1)) == (None, "g_else-0")
 
 
-async def test_all_is_claimed_or_nothing_however_many_requests_it_takes(
+async def test_owner_nodes_are_created_all_or_none_in_any_number_of_requests(
     scene: Stage, nodes: GroupNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nodes_module, "CLAIMS_OF_A_MULTI_MAX", 2)
     wanted = dict.fromkeys((TopicPartition("t", number) for number in range(4)), ME)
     scene.make("/consumers/g/owners/t/3", b"g_else-0")
-    assert await nodes.claim(wanted) == "/consumers/g/owners/t/3"
+    assert await nodes.create_owners(wanted) == "/consumers/g/owners/t/3"
     assert [scene.owner("t", number) for number in range(4)] == [None, None, None, "g_else-0"]
     scene.apply(DeleteOp("/consumers/g/owners/t/3"))
-    assert await nodes.claim(wanted) is None
+    assert await nodes.create_owners(wanted) is None
     assert [scene.owner("t", number) for number in range(4)] == ["g_me-0"] * 4

@@ -23,7 +23,7 @@ def faults_of(properties: dict[str, str]) -> list[str]:
     return []
 
 
-def test_nothing_given_is_kafkas_defaults() -> None:
+def test_an_empty_configuration_has_kafkas_defaults() -> None:
     config = BrokerConfig.parse({})
     assert config == BrokerConfig()
     assert config.warnings == ()
@@ -187,14 +187,14 @@ def test_options_without_effect_are_named_in_one_warning() -> None:
     assert warning.endswith(": confluent.license.topic.replication.factor, my.own, num.io.threads")
 
 
-def test_a_plugin_prefix_is_never_taken_for_a_mistake() -> None:
+def test_an_option_with_a_plugin_prefix_never_counts_as_misspelled() -> None:
     assert not faults_of({"listener.name.external.ssl.keystore.location": "x"})
 
 
 @pytest.mark.parametrize(
     ("brokers", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "2"), (5, "3", "2")]
 )
-def test_a_small_cluster_asks_for_no_more_brokers_than_there_are(
+def test_small_cluster_defaults_need_no_more_brokers_than_started(
     brokers: int, replicas: str, in_sync: str
 ) -> None:
     properties = small_cluster_properties(brokers)
@@ -206,7 +206,7 @@ def test_a_small_cluster_asks_for_no_more_brokers_than_there_are(
     assert config.min_insync_replicas == (2 if brokers > 2 else 1)
 
 
-def test_only_a_port_that_was_asked_for_must_be_the_one_of_the_embedded_zookeeper() -> None:
+def test_only_a_configured_port_of_the_embedded_zookeeper_is_mandatory() -> None:
     default = BrokerConfig.parse({})
     assert default.pybroker_embedded_zookeeper_port == 2181
     assert default.embedded_zookeeper_may_move

@@ -97,7 +97,7 @@ def test_a_formatted_value_reads_back(option: Option, value: Value) -> None:
     assert option.parse(text) == value
 
 
-def test_a_password_shows_nowhere() -> None:
+def test_a_password_is_never_shown() -> None:
     option = Option("x", OptionType.PASSWORD, None, "m")
     secret = option.parse("letmein")
     assert secret == Password("letmein")

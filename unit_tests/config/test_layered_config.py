@@ -35,19 +35,19 @@ def refusal(found: LayeredConfig, values: dict[str, str], *, per_broker: bool) -
     return caught.value.detail
 
 
-def test_without_changes_the_file_holds() -> None:
+def test_without_dynamic_values_the_file_is_in_force() -> None:
     static = BrokerConfig.parse({"message.max.bytes": "5"})
     assert LayeredConfig(static).current is static
 
 
-def test_one_broker_wins_over_all_and_both_over_the_file() -> None:
+def test_values_of_one_broker_override_those_of_all_and_of_the_file() -> None:
     name = "message.max.bytes"
     assert layers({name: "1"}).current.message_max_bytes == 1
     assert layers({name: "1"}, {name: "2"}).current.message_max_bytes == 2
     assert layers({name: "1"}, {name: "2"}, {name: "3"}).current.message_max_bytes == 3
 
 
-def test_a_weaker_unit_set_later_wins_over_a_stronger_one_in_the_file() -> None:
+def test_a_dynamic_value_in_another_unit_overrides_the_file() -> None:
     found = layers({"log.roll.ms": "5", "log.retention.ms": "7"}, {"log.retention.hours": "1"})
     assert (found.current.roll_ms, found.current.retention_ms) == (5, 3_600_000)
 
@@ -82,7 +82,7 @@ def test_synonyms_are_listed_from_the_strongest_on() -> None:
     ]
 
 
-def test_as_in_kafka_weaker_names_before_the_own_one_do_not_count() -> None:
+def test_as_in_kafka_synonyms_before_the_own_name_do_not_count() -> None:
     found = layers({"log.retention.hours": "100"})
     assert found.synonyms("log.retention.ms") == []
     assert [item.source for item in found.synonyms("log.retention.hours")] == [
@@ -92,7 +92,7 @@ def test_as_in_kafka_weaker_names_before_the_own_one_do_not_count() -> None:
     assert broker_synonyms("log.flush.interval.ms")[1] == "log.flush.scheduler.interval.ms"
 
 
-def test_a_topics_own_value_comes_before_the_brokers() -> None:
+def test_a_topics_own_value_overrides_the_brokers() -> None:
     found = layers({"log.segment.bytes": "100"}, {"log.segment.bytes": "200"})
     assert found.topic_synonyms("segment.bytes", {"segment.bytes": "50"}) == [
         ("segment.bytes", "50", Source.TOPIC),
@@ -153,7 +153,7 @@ def test_allowed_changes(values: dict[str, str], per_broker: bool) -> None:
     assert (changed.for_this if per_broker else changed.for_all) == values
 
 
-def test_values_that_do_not_go_together_are_refused() -> None:
+def test_contradictory_values_are_rejected() -> None:
     with pytest.raises(ConfigError):
         layers({}, {"max.connections.per.ip": "0"})
 
@@ -217,7 +217,7 @@ def test_incremental_changes(
         ((9, "retention.ms", "1"), ErrorCode.INVALID_REQUEST, "Unknown operations type 9"),
     ],
 )
-def test_incremental_changes_that_are_none(
+def test_invalid_incremental_changes_are_rejected(
     operation: tuple[int, str, str | None], code: ErrorCode, words: str
 ) -> None:
     with pytest.raises(BrokerError, match=words) as caught:
@@ -225,7 +225,7 @@ def test_incremental_changes_that_are_none(
     assert caught.value.code is code
 
 
-def test_rates_have_rows_though_they_have_no_place_in_a_file() -> None:
+def test_throttle_rates_have_rows_although_no_file_may_set_them() -> None:
     row = option_of("leader.replication.throttled.rate")
     assert row is not None
     assert not row.effective

@@ -98,7 +98,7 @@ def test_a_bad_protocol_map_is_a_fault(text: str) -> None:
     assert faults[0].startswith("listener.security.protocol.map=")
 
 
-def test_brokers_talk_on_the_listener_of_their_choice() -> None:
+def test_the_inter_broker_listener_is_configurable() -> None:
     both = "PLAINTEXT://:1,INTERNAL://:2"
     assert plan(both).inter_broker == "PLAINTEXT"
     assert plan(both, inter="internal").inter_broker == "INTERNAL"

@@ -70,7 +70,7 @@ def test_the_broker_gives_the_default_and_the_topic_overrides_it(
         ({"message.timestamp.before.max.ms": "6"}, 6, (1 << 63) - 1),
     ],
 )
-def test_the_newer_timestamp_options_win(
+def test_the_newer_timestamp_options_override_the_older_one(
     overrides: dict[str, str], before: int, after: int
 ) -> None:
     config = TopicConfig.parse(BROKER, overrides)
@@ -92,10 +92,10 @@ def test_the_newer_timestamp_options_win(
         ("retention.mss", "1", "did you mean retention.ms?"),
         ("nonsense", "1", "Unknown topic config name: nonsense"),
         ("remote.storage.enable", "true", "tiered storage"),
-        ("segment.bytes", None, "a value is missing"),
+        ("segment.bytes", None, "the value is missing"),
     ],
 )
-def test_a_client_is_told_what_is_wrong(name: str, text: str | None, fault: str) -> None:
+def test_a_client_gets_the_faults_of_topic_options(name: str, text: str | None, fault: str) -> None:
     faults = topic_config_faults(BROKER, {name: text})
     if fault:
         assert len(faults) == 1
@@ -140,7 +140,7 @@ def test_texts_read_back_as_the_same_configuration() -> None:
         ),
     ],
 )
-def test_a_topics_lag_that_does_not_go_with_the_brokers_is_left_out(
+def test_a_topics_compaction_lag_that_contradicts_the_brokers_is_ignored(
     overrides: dict[str, str], left: dict[str, str]
 ) -> None:
     broker = BrokerConfig.parse({"log.cleaner.min.compaction.lag.ms": "100"})

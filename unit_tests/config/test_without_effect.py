@@ -49,7 +49,7 @@ def test_each_option_without_effect_has_a_sentence(name: str) -> None:
 
 
 @pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
-def test_compaction_of_an_internal_topic_is_no_news(topic: str) -> None:
+def test_compaction_of_an_internal_topic_gets_no_warning(topic: str) -> None:
     config = {"cleanup.policy": "compact", "leader.replication.throttled.replicas": "*"}
     assert topic_options_without_effect(topic, config) == ["leader.replication.throttled.replicas"]
     assert topic_options_without_effect("orders", config) == list(config)

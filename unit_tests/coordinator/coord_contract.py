@@ -1,4 +1,4 @@
-"""Tests of every `Coord`: they run against the in-memory service and against a real server.
+"""The contract of every `Coord`: these tests run against the in-memory service and a real server.
 
 A module that runs them makes a subclass of `CoordContract` named `Test...` and a fixture `service`.
 """
@@ -42,23 +42,23 @@ class Client(Coord, Protocol):
 
 
 class Service(Protocol):
-    """A coordination service with an empty tree, and ways to hurt its clients."""
+    """A coordination service with an empty tree, which can disturb its clients."""
 
     async def client(self) -> Client:
-        """A started client; the service closes it after the test."""
+        """Return a started client. The service closes the client after the test."""
 
     async def expire(self, client: Client) -> None:
         """End the client's session at the service."""
 
     async def break_connection(self, client: Client) -> None:
-        """Break the client's connection, so that it is suspended and comes back by itself or by
+        """Break the client's connection. The client reconnects by itself, or at
         `mend_connection`."""
 
     async def mend_connection(self, client: Client) -> None: ...
 
 
-class Heard:
-    """Collects what a client is told, and waits for it."""
+class SeenEvents:
+    """A listener and watch that collects events, and waits for expected ones."""
 
     def __init__(self) -> None:
         self.events: list[object] = []
@@ -69,7 +69,7 @@ class Heard:
         self._arrived.set()
 
     async def next(self, *expected: object) -> None:
-        """Wait until one of `expected` has been heard."""
+        """Wait until one of the `expected` events has been received."""
         async with asyncio.timeout(PATIENCE_S):
             while not any(event in self.events for event in expected):
                 self._arrived.clear()
@@ -93,7 +93,7 @@ async def refused(error: type[CoordError], work: object) -> None:
 
 
 class CoordContract:
-    """The rows of the contract."""
+    """The tests of the contract."""
 
     # ---- nodes
 
@@ -139,7 +139,7 @@ class CoordContract:
         assert await coord.exists("/a") is None
         assert "a" not in await coord.children("/")
 
-    async def test_operations_on_a_missing_node_say_so(self, service: Service) -> None:
+    async def test_operations_on_a_missing_node_raise_no_node(self, service: Service) -> None:
         coord = await service.client()
         await refused(NoNode, coord.get("/a"))
         await refused(NoNode, coord.children("/a"))
@@ -169,7 +169,7 @@ class CoordContract:
         await coord.delete("/a/other")
         assert await coord.create("/a/n-", sequence=True) == "/a/n-0000000002"
 
-    async def test_empty_data_is_no_absence_of_data(self, service: Service) -> None:
+    async def test_empty_data_is_returned_as_empty(self, service: Service) -> None:
         coord = await service.client()
         await coord.create("/a", b"")
         assert (await coord.get("/a"))[0] == b""
@@ -211,24 +211,24 @@ class CoordContract:
         await coord.create("/e", ephemeral=True)
         await other.sync()
         await coord.close()
-        await Heard().gone(other, "/e")
+        await SeenEvents().gone(other, "/e")
 
     async def test_expired_session_is_followed_by_a_new_one(self, service: Service) -> None:
         coord, other = await service.client(), await service.client()
-        heard = Heard()
-        coord.add_listener(heard)
+        seen = SeenEvents()
+        coord.add_listener(seen)
         first, generation = coord.session_id, coord.generation
         await coord.create("/e", ephemeral=True)
         await service.expire(coord)
-        await heard.next(SessionEvent.CONNECTED)
-        assert heard.events[-2:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
+        await seen.next(SessionEvent.CONNECTED)
+        assert seen.events[-2:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
         assert coord.generation == generation + 1
         assert coord.session_id not in (0, first)
-        await Heard().gone(other, "/e")
+        await SeenEvents().gone(other, "/e")
 
     async def test_watch_of_an_expired_session_never_fires(self, service: Service) -> None:
         coord, other = await service.client(), await service.client()
-        events, old, new = Heard(), Heard(), Heard()
+        events, old, new = SeenEvents(), SeenEvents(), SeenEvents()
         coord.add_listener(events)
         await coord.create("/a")
         await coord.get("/a", old)
@@ -246,22 +246,22 @@ class CoordContract:
         self, service: Service
     ) -> None:
         coord = await service.client()
-        heard = Heard()
-        coord.add_listener(heard)
+        seen = SeenEvents()
+        coord.add_listener(seen)
         session = coord.session_id
         await coord.create("/e", ephemeral=True)
         await service.break_connection(coord)
-        await heard.next(SessionEvent.SUSPENDED)
+        await seen.next(SessionEvent.SUSPENDED)
         await refused(ConnectionLoss, coord.get("/e"))
         await service.mend_connection(coord)
-        await heard.next(SessionEvent.RECONNECTED)
+        await seen.next(SessionEvent.RECONNECTED)
         stat = await coord.exists("/e")
         assert stat is not None
         assert stat.ephemeral_owner == session == coord.session_id
 
     async def test_watches_outlive_a_lost_connection(self, service: Service) -> None:
         coord, other = await service.client(), await service.client()
-        session, data, missing, child = Heard(), Heard(), Heard(), Heard()
+        session, data, missing, child = SeenEvents(), SeenEvents(), SeenEvents(), SeenEvents()
         coord.add_listener(session)
         await coord.create("/a")
         await coord.create("/p")
@@ -278,13 +278,13 @@ class CoordContract:
         await other.create("/p/c")
         await missing.next(watch_event(WatchKind.CREATED, "/b"))
         await child.next(watch_event(WatchKind.CHILD, "/p"))
-        assert [len(heard.events) for heard in (data, missing, child)] == [1, 1, 1]
+        assert [len(seen.events) for seen in (data, missing, child)] == [1, 1, 1]
 
     async def test_more_watches_than_a_request_has_room_for_outlive_a_lost_connection(
         self, service: Service
     ) -> None:
         coord, other = await service.client(), await service.client()
-        session, changes = Heard(), Heard()
+        session, changes = SeenEvents(), SeenEvents()
         coord.add_listener(session)
         paths = [f"/{number:04}-{'n' * 244}" for number in range(4800)]
         for start in range(0, len(paths), 100):
@@ -310,32 +310,32 @@ class CoordContract:
 
     async def test_watch_fires_once(self, service: Service) -> None:
         coord = await service.client()
-        heard = Heard()
+        seen = SeenEvents()
         await coord.create("/a")
-        await coord.get("/a", heard)
+        await coord.get("/a", seen)
         await coord.set("/a", b"1")
         await coord.set("/a", b"2")
         await coord.sync()
-        assert heard.events == [watch_event(WatchKind.CHANGED, "/a")]
+        assert seen.events == [watch_event(WatchKind.CHANGED, "/a")]
 
-    async def test_watch_is_heard_before_the_answer_that_shows_the_change(
+    async def test_watch_fires_before_the_answer_that_shows_the_change(
         self, service: Service
     ) -> None:
         coord, other = await service.client(), await service.client()
-        heard = Heard()
+        seen = SeenEvents()
         await coord.create("/a", b"0")
         for round_number in range(1, 50):
-            heard.events.clear()
-            data, _ = await coord.get("/a", heard)
+            seen.events.clear()
+            data, _ = await coord.get("/a", seen)
             change = asyncio.ensure_future(other.set("/a", b"%d" % round_number))
             while (await coord.get("/a"))[0] == data:
-                assert heard.events in ([], [watch_event(WatchKind.CHANGED, "/a")])
-            assert heard.events == [watch_event(WatchKind.CHANGED, "/a")]
+                assert seen.events in ([], [watch_event(WatchKind.CHANGED, "/a")])
+            assert seen.events == [watch_event(WatchKind.CHANGED, "/a")]
             await change
 
     async def test_data_watch_and_child_watch_differ(self, service: Service) -> None:
         coord = await service.client()
-        data, child = Heard(), Heard()
+        data, child = SeenEvents(), SeenEvents()
         await coord.create("/p")
         await coord.get("/p", data)
         await coord.children("/p", child)
@@ -351,7 +351,7 @@ class CoordContract:
 
     async def test_deletion_fires_data_and_child_watches(self, service: Service) -> None:
         coord = await service.client()
-        data, child = Heard(), Heard()
+        data, child = SeenEvents(), SeenEvents()
         await coord.create("/p")
         await coord.get("/p", data)
         await coord.children("/p", child)
@@ -362,7 +362,7 @@ class CoordContract:
 
     async def test_exists_watches_a_missing_node_and_get_does_not(self, service: Service) -> None:
         coord = await service.client()
-        by_exists, by_get = Heard(), Heard()
+        by_exists, by_get = SeenEvents(), SeenEvents()
         assert await coord.exists("/a", by_exists) is None
         await refused(NoNode, coord.get("/a", by_get))
         await coord.create("/a")
@@ -372,14 +372,14 @@ class CoordContract:
 
     async def test_same_callback_counts_once(self, service: Service) -> None:
         coord = await service.client()
-        heard, other = Heard(), Heard()
+        seen, other = SeenEvents(), SeenEvents()
         await coord.create("/a")
-        await coord.get("/a", heard)
-        await coord.exists("/a", heard)
+        await coord.get("/a", seen)
+        await coord.exists("/a", seen)
         await coord.exists("/a", other)
         await coord.set("/a", b"")
         await coord.sync()
-        assert (len(heard.events), len(other.events)) == (1, 1)
+        assert (len(seen.events), len(other.events)) == (1, 1)
 
     # ---- multis
 
@@ -409,9 +409,9 @@ class CoordContract:
         self, service: Service
     ) -> None:
         coord = await service.client()
-        heard = Heard()
+        seen = SeenEvents()
         await coord.create("/a", b"before")
-        await coord.get("/a", heard)
+        await coord.get("/a", seen)
         for operation, cause in (
             (CheckOp("/a", 7), BadVersion),
             (CreateOp("/a"), NodeExists),
@@ -426,7 +426,7 @@ class CoordContract:
             assert isinstance(failed.value.cause, cause)
         assert (await coord.get("/a"))[1].version == 0
         assert await coord.children("/") == ["a"]
-        assert heard.events == []
+        assert seen.events == []
 
     async def test_empty_multi_does_nothing(self, service: Service) -> None:
         coord = await service.client()

@@ -1,8 +1,8 @@
-"""A client of ZooKeeper in memory, for tests that decide when sessions break.
+"""An in-memory client of ZooKeeper, for tests that decide when sessions break.
 
-`MemoryCoord` is one client of a `MemoryTree`: a `Coord` with handles to break its session. The
-contract suite that runs against a real server holds it to what that does. No thread, no socket, no
-real time may appear here.
+`MemoryCoord` is one client of a `MemoryTree`: a `Coord` with methods to break its session. The same
+contract tests run against `MemoryCoord` and a real server. This module may use no threads, sockets
+or real time.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ T = TypeVar("T")
 
 
 class MemoryCoord:
-    """One client of a `MemoryTree`: the `Coord` of ports.py, and the handles of a test.
+    """One client of a `MemoryTree`: the `Coord` of ports.py, and methods for tests.
 
-    Call `start` first. Everything that a client hears (answers, watches, session events) comes
-    through the event loop in the order in which the service did it, so a watch is heard before the
-    answer that shows the change.
+    Call `start` first. The client receives answers, watch events and session events through the
+    event loop, in the order in which the service sent them. So a watch fires before the answer that
+    shows the change.
     """
 
     def __init__(self, tree: MemoryTree, *, name: str = "") -> None:
@@ -72,7 +72,7 @@ class MemoryCoord:
         await self._turn()
 
     async def close(self) -> None:
-        """End the session in good order: its ephemeral nodes vanish at once. Idempotent."""
+        """Close the session: its ephemeral nodes are deleted at once. Idempotent."""
         self._closed = True
         session_id, self._session_id = self._session_id, 0
         self._watches = WatchTable()
@@ -80,24 +80,25 @@ class MemoryCoord:
         self._tree.end_session(session_id)
         await self._turn()
 
-    # ---- handles of a test
+    # ---- for tests
 
     def expire(self) -> None:
-        """The service ends this session. The client hears of it at once, or, while it is
-        suspended, at `resume`."""
+        """End this session at the service. The client is notified at once, or if it is suspended,
+        at `resume`."""
         self._tree.end_session(self._session_id)
         if self._suspended_at is None:
             self._begin_anew()
 
     def suspend(self) -> None:
-        """The connection breaks. Requests under way and new ones fail with ConnectionLoss."""
+        """Break the connection. Pending and new requests fail with ConnectionLoss."""
         if self._suspended_at is None:
             self._suspended_at = self._tree.clock.boottime()
             self._fail_waiting()
             self._announce(SessionEvent.SUSPENDED)
 
     def resume(self) -> None:
-        """The connection is back: the session goes on, or a new one begins if it expired."""
+        """Restore the connection. The session continues; if it has expired, a new session
+        begins."""
         if self._suspended_at is None:
             return
         self._suspended_at = None
@@ -112,8 +113,8 @@ class MemoryCoord:
             self.node_changed(self._missed.popleft())
 
     def lose_reply(self, *, applied: bool = True) -> None:
-        """The next request fails with ConnectionLoss, after it was applied or before. May be
-        called several times, for as many requests."""
+        """Make the next request fail with ConnectionLoss, either after or before it is applied.
+        Further calls affect further requests."""
         self._lost_replies.append(applied)
 
     # ---- Coord
@@ -128,7 +129,7 @@ class MemoryCoord:
 
     @property
     def earlier_session_ids(self) -> frozenset[int]:
-        """Sessions of this client that have ended."""
+        """The ids of this client's ended sessions."""
         return frozenset(self._earlier_session_ids)
 
     def silence(self) -> float:
@@ -215,7 +216,7 @@ class MemoryCoord:
         return await self._request(change)
 
     async def _request(self, work: Callable[[], T]) -> T:
-        """Do the work at the service, then hear its answer in turn with everything else."""
+        """Run `work` at the service, and return its result in order with all other events."""
         if self._session_id == 0:
             raise SessionExpired(f"{self._name}: there is no session")
         if self._suspended_at is not None:
@@ -237,7 +238,7 @@ class MemoryCoord:
         return result
 
     async def _turn(self) -> None:
-        """Wait until the loop has delivered everything that happened before this call."""
+        """Wait until the loop has delivered all events from before this call."""
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(answered)
         self._soon(lambda: None if answered.done() else answered.set_result(None))

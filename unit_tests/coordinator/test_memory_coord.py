@@ -1,4 +1,4 @@
-"""The in-memory service keeps the contract, and its handles break sessions as they say."""
+"""The in-memory service fulfils the contract, and its methods for tests break sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.coord_contract import (
     Client,
     CoordContract,
-    Heard,
+    SeenEvents,
     refused,
     watch_event,
 )
@@ -21,7 +21,7 @@ from unit_tests.coordinator.memory_coord import MemoryCoord
 
 
 class MemoryService:
-    """The contract's view of a `MemoryTree`."""
+    """The contract's `Service` for a `MemoryTree`."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -53,7 +53,7 @@ async def service() -> AsyncIterator[MemoryService]:
 
 
 class TestMemoryCoord(CoordContract):
-    """The contract, in memory."""
+    """The contract tests for `MemoryCoord`."""
 
 
 async def test_lost_reply_may_hide_an_applied_request(service: MemoryService) -> None:
@@ -65,18 +65,18 @@ async def test_lost_reply_may_hide_an_applied_request(service: MemoryService) ->
     assert service.tree.paths() == ["/", "/applied"]
 
 
-async def test_expiry_while_suspended_is_heard_at_resume(service: MemoryService) -> None:
+async def test_expiry_while_suspended_is_reported_at_resume(service: MemoryService) -> None:
     coord, other = await service.client(), await service.client()
-    heard = Heard()
-    coord.add_listener(heard)
+    seen = SeenEvents()
+    coord.add_listener(seen)
     await coord.create("/e", ephemeral=True)
     coord.suspend()
     coord.expire()
     assert await other.exists("/e") is None
-    assert SessionEvent.EXPIRED not in heard.events
+    assert SessionEvent.EXPIRED not in seen.events
     coord.resume()
-    await heard.next(SessionEvent.CONNECTED)
-    assert heard.events == [SessionEvent.SUSPENDED, SessionEvent.EXPIRED, SessionEvent.CONNECTED]
+    await seen.next(SessionEvent.CONNECTED)
+    assert seen.events == [SessionEvent.SUSPENDED, SessionEvent.EXPIRED, SessionEvent.CONNECTED]
 
 
 async def test_silence_grows_while_suspended(service: MemoryService) -> None:
@@ -90,16 +90,16 @@ async def test_silence_grows_while_suspended(service: MemoryService) -> None:
     assert coord.silence() == 0
 
 
-async def test_changes_while_suspended_fire_at_resume(service: MemoryService) -> None:
+async def test_watches_of_changes_while_suspended_fire_at_resume(service: MemoryService) -> None:
     coord, other = await service.client(), await service.client()
-    heard = Heard()
+    seen = SeenEvents()
     await coord.create("/a")
-    await coord.get("/a", heard)
+    await coord.get("/a", seen)
     coord.suspend()
     await other.set("/a", b"")
-    assert heard.events == []
+    assert seen.events == []
     coord.resume()
-    await heard.next(watch_event(WatchKind.CHANGED, "/a"))
+    await seen.next(watch_event(WatchKind.CHANGED, "/a"))
 
 
 async def test_closed_client_has_no_session(service: MemoryService) -> None:

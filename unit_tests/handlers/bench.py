@@ -1,5 +1,5 @@
-"""A whole broker on a workbench: real logs in a temporary directory, coordination in memory, no
-sockets, no threads. Frames go in through the dispatcher, as a connection would give them."""
+"""A whole broker for tests: real logs in a temporary directory, coordination in memory, no sockets
+and no threads. Frames go in through the dispatcher, as a connection would pass them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class ImmediateBlocking:
 
 
 class FixedProc:
-    """The `Proc` of a machine that never boots again."""
+    """The `Proc` of a machine that is never rebooted."""
 
     def boot_id(self) -> str:
         return "00000000-0000-4000-8000-000000000001"
@@ -129,7 +129,7 @@ class FixedProc:
 
 
 class Bench:
-    """A broker between `start` and `stop`. A second one on the same `home` and `tree` finds the
+    """A broker between `start` and `stop`. A second Bench on the same `home` and `tree` has the
     data of the first."""
 
     def __init__(

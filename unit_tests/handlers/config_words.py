@@ -58,7 +58,7 @@ async def option(bench: Bench, resource: Resource, name: str) -> DescribeConfigs
 
 
 async def shown(bench: Bench, resource: Resource, name: str) -> tuple[str | None, int]:
-    """Value and source."""
+    """Return the value and the source of an option."""
     found = await option(bench, resource, name)
     return found.value, found.config_source
 
@@ -121,7 +121,8 @@ def notes(bench: Bench) -> int:
 
 
 def write_as_a_tool(bench: Bench, entity: str, data: bytes) -> None:
-    """Write as Apache's kafka-configs does through ZooKeeper: the node, then the notification."""
+    """Write a configuration as Apache's kafka-configs does through ZooKeeper: first the node, then
+    the notification."""
     path = f"/config/{entity}"
     exists = bench.tree.node(path) is not None
     note = json.dumps({"version": 2, "entity_path": entity}).encode()

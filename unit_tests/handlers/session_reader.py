@@ -69,7 +69,8 @@ class Reader:
         self.left_out = 0
 
     async def ask(self, positions: Mapping[TopicPartition, tuple[int, int, int]]) -> None:
-        """`positions`: the offset, the leader's epoch, the epoch of the last record."""
+        """Fetch at `positions`: for each partition the offset, the leader epoch and the epoch of
+        the last record."""
         wanted = {
             key: FetchPartition(
                 partition=key.partition,

@@ -1,4 +1,5 @@
-"""advertised.listeners changes while the broker runs: the registration and clients' metadata."""
+"""advertised.listeners changes while the broker runs: the registration and the metadata for clients
+follow."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ async def test_a_session_that_expires_keeps_the_change(tmp_path: Path) -> None:
         await become(bench, NEW)
 
 
-async def test_a_change_without_a_session_is_told_by_the_next_registration(
+async def test_a_change_without_a_session_is_in_the_next_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tool changes the configuration, and the session ends before the broker updates its
@@ -103,7 +104,7 @@ async def test_a_change_without_a_session_is_told_by_the_next_registration(
         await until(lambda: registered(bench) == NEW)
 
 
-async def test_a_write_that_is_lost_is_repeated(
+async def test_a_lost_write_of_the_registration_is_repeated(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pybroker.broker.membership._RETRY_S", 0)
@@ -138,7 +139,7 @@ async def test_listeners_that_a_start_would_reject_are_rejected(
     assert not stored(bench, f"brokers/{ME}")
 
 
-async def test_it_cannot_be_set_for_all_brokers(bench: Bench) -> None:
+async def test_advertised_listeners_cannot_be_set_for_all_brokers(bench: Bench) -> None:
     code, message = await change(bench, (BROKER, ""), TO_NEW)
     assert code is ErrorCode.INVALID_REQUEST
     assert message == (

@@ -60,20 +60,24 @@ async def test_a_script_of_changes_to_a_topic(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_each_version_changes(bench: Bench, version: int) -> None:
+async def test_each_version_of_incremental_alter_configs_changes_values(
+    bench: Bench, version: int
+) -> None:
     await change(bench, (BROKER, ""), (SET, "log.retention.ms", "7"), version=version)
     assert stored(bench, "brokers/<default>") == {"log.retention.ms": "7"}
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_each_version_replaces(bench: Bench, version: int) -> None:
+async def test_each_version_of_alter_configs_replaces_values(bench: Bench, version: int) -> None:
     await change(bench, (BROKER, ME), (SET, "log.retention.ms", "7"))
     await replace(bench, (BROKER, ME), {"log.roll.ms": "8"}, version=version)
     assert stored(bench, f"brokers/{ME}") == {"log.roll.ms": "8"}
 
 
 @pytest.mark.parametrize("resource", [(TOPIC, "t"), (BROKER, ME), (BROKER, "")])
-async def test_to_validate_changes_nothing(bench: Bench, resource: Resource) -> None:
+async def test_validate_only_alter_configs_changes_nothing(
+    bench: Bench, resource: Resource
+) -> None:
     await bench.create("t")
     name = "retention.ms" if resource[0] == TOPIC else "log.retention.ms"
     before = bench.tree.paths()
@@ -151,7 +155,7 @@ async def test_a_resource_named_twice_is_refused_both_times(bench: Bench) -> Non
     assert answer.responses[0].error_message == "Each resource must appear at most once."
 
 
-async def test_replacing_has_no_loggers(bench: Bench) -> None:
+async def test_alter_configs_does_not_change_loggers(bench: Bench) -> None:
     assert await replace(bench, (LOGGER, ME), {"root": "INFO"}) == (
         ErrorCode.INVALID_REQUEST,
         "Unknown resource type 8",
@@ -169,7 +173,7 @@ async def test_without_zookeeper_every_item_is_answered(bench: Bench) -> None:
     bench.coord.resume()
 
 
-async def test_a_damaged_node_is_told_and_can_be_replaced(bench: Bench) -> None:
+async def test_a_malformed_config_node_is_an_error_and_can_be_replaced(bench: Bench) -> None:
     await bench.create("t")
     write_as_a_tool(bench, "topics/t", b"nonsense")
     (result,) = await describe(bench, (TOPIC, "t"))

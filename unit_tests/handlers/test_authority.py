@@ -88,7 +88,7 @@ END = "ListOffsets of the end"
 END_CONFIRMED = "ListOffsets of the end, when ZooKeeper has confirmed the leader"
 LED_ELSEWHERE = "Fetch by a consumer, when a later leader is known"
 OF_THE_LEASE = "OffsetCommit"
-"""`test_cut_off_from_zookeeper_nothing_is_promised` tests it."""
+"""`test_a_cut_off_coordinator_commits_no_offsets` tests it."""
 OF_A_COORDINATOR = {"requests of group members", "OffsetFetch"}
 
 ASKS: dict[str, list[Ask]] = {
@@ -127,7 +127,7 @@ async def test_a_request_is_answered_from_its_authority_on(
             assert await ask(bench) is expected, level
 
 
-async def test_a_coordinator_tells_from_its_authority_on(bench: Bench) -> None:
+async def test_a_coordinator_returns_offsets_from_its_authority_on(bench: Bench) -> None:
     replicas = bench.app.replicas
     log = InternalLog(
         replicas, T0, blocking=bench.blocking, lead_now=bench.app.groups._rooms.lead_now

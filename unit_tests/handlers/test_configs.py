@@ -120,7 +120,7 @@ async def test_a_resource_that_cannot_be_described(
     assert code(fine) is ErrorCode.NONE
 
 
-async def test_an_answer_has_an_end_but_an_item_for_each_resource(
+async def test_a_limited_answer_has_an_item_for_each_resource(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pybroker.handlers.configs._OPTIONS_MAX", 1000)
@@ -138,7 +138,7 @@ async def test_an_unknown_option_is_described_without_its_value(bench: Bench) ->
 # the options in force
 
 
-async def test_a_change_holds_when_it_is_answered(bench: Bench) -> None:
+async def test_a_change_is_in_force_when_it_is_answered(bench: Bench) -> None:
     await bench.create("t")
     assert code(await bench.produce("t", batch(bytes(500)))) is ErrorCode.NONE
     await change(bench, (TOPIC, "t"), (SET, "max.message.bytes", "100"))
@@ -148,7 +148,7 @@ async def test_a_change_holds_when_it_is_answered(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("broker", ["", ME])
-async def test_a_brokers_change_holds_for_topics_without_an_own_value(
+async def test_a_change_of_the_broker_applies_to_topics_without_an_own_value(
     bench: Bench, broker: str
 ) -> None:
     await bench.create("t")
@@ -160,7 +160,7 @@ async def test_a_brokers_change_holds_for_topics_without_an_own_value(
     assert code(await bench.produce("later", batch(bytes(500)))) is ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_a_change_outlives_the_broker(bench: Bench) -> None:
+async def test_a_change_survives_a_restart(bench: Bench) -> None:
     await bench.create("t")
     await change(bench, (BROKER, ""), (SET, "message.max.bytes", "100"))
     await bench.stop()
@@ -182,7 +182,7 @@ async def test_a_config_written_to_zookeeper_by_a_tool_takes_effect(bench: Bench
     await until_largest_is(bench, 200)
 
 
-async def test_names_and_values_that_no_message_has_room_for_are_left_out(bench: Bench) -> None:
+async def test_names_and_values_too_long_for_a_message_are_omitted(bench: Bench) -> None:
     await bench.create("t")
     long = ",".join(["0:1"] * 10_000)
     values = {"leader.replication.throttled.replicas": long, "x" * 40_000: "1", "y": "2"}
@@ -196,7 +196,7 @@ async def test_names_and_values_that_no_message_has_room_for_are_left_out(bench:
         assert all(len(item.name) < 100 and len(item.value or "") < 1000 for item in result.configs)
 
 
-async def test_values_that_are_none_in_zookeeper_are_ignored(
+async def test_invalid_values_in_zookeeper_are_ignored(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.create("t")
@@ -218,10 +218,10 @@ async def test_values_that_are_none_in_zookeeper_are_ignored(
         await until_largest_is(again, 300)
 
 
-async def test_a_name_among_the_addresses_takes_no_other_option_with_it(
+async def test_a_host_name_among_the_addresses_invalidates_no_other_option(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Kafka accepts host names there. The retention set beside one must not be lost."""
+    """Kafka accepts host names in that option. The retention in the same node must still apply."""
     await bench.create("t")
     wrong = {"max_connections_per_ip_overrides": "127.0.0.1:5,localhost:5"}
     write_as_a_tool(bench, "brokers/<default>", config(log_retention_ms="-1", **wrong))
@@ -231,10 +231,10 @@ async def test_a_name_among_the_addresses_takes_no_other_option_with_it(
     assert "localhost is not an IP address" in caplog.text
 
 
-async def test_options_that_cannot_be_read_delete_nothing_that_they_kept(
+async def test_unreadable_topic_options_delete_no_records(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The defaults would delete records older than a week, also of a compacted topic."""
+    """The default retention would delete records older than a week, also of a compacted topic."""
     kept = {"retention.ms": "-1", "min.insync.replicas": "2"}
     await bench.create("kept", configs=kept)
     await bench.create("compacted", configs={"cleanup.policy": "compact"})
@@ -257,9 +257,7 @@ async def test_options_that_cannot_be_read_delete_nothing_that_they_kept(
 @pytest.mark.parametrize(
     "wrong", [{"retention_ms": "never"}, {"retention_bytes": "1 GB"}, {"cleanup_policy": "compct"}]
 )
-async def test_a_retention_that_is_none_deletes_nothing(
-    bench: Bench, wrong: dict[str, str]
-) -> None:
+async def test_an_invalid_retention_deletes_nothing(bench: Bench, wrong: dict[str, str]) -> None:
     await bench.create("t")
     write_as_a_tool(bench, "topics/t", config(max_message_bytes="100", **wrong))
     await until_largest_is(bench, 100)
@@ -271,7 +269,7 @@ async def test_a_retention_that_is_none_deletes_nothing(
     assert log_config(bench, "t").retention_ms == 7 * 24 * 3600 * 1000
 
 
-async def test_the_broker_wide_limits_follow(bench: Bench) -> None:
+async def test_limits_of_the_broker_follow_a_change(bench: Bench) -> None:
     before = bench.app.live.current
     await change(
         bench,
@@ -297,7 +295,7 @@ async def test_levels_of_loggers_change(bench: Bench) -> None:
     assert logger.level == logging.NOTSET
 
 
-async def test_creating_a_topic_tells_the_same_sources(tmp_path: Path) -> None:
+async def test_options_of_a_created_topic_have_their_sources(tmp_path: Path) -> None:
     async with Bench(tmp_path, properties={"log.segment.bytes": "100000"}) as bench:
         await change(bench, (BROKER, ""), (SET, "message.max.bytes", "9000"))
         await bench.create("t", configs={"flush.ms": "5"})

@@ -76,7 +76,7 @@ async def test_too_few_brokers_for_the_replication_factor(tmp_path: Path) -> Non
         assert bench.app.metadata.topic(TOPIC) is None
 
 
-async def test_a_listener_by_which_the_coordinator_cannot_be_reached(tmp_path: Path) -> None:
+async def test_a_coordinator_without_the_listener_is_not_available(tmp_path: Path) -> None:
     endpoints = (Endpoint("PLAINTEXT", "a", 1), Endpoint("INSIDE", "b", 2))
     async with Bench(tmp_path, properties=SMALL, endpoints=endpoints) as bench:
         request = FindCoordinatorRequest(key="g")
@@ -103,7 +103,8 @@ async def test_the_leader_loads_its_shards_and_fences_them(tmp_path: Path) -> No
 async def test_a_coordinator_that_may_have_been_replaced_does_not_name_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New members would wait at a coordinator that can store nothing while it is cut off."""
+    """Otherwise new members would wait for a coordinator that cannot store anything while it is cut
+    off."""
     async with Bench(tmp_path, properties=SMALL) as bench:
         assert (await find(bench)).error_code == ErrorCode.NONE
         await bench.app.groups.shards.settled()
@@ -115,7 +116,7 @@ async def test_a_coordinator_that_may_have_been_replaced_does_not_name_itself(
         assert (await find(bench)).error_code == ErrorCode.NONE
 
 
-async def test_the_topic_deleted_and_made_again_with_other_partitions(tmp_path: Path) -> None:
+async def test_a_recreated_group_topic_has_its_new_number_of_partitions(tmp_path: Path) -> None:
     async with Bench(tmp_path, properties=SMALL) as bench:
         await find(bench)
         groups = bench.app.groups
@@ -162,7 +163,7 @@ async def test_the_number_of_partitions_is_not_taken_from_partial_metadata(
             stored.partition_of("ab")
 
 
-async def test_after_a_failure_it_is_not_tried_with_every_request(tmp_path: Path) -> None:
+async def test_a_failed_topic_creation_is_not_repeated_with_every_request(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
     async with Bench(tmp_path) as bench:
         topics = ThreePartitions()

@@ -21,7 +21,7 @@ OTHERS = (BROKER_ID + 1, BROKER_ID + 2)
 
 
 async def bench_of_three(home: Path, **options: str) -> AsyncIterator[Bench]:
-    """The broker, and two that are registered and never answer."""
+    """Return a broker in a cluster with two more registered brokers that never answer."""
     properties = {name.replace("_", "."): value for name, value in options.items()}
     async with Bench(home, properties=properties) as bench:
         others = MemoryCoord(bench.tree, name="others")
@@ -56,7 +56,7 @@ async def create(bench: Bench, partitions: int, factor: int) -> ErrorCode:
     return code(the_only((await bench.ask(ApiKey.CREATE_TOPICS, 7, request)).topics))
 
 
-async def test_minus_one_means_the_default(three: Bench) -> None:
+async def test_replication_factor_minus_one_means_the_default(three: Bench) -> None:
     assert await create(three, -1, -1) is ErrorCode.NONE
     found = replicas(three, "t")
     assert sorted(found) == [0, 1, 2, 3]
@@ -65,12 +65,14 @@ async def test_minus_one_means_the_default(three: Bench) -> None:
 
 
 @pytest.mark.parametrize("factor", [1, 2])
-async def test_a_number_counts_more_than_the_default(three: Bench, factor: int) -> None:
+async def test_a_given_replication_factor_overrides_the_default(three: Bench, factor: int) -> None:
     assert await create(three, 2, factor) is ErrorCode.NONE
     assert [len(each) for each in replicas(three, "t").values()] == [factor, factor]
 
 
-async def test_a_topic_that_makes_itself_has_the_default(three: Bench) -> None:
+async def test_an_automatically_created_topic_has_the_default_replication_factor(
+    three: Bench,
+) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
     answer = await three.ask(ApiKey.METADATA, 8, request)
     (topic,) = answer.topics
@@ -80,7 +82,7 @@ async def test_a_topic_that_makes_itself_has_the_default(three: Bench) -> None:
     assert {len(each) for each in replicas(three, "t").values()} == {3}
 
 
-async def test_a_default_that_does_not_fit_makes_no_topic(tmp_path: Path) -> None:
+async def test_a_default_above_the_number_of_brokers_creates_no_topic(tmp_path: Path) -> None:
     async for bench in bench_of_three(tmp_path / "own", default_replication_factor="4"):
         assert await create(bench, -1, -1) is ErrorCode.INVALID_REPLICATION_FACTOR
         request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])

@@ -98,7 +98,7 @@ async def test_delete_records_at_a_follower_is_rejected(bench: Bench) -> None:
     assert target.log.log_start_offset == 0
 
 
-async def test_segments_that_lie_wholly_below_are_removed(bench: Bench) -> None:
+async def test_segments_wholly_below_the_new_log_start_are_deleted(bench: Bench) -> None:
     await fill(bench, segment_bytes="200", file_delete_delay_ms="0")
     before = partition(bench).log.segment_count
     assert before > 3
@@ -111,7 +111,7 @@ async def test_segments_that_lie_wholly_below_are_removed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("offset", [3, 10])
-async def test_a_deletion_outlives_a_crash(bench: Bench, offset: int) -> None:
+async def test_a_deletion_survives_a_crash(bench: Bench, offset: int) -> None:
     await fill(bench)
     await delete(bench, ("t", 0, offset))
     await bench.crash()
@@ -121,7 +121,7 @@ async def test_a_deletion_outlives_a_crash(bench: Bench, offset: int) -> None:
         assert (await later.produce("t", batch())).base_offset == 10
 
 
-async def test_the_start_is_on_the_disk_before_the_answer(bench: Bench) -> None:
+async def test_the_new_log_start_is_durable_before_the_answer(bench: Bench) -> None:
     await fill(bench)
     gate = bench.blocking.hold()
     answer = asyncio.ensure_future(delete(bench, ("t", 0, 5)))
@@ -132,7 +132,7 @@ async def test_the_start_is_on_the_disk_before_the_answer(bench: Bench) -> None:
     assert "t 0 5" in (bench.home / "log-start-offset-checkpoint").read_text().splitlines()
 
 
-async def test_the_stable_end_is_not_below_the_start(bench: Bench) -> None:
+async def test_the_last_stable_offset_is_not_below_the_log_start(bench: Bench) -> None:
     await bench.create("t")
     append(bench, batch(b"1", b"2", producer=(7, 0, 0), transactional=True))
     await bench.produce("t", batch(b"3"))
@@ -143,7 +143,7 @@ async def test_the_stable_end_is_not_below_the_start(bench: Bench) -> None:
 
 
 async def share(bench: Bench, *, alive: bool = True, leader: int = BROKER_ID) -> None:
-    """Give t-0 a second replica, on broker 2; another leader comes with another epoch."""
+    """Give t-0 a second replica, on broker 2. Another leader gets another leader epoch."""
     view = bench.app.metadata
     known = view.topics["t"].topic_id
     state = PartitionState(leader, 1 + (leader != BROKER_ID), (BROKER_ID, 2), 1)
@@ -159,8 +159,8 @@ def follower_begins_at(bench: Bench, log_start: int) -> None:
     bench.app.replicas.follower_fetched(partition(bench), fetch, bench.clock.monotonic())
 
 
-async def test_the_answer_waits_for_what_followers_have(bench: Bench) -> None:
-    """The answer waits for a follower whose log start is lower or unknown, up to the time limit."""
+async def test_the_answer_waits_for_the_log_start_of_live_followers(bench: Bench) -> None:
+    """The answer waits up to the time limit for a follower whose log start is lower or unknown."""
     await fill(bench)
     await share(bench)
     late = the_only(await delete(bench, ("t", 0, 5), timeout_ms=0))
@@ -174,13 +174,13 @@ async def test_the_answer_waits_for_what_followers_have(bench: Bench) -> None:
     assert the_only(await waiting).low_watermark == 5
 
 
-async def test_a_broker_that_is_down_holds_no_answer_up(bench: Bench) -> None:
+async def test_a_dead_replica_does_not_delay_the_answer(bench: Bench) -> None:
     await fill(bench)
     await share(bench, alive=False)
     assert the_only(await delete(bench, ("t", 0, 5))).low_watermark == 5
 
 
-async def test_a_waiting_deletion_hears_of_a_new_leader(bench: Bench) -> None:
+async def test_a_waiting_deletion_gets_not_leader_when_another_broker_leads(bench: Bench) -> None:
     await fill(bench)
     await share(bench)
     waiting = asyncio.ensure_future(delete(bench, ("t", 0, 5)))
@@ -204,7 +204,9 @@ async def test_a_leader_replaced_during_a_deletion_removes_no_segments(bench: Be
     assert log.segment_count == before
 
 
-async def test_a_failed_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_disk_gets_kafka_storage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Bench(tmp_path / "own") as bench:
         await fill(bench)
         log = partition(bench).log

@@ -115,7 +115,7 @@ async def led_by(bench: Bench, leader: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_the_answer_comes_when_the_new_leader_is_known(
+async def test_elect_leaders_is_answered_when_the_metadata_has_the_new_leader(
     bench: Bench, other: MemoryCoord, version: int
 ) -> None:
     await displaced(bench, other)
@@ -138,7 +138,7 @@ async def test_an_election_for_all_partitions_returns_only_those_that_needed_one
     assert results(answer) == [("t", 0, ErrorCode.NONE)]
 
 
-async def test_an_election_goes_on_when_the_time_is_over(bench: Bench, other: MemoryCoord) -> None:
+async def test_an_election_continues_after_the_time_limit(bench: Bench, other: MemoryCoord) -> None:
     await displaced(bench, other)
     answer = await elect(bench, ("t", [0]), timeout_ms=0)
     assert results(answer) == [("t", 0, ErrorCode.REQUEST_TIMED_OUT)]
@@ -224,7 +224,7 @@ async def test_controlled_shutdown_returns_the_remaining_partitions(
     assert await shutdown(bench, 2) == (ErrorCode.NOT_CONTROLLER, [])
 
 
-async def test_clients_cannot_make_a_broker_leave(
+async def test_clients_may_not_send_controlled_shutdown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     properties = {

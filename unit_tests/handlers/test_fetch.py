@@ -1,4 +1,5 @@
-"""Fetch behind the wire: waiting fetches, transactions, replicas, and damaged records."""
+"""Fetch requests and their responses: waiting fetches, transactions, replicas, and damaged
+records."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ async def waiting(bench: Bench, **options: Any) -> asyncio.Future[FetchResponse]
 
 
 def values(answer: FetchResponse) -> list[list[bytes | None]]:
-    """The values of each partition in the answer."""
+    """Return the values of each partition in the answer."""
     return [values_of(part) for topic in answer.responses for part in topic.partitions]
 
 
@@ -100,7 +101,7 @@ async def lead(
 # sizes
 
 
-async def test_the_broker_has_a_limit_of_its_own(tmp_path: Path) -> None:
+async def test_fetch_max_bytes_of_the_broker_limits_an_answer(tmp_path: Path) -> None:
     async with Bench(tmp_path / "own", properties={"fetch.max.bytes": "1024"}) as bench:
         await bench.create("t")
         for _ in range(3):
@@ -111,7 +112,7 @@ async def test_the_broker_has_a_limit_of_its_own(tmp_path: Path) -> None:
 # waiting
 
 
-async def test_while_peers_leave_too_much_unread_a_fetch_gets_one_batch(
+async def test_a_fetch_gets_one_batch_while_peers_leave_too_much_unread(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for partition_ in (0, 1):
@@ -284,7 +285,8 @@ async def test_a_fetch_beyond_the_end_of_its_epoch_gets_the_diverging_epoch(benc
 async def test_a_damaged_batch_is_corrupt_message_and_the_batches_around_it_are_served(
     bench: Bench, place: int
 ) -> None:
-    """A flipped bit in the base offset, length, magic, checksum, timestamps or records."""
+    """The damage is a flipped bit in the base offset, length, magic, checksum, timestamps or
+    records."""
     for value in (b"a", b"b", b"c"):
         await bench.produce("t", batch(value))
     suspicions = []

@@ -104,7 +104,7 @@ def test_ids_are_positive_and_never_given_twice() -> None:
     assert NO_SESSION == 0
 
 
-def test_the_epoch_goes_on_with_every_request_and_wraps_to_one() -> None:
+def test_the_session_epoch_increases_with_every_request_and_wraps_to_one() -> None:
     cache = Cache()
     session = cache.begin()
     assert session is not None and session.epoch == 1
@@ -188,7 +188,7 @@ def test_a_larger_session_takes_the_place_of_the_smallest_old_one() -> None:
     assert [cache.holds(session) for session in sessions] == [True, False, True]
 
 
-def test_followers_push_out_young_consumers_and_consumers_never_followers() -> None:
+def test_followers_evict_young_consumers_and_consumers_never_evict_followers() -> None:
     cache = Cache(slots=2)
     sessions = [cache.begin(size=20), cache.begin(size=30)]
     first = cache.begin(size=1, replica_id=FOLLOWER)
@@ -207,7 +207,7 @@ def test_followers_push_out_young_consumers_and_consumers_never_followers() -> N
     assert not cache.holds(first) and cache.holds(second)
 
 
-def test_a_flood_of_clients_that_are_refused_costs_one_search_a_second() -> None:
+def test_many_rejected_sessions_cost_one_search_a_second() -> None:
     searches = 0
 
     class Counting(dict[int, FetchSession]):
@@ -227,7 +227,7 @@ def test_a_flood_of_clients_that_are_refused_costs_one_search_a_second() -> None
     assert searches == 101 + 2
 
 
-def test_the_counters_follow() -> None:
+def test_the_counters_follow_the_cached_sessions() -> None:
     cache = Cache()
     counters = cache.counters
     first, second = cache.begin(size=3), cache.begin(size=4, replica_id=FOLLOWER)
@@ -255,18 +255,18 @@ def test_changes_keep_the_order_and_new_partitions_come_last() -> None:
     assert updated(session, asking([2, 4]), forgotten=[0, 4, 9]) == [(2, 0), (1, 0), (3, 5)]
 
 
-def test_a_partition_that_gave_records_is_read_last() -> None:
+def test_a_partition_that_returned_records_is_read_last() -> None:
     session = FetchSession(1, CONSUMER, 0, 0.0)
     updated(session, asking([0, 1, 2]))
     first = session.partitions[TopicPartition("t", 0)]
-    session.gave(first)
+    session.move_to_end(first)
     assert updated(session, []) == [(1, 0), (2, 0), (0, 0)]
     updated(session, [], forgotten=[0])
-    session.gave(first)
+    session.move_to_end(first)
     assert updated(session, []) == [(1, 0), (2, 0)]
 
 
-def test_another_question_about_a_partition_has_to_be_verified_again() -> None:
+def test_a_changed_partition_request_is_checked_for_divergence_again() -> None:
     session = FetchSession(1, CONSUMER, 0, 0.0)
     updated(session, asking([0], epoch=3))
     cached = session.partitions[TopicPartition("t", 0)]
@@ -293,12 +293,12 @@ def answer(**fields: object) -> PartitionData:
     return PartitionData(partition_index=0, error_code=values.pop("error", 0), **values)  # type: ignore[arg-type]
 
 
-def told(*answers: PartitionData, follows: bool = False) -> CachedPartition:
+def sent(*answers: PartitionData, follows: bool = False) -> CachedPartition:
     wanted = asking([0])[0].partitions[0]
     session = FetchSession(1, 2 if follows else CONSUMER, 0, 0.0)
     cached = CachedPartition(TopicPartition("t", 0), wanted, session)
     for each in answers:
-        cached.told(each)
+        cached.record_sent(each)
     return cached
 
 
@@ -315,25 +315,25 @@ def told(*answers: PartitionData, follows: bool = False) -> CachedPartition:
         ({"diverging_epoch": DivergingEpoch(epoch=1, end_offset=2)}, True),
     ],
 )
-def test_only_what_the_client_does_not_know_is_news(
+def test_only_values_that_the_client_lacks_are_news(
     fields: dict[str, object], is_news: bool
 ) -> None:
-    assert told(answer()).is_news(answer(**fields)) is is_news
+    assert sent(answer()).is_news(answer(**fields)) is is_news
 
 
 def test_the_first_answer_and_the_one_after_an_error_are_news() -> None:
-    assert told().is_news(answer())
-    assert told(answer(), answer(error=6)).is_news(answer())
-    assert not told(answer(error=6), answer()).is_news(answer())
+    assert sent().is_news(answer())
+    assert sent(answer(), answer(error=6)).is_news(answer())
+    assert not sent(answer(error=6), answer()).is_news(answer())
 
 
-def test_a_follower_that_truncates_or_changes_epoch_is_told_everything_again() -> None:
-    """The follower may not have read the rest of the answer."""
+def test_a_follower_that_truncates_or_changes_epoch_gets_all_values_again() -> None:
+    """The follower may have skipped the rest of the answer."""
     parted = answer(diverging_epoch=DivergingEpoch(epoch=1, end_offset=2))
-    assert told(answer(), parted, follows=True).is_news(answer())
-    assert not told(answer(), parted).is_news(answer()), "consumers read all answers"
+    assert sent(answer(), parted, follows=True).is_news(answer())
+    assert not sent(answer(), parted).is_news(answer()), "consumers read all answers"
     for follows in (True, False):
-        cached = told(answer(), follows=follows)
+        cached = sent(answer(), follows=follows)
         cached.ask(asking([0], offset=3)[0].partitions[0])
         assert not cached.is_news(answer())
         cached.ask(asking([0], offset=3, epoch=7)[0].partitions[0])
@@ -378,7 +378,7 @@ def test_the_partitions_of_all_consumers_are_limited(monkeypatch: pytest.MonkeyP
     assert cache.begin(size=4) is not None
 
 
-def test_no_session_remembers_names_that_no_topic_can_have() -> None:
+def test_a_topic_name_that_is_too_long_gets_no_session() -> None:
     session = FetchSession(1, CONSUMER, 0, 0.0)
     updated(session, asking([0], topic="n" * 249))
     with pytest.raises(BrokerError) as error:

@@ -74,7 +74,7 @@ async def test_the_answer_waits_for_the_sync(bench: Bench, faults: Faults, acks:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_so_it_does_where_a_request_has_several_partitions(bench: Bench, acks: int) -> None:
+async def test_the_answer_of_several_partitions_waits_for_the_sync(bench: Bench, acks: int) -> None:
     gate = bench.blocking.hold()
     request = produce_request(T, {0: batch(b"a"), 1: batch(b"b")}, acks=acks)
     producing = asyncio.create_task(bench.ask(ApiKey.PRODUCE, 9, request))
@@ -167,7 +167,7 @@ async def test_a_slow_sync_of_one_log_does_not_hold_up_another(bench: Bench) -> 
     await slow
 
 
-async def test_every_fifth_record_waits_where_the_topic_says_5(
+async def test_every_fifth_record_waits_for_a_sync_with_flush_messages_5(
     bench: Bench, faults: Faults
 ) -> None:
     await bench.create("five", 1, {"flush.messages": "5"})
@@ -187,7 +187,7 @@ async def test_every_fifth_record_waits_where_the_topic_says_5(
     assert partition(bench, topic="five").high_watermark == 6
 
 
-async def test_a_topic_that_is_told_to_sync_catches_up_at_once(
+async def test_a_changed_flush_messages_syncs_earlier_records_at_once(
     bench: Bench, faults: Faults
 ) -> None:
     await bench.create("later")
@@ -213,7 +213,7 @@ async def test_a_deleted_partition_answers_the_producer_that_waits_for_its_sync(
     gate.open.set()
 
 
-async def test_the_answer_comes_in_time_when_the_disk_does_not(bench: Bench) -> None:
+async def test_a_slow_sync_times_out(bench: Bench) -> None:
     gate = bench.blocking.hold()
     request = produce_request(T, {0: batch(b"a")}, acks=1, timeout_ms=1)
     answer = await bench.ask(ApiKey.PRODUCE, 9, request)

@@ -46,7 +46,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def find(bench: Bench) -> None:
-    """Find the coordinator, as every client does first. It creates the topic."""
+    """Find the coordinator, as every client does first. The request creates the topic."""
     answer = await bench.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="g"))
     assert answer.error_code == 0
     await bench.app.groups.shards.settled()
@@ -65,7 +65,7 @@ async def join(bench: Bench) -> JoinGroupResponse:
 
 
 async def stable(bench: Bench) -> JoinGroupResponse:
-    """Let one member join and sync; it is the only member of a new generation."""
+    """Let one member join and sync, as the only member of a new generation."""
     member = await join(bench)
     assert member.error_code == 0
     request = SyncGroupRequest(
@@ -91,7 +91,7 @@ async def described(bench: Bench) -> DescribedGroup:
 
 
 @pytest.mark.parametrize("kind", ["consumer", ""])
-async def test_a_join_that_begins_no_group_leaves_no_nodes(bench: Bench, kind: str) -> None:
+async def test_a_rejected_join_creates_no_nodes(bench: Bench, kind: str) -> None:
     request = JoinGroupRequest(
         group_id="g", session_timeout_ms=10_000, protocol_type=kind, protocols=[]
     )
@@ -123,7 +123,7 @@ async def test_requests_without_a_coordinator_get_coordinator_not_available(tmp_
         assert (listed.error_code, listed.groups) == (0, [])
 
 
-async def test_members_go_on_after_the_broker_was_killed(tmp_path: Path) -> None:
+async def test_members_continue_after_the_broker_was_killed(tmp_path: Path) -> None:
     async with Bench(tmp_path, properties=PROPERTIES) as bench:
         await find(bench)
         member = await stable(bench)

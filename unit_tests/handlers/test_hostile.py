@@ -1,5 +1,5 @@
 """Any bytes result in an answer or a closed connection, never in another exception, and the broker
-goes on."""
+continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAMES_AN_API = 40
 
 
 def mutated(frame: bytes, source: random.Random) -> bytes:
-    """The frame with some bytes changed, removed or added; sometimes as it is."""
+    """Return the frame with some bytes changed, removed or added, or sometimes unchanged."""
     data = bytearray(frame)
     for _ in range(source.randrange(4)):
         place = source.randrange(len(data) + 1)
@@ -94,7 +94,7 @@ async def test_mutated_requests_are_answered_or_refused(bench: Bench, key: ApiKe
     assert (code(answer), values_of(answer)[:1]) == (ErrorCode.NONE, [b"kept"])
 
 
-async def test_noise_is_refused(bench: Bench) -> None:
+async def test_random_bytes_are_rejected(bench: Bench) -> None:
     source = random.Random(1)
     for _ in range(500):
         await survive(bench, source.randbytes(source.randrange(80)))

@@ -8,7 +8,7 @@ import pytest
 
 from pybroker.errors import ErrorCode, MalformedInput
 from pybroker.handlers.metadata import CREATIONS_MAX
-from pybroker.handlers.turns import ITEMS_PER_TURN_MAX
+from pybroker.handlers.periodic_yield import ITEMS_PER_YIELD
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -35,7 +35,7 @@ async def test_more_elements_than_a_request_may_have_close_the_connection(bench:
         await bench.ask(ApiKey.METADATA, 8, metadata_of(*["t"] * (REQUEST_ELEMENTS_MAX + 1)))
 
 
-async def test_one_request_makes_a_bounded_number_of_topics_and_the_rest_when_asked_again(
+async def test_one_request_creates_a_limited_number_of_topics_and_retries_create_the_rest(
     bench: Bench,
 ) -> None:
     names = [f"t{number:03}" for number in range(CREATIONS_MAX + 30)]
@@ -49,7 +49,7 @@ async def test_one_request_makes_a_bounded_number_of_topics_and_the_rest_when_as
     assert {code(topic) for topic in answer.topics} == {ErrorCode.NONE}
 
 
-COUNT = 5 * ITEMS_PER_TURN_MAX
+COUNT = 5 * ITEMS_PER_YIELD
 MANY = {
     ApiKey.LIST_OFFSETS: ListOffsetsRequest(
         topics=[
@@ -74,9 +74,7 @@ MANY = {
 
 
 @pytest.mark.parametrize("key", MANY)
-async def test_looking_up_many_partitions_gives_others_their_turn(
-    bench: Bench, key: ApiKey
-) -> None:
+async def test_looking_up_many_partitions_yields_to_other_tasks(bench: Bench, key: ApiKey) -> None:
     await bench.create("t")
     looking = asyncio.ensure_future(bench.ask(key, 3, MANY[key]))
     turns = 0

@@ -31,7 +31,7 @@ LATEST, EARLIEST = -1, -2
 
 @pytest.fixture(autouse=True)
 async def topic(bench: Bench) -> None:
-    """Offsets 0 to 3; the third record has the largest time."""
+    """Create a topic with offsets 0 to 3, of which the third record has the largest timestamp."""
     await bench.create("t", 2)
     await bench.produce("t", batch(b"a", b"b", timestamp=NOW_MS))
     await bench.produce("t", batch(b"c", timestamp=NOW_MS + 1000))
@@ -69,7 +69,9 @@ async def test_the_latest_offset_depends_on_the_isolation_level(bench: Bench, ve
         assert (await look_up(bench, NOW_MS + 5000, version)).offset == 4
 
 
-async def test_searching_is_done_elsewhere_and_the_ends_at_once(bench: Bench) -> None:
+async def test_timestamps_are_searched_in_a_thread_and_ends_are_returned_at_once(
+    bench: Bench,
+) -> None:
     bench.blocking.done.clear()
     await look_up(bench, LATEST)
     await look_up(bench, EARLIEST)
@@ -99,8 +101,8 @@ async def end_of(
     return found
 
 
-async def told(bench: Bench, epoch: int, *replicas: int) -> None:
-    """This broker leads t-0 in that epoch; all replicas are in sync."""
+async def lead_in_epoch(bench: Bench, epoch: int, *replicas: int) -> None:
+    """Make this broker the leader of t-0 in that epoch, with all replicas in sync."""
     key = TopicPartition("t", 0)
     state = PartitionState(BROKER_ID, epoch, replicas, 1)
     topic_id = bench.app.metadata.topics["t"].topic_id
@@ -114,10 +116,10 @@ async def told(bench: Bench, epoch: int, *replicas: int) -> None:
 
 @pytest.fixture
 async def lagging(bench: Bench) -> None:
-    """Leader epoch 2 begins at offset 5; the high watermark is 4."""
-    await told(bench, 1, BROKER_ID, 2)
+    """Begin leader epoch 2 at offset 5, with the high watermark at 4."""
+    await lead_in_epoch(bench, 1, BROKER_ID, 2)
     await bench.produce("t", batch(b"e", timestamp=NOW_MS + 2000), acks=1)
-    await told(bench, 2, BROKER_ID, 2)
+    await lead_in_epoch(bench, 2, BROKER_ID, 2)
 
 
 def follower_has(bench: Bench, offset: int) -> None:
@@ -131,7 +133,7 @@ def follower_has(bench: Bench, offset: int) -> None:
     ("timestamp", "offset"),
     [(LATEST, None), (NOW_MS + 2000, None), (NOW_MS + 1000, 2), (EARLIEST, 0)],
 )
-async def test_an_end_is_not_named_before_it_is_known(
+async def test_no_end_is_returned_below_the_start_of_the_leader_epoch(
     bench: Bench, lagging: None, version: int, timestamp: int, offset: int | None
 ) -> None:
     found = await look_up(bench, timestamp, version)
@@ -144,7 +146,7 @@ async def test_an_end_is_not_named_before_it_is_known(
     assert (found.old_style_offsets[0] if version == 0 else found.offset) == offset
 
 
-async def test_it_is_named_when_the_high_watermark_has_come_so_far(
+async def test_the_end_is_returned_when_the_high_watermark_reaches_the_epoch_start(
     bench: Bench, lagging: None
 ) -> None:
     follower_has(bench, 4)
@@ -156,7 +158,7 @@ async def test_it_is_named_when_the_high_watermark_has_come_so_far(
     assert (await look_up(bench, NOW_MS + 9000)).offset == -1
 
 
-async def test_followers_are_told_where_the_log_ends(bench: Bench, lagging: None) -> None:
+async def test_followers_get_the_log_end_offset(bench: Bench, lagging: None) -> None:
     asked = request(LATEST)
     asked.replica_id = 2
     answer = await bench.ask(ApiKey.LIST_OFFSETS, 7, asked)
@@ -177,15 +179,15 @@ async def test_a_fetch_between_high_watermark_and_log_end_is_empty(
 
 @pytest.fixture
 async def second_epoch(bench: Bench) -> None:
-    """From offset 4 on the leader epoch is 3."""
-    await told(bench, 3, BROKER_ID)
+    """Begin leader epoch 3 at offset 4."""
+    await lead_in_epoch(bench, 3, BROKER_ID)
     await bench.produce("t", batch(b"e"))
 
 
 @pytest.mark.parametrize(
     ("epoch", "expected"), [(0, (0, 4)), (1, (0, 4)), (2, (0, 4)), (3, (3, 5)), (4, (-1, -1))]
 )
-async def test_an_epoch_ends_where_the_next_larger_one_begins(
+async def test_an_epoch_ends_at_the_start_of_the_next_larger_epoch(
     bench: Bench, second_epoch: None, epoch: int, expected: tuple[int, int]
 ) -> None:
     for version in range(5):
@@ -195,13 +197,15 @@ async def test_an_epoch_ends_where_the_next_larger_one_begins(
         assert (known_epoch, found.end_offset) == expected
 
 
-async def test_the_own_epoch_of_the_reader_is_checked(bench: Bench, second_epoch: None) -> None:
+async def test_the_current_leader_epoch_of_the_reader_is_checked(
+    bench: Bench, second_epoch: None
+) -> None:
     assert code(await end_of(bench, 0, current=2)) is ErrorCode.FENCED_LEADER_EPOCH
     assert code(await end_of(bench, 0, current=4)) is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert code(await end_of(bench, 0, current=3)) is ErrorCode.NONE
 
 
-async def test_a_partition_that_goes_away_while_it_is_searched_is_3(bench: Bench) -> None:
+async def test_a_partition_deleted_during_the_search_is_unknown(bench: Bench) -> None:
     gate = bench.blocking.hold()
     task = asyncio.ensure_future(look_up(bench, 5))
     await gate.reached.wait()
@@ -211,7 +215,7 @@ async def test_a_partition_that_goes_away_while_it_is_searched_is_3(bench: Bench
     assert (code(found), found.offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
 
 
-async def test_a_partition_that_is_on_other_brokers_only_is_6(bench: Bench) -> None:
+async def test_a_partition_without_a_local_replica_is_not_leader_or_follower(bench: Bench) -> None:
     assert code(await end_of(bench, 0, topic="elsewhere")) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     state = PartitionState(2, 0, (2, 3), 1)
     key = TopicPartition("elsewhere", 0)
@@ -223,7 +227,7 @@ async def test_a_partition_that_is_on_other_brokers_only_is_6(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("replica_id", [-2, -1, 2])
-async def test_followers_and_consumers_see_where_the_log_ends(
+async def test_epochs_end_at_the_log_end_for_followers_and_consumers(
     bench: Bench, replica_id: int
 ) -> None:
     key = TopicPartition("t", 0)

@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: a result for each partition, and a broker that goes on
+"""DescribeLogDirs and AlterReplicaLogDirs: a result for each partition, and a broker that continues
 with its remaining directories."""
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def path_of(bench: Bench, name: str) -> str:
 
 
 async def alter(bench: Bench, *wishes: tuple[str, str, list[int]], version: int = 2) -> list[int]:
-    """Request (directory, topic, partitions) moves. Return the codes in the order of the answer."""
+    """Request moves, each (directory, topic, partitions). Return the codes in the order of the
+    answer."""
     request = AlterReplicaLogDirsRequest(
         dirs=[
             AlterReplicaLogDir(
@@ -97,7 +98,7 @@ async def test_a_replica_moves_and_is_served(disks: Bench, version: int) -> None
     assert (await disks.fetch("t", 0)).high_watermark == end >= 2
 
 
-async def test_a_replica_moves_on_while_its_move_is_being_finished(
+async def test_a_replica_can_move_again_while_its_move_is_being_finished(
     disks: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old directory still exists then, at the path of the new one."""
@@ -165,13 +166,13 @@ async def test_each_replica_of_a_move_gets_its_code(
     assert await alter(disks, (path, topic, [partition]), other) == [expected, ErrorCode.NONE]
 
 
-async def test_a_wish_holds_for_a_partition_that_is_made_later(disks: Bench) -> None:
+async def test_an_assigned_directory_is_used_for_a_partition_created_later(disks: Bench) -> None:
     await alter(disks, (path_of(disks, "c"), "later", [0]))
     await disks.create("later")
     assert disks.logs.home(TopicPartition("later", 0)) == path_of(disks, "c")
 
 
-async def test_wishes_and_their_log_lines_are_bounded(
+async def test_assigned_directories_and_their_log_lines_are_limited(
     disks: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pybroker.storage.relocation.WISHES_MAX", 100)
@@ -185,7 +186,7 @@ async def test_wishes_and_their_log_lines_are_bounded(
     assert kept == numbers[-100:]
 
 
-async def test_a_directory_that_fails(disks: Bench) -> None:
+async def test_a_failed_directory_has_an_error_and_the_others_are_served(disks: Bench) -> None:
     log = disks.logs.log(TopicPartition("t", 1))
     assert log is not None
     log.fail(StorageError("read-only file system"))

@@ -42,7 +42,7 @@ def facts(
     return PartitionFacts(TopicPartition(topic, 0), topic_id, state, 0, replicas, offline)
 
 
-async def test_nothing_is_made_where_the_broker_forbids_it(tmp_path: Path) -> None:
+async def test_no_topic_is_created_if_auto_creation_is_disabled(tmp_path: Path) -> None:
     forbidding = {"auto.create.topics.enable": "false"}
     async with Bench(tmp_path, properties=forbidding) as bench:
         answer = await bench.ask(ApiKey.METADATA, 9, by_name("missing"))
@@ -50,13 +50,13 @@ async def test_nothing_is_made_where_the_broker_forbids_it(tmp_path: Path) -> No
         assert bench.app.metadata.topics == {}
 
 
-async def test_topics_made_on_the_way_have_the_defaults_of_the_broker(tmp_path: Path) -> None:
+async def test_auto_created_topics_have_the_defaults_of_the_broker(tmp_path: Path) -> None:
     async with Bench(tmp_path, properties={"num.partitions": "4"}) as bench:
         answer = await bench.ask(ApiKey.METADATA, 9, by_name("made"))
         assert len(the_only(answer.topics).partitions) == 4
 
 
-async def test_two_clients_that_ask_at_once_make_a_topic_once(bench: Bench) -> None:
+async def test_concurrent_metadata_requests_create_a_topic_once(bench: Bench) -> None:
     answers = await asyncio.gather(
         *(bench.ask(ApiKey.METADATA, 9, by_name("made", "too")) for _ in range(5))
     )
@@ -64,13 +64,13 @@ async def test_two_clients_that_ask_at_once_make_a_topic_once(bench: Bench) -> N
         assert [code(topic) for topic in answer.topics] == [ErrorCode.NONE] * 2
 
 
-async def test_a_topic_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+async def test_a_failed_auto_creation_returns_its_error(tmp_path: Path) -> None:
     async with Bench(tmp_path, properties={"default.replication.factor": "3"}) as bench:
         answer = await bench.ask(ApiKey.METADATA, 9, by_name("made"))
         assert code(the_only(answer.topics)) is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-async def test_a_topic_is_not_made_while_zookeeper_is_away(bench: Bench) -> None:
+async def test_no_topic_is_auto_created_while_zookeeper_does_not_answer(bench: Bench) -> None:
     bench.coord.suspend()
     answer = await bench.ask(ApiKey.METADATA, 9, by_name("made"))
     assert code(the_only(answer.topics)) is ErrorCode.LEADER_NOT_AVAILABLE
@@ -132,7 +132,7 @@ async def test_dead_replicas_are_an_error_in_version_0_and_offline_from_version_
     assert part.offline_replicas == ([2] if version >= 5 else [])
 
 
-async def test_replicas_that_the_controller_calls_offline_are_offline(bench: Bench) -> None:
+async def test_offline_replicas_of_the_controller_are_returned(bench: Bench) -> None:
     await bench.tell(facts("bad-disk", leader=-1, offline=(BROKER_ID,)))
     answer = await bench.ask(ApiKey.METADATA, 9, by_name("bad-disk"))
     assert the_only(the_only(answer.topics).partitions).offline_replicas == [BROKER_ID]

@@ -18,7 +18,7 @@ def asked(body: bytes, version: int = 9, listener: str = "A") -> Question:
     return Question(version, listener, body)
 
 
-def test_an_answer_is_remembered_for_the_same_question_only() -> None:
+def test_an_answer_is_cached_for_equal_requests_only() -> None:
     cache = MetadataCache()
     assert cache.get(NOW, asked(b"x")) is None
     cache.put(NOW, asked(b"x"), b"answer")
@@ -28,7 +28,7 @@ def test_an_answer_is_remembered_for_the_same_question_only() -> None:
 
 
 @pytest.mark.parametrize("later", [State(2, 1), State(1, 2)])
-def test_another_state_forgets_everything(later: State) -> None:
+def test_another_state_empties_the_cache(later: State) -> None:
     cache = MetadataCache()
     cache.get(NOW, asked(b"x"))
     cache.put(NOW, asked(b"x"), b"answer")
@@ -38,7 +38,7 @@ def test_another_state_forgets_everything(later: State) -> None:
     assert cache.get(later, asked(b"x")) is None
 
 
-def test_the_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_limited_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_cache, "CACHED_BYTES_MAX", 100)
     monkeypatch.setattr(metadata_cache, "QUESTION_BYTES_MAX", 10)
     cache = MetadataCache()
@@ -52,7 +52,7 @@ def test_the_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(cache) == 2
 
 
-async def test_a_change_is_told_at_once(bench: Bench) -> None:
+async def test_a_metadata_change_is_answered_at_once(bench: Bench) -> None:
     everything = MetadataRequest(topics=None)
     for number in range(3):
         answer = await bench.ask(ApiKey.METADATA, 9, everything)
@@ -73,7 +73,7 @@ async def test_a_change_is_told_at_once(bench: Bench) -> None:
     assert leaders == {"topic-0": -1, "topic-1": BROKER_ID, "topic-2": BROKER_ID}
 
 
-async def test_another_controller_is_told_at_once(bench: Bench) -> None:
+async def test_another_controller_is_answered_at_once(bench: Bench) -> None:
     before = await bench.ask(ApiKey.METADATA, 9, MetadataRequest(topics=[]))
     assert before.controller_id == BROKER_ID
     bench.app.controller.session_expired()
@@ -81,7 +81,7 @@ async def test_another_controller_is_told_at_once(bench: Bench) -> None:
     assert after.controller_id == -1
 
 
-async def test_a_request_that_makes_topics_is_never_answered_from_memory(bench: Bench) -> None:
+async def test_a_request_that_creates_topics_is_never_answered_from_the_cache(bench: Bench) -> None:
     missing = [MetadataRequestTopic(topic_id=NO_TOPIC_ID, name="made")]
     silent = MetadataRequest(topics=missing, allow_auto_topic_creation=False)
     assert (await bench.ask(ApiKey.METADATA, 9, silent)).topics[0].error_code == 3

@@ -42,7 +42,7 @@ def test_an_update_adds_to_the_known_topics() -> None:
     assert view.name_of(IDS["b"]) is None
 
 
-def test_a_full_update_forgets_partitions_it_does_not_name() -> None:
+def test_a_full_update_removes_partitions_that_it_does_not_name() -> None:
     view = MetadataView()
     view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("a", 1), facts("b", 0)), BROKERS))
     view.apply(UpdateMetadata(1, 6, 7, (facts("a", 1),), BROKERS, Extent.ALL))
@@ -51,7 +51,7 @@ def test_a_full_update_forgets_partitions_it_does_not_name() -> None:
     assert view.name_of(IDS["a"]) == "a"
 
 
-def test_all_there_is_may_come_in_several_commands() -> None:
+def test_a_full_update_may_arrive_in_several_commands() -> None:
     view = MetadataView()
     view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("a", 1), facts("b", 0)), BROKERS))
     view.apply(UpdateMetadata(1, 6, 7, (facts("a", 1),), BROKERS, Extent.BEGINS))
@@ -62,7 +62,7 @@ def test_all_there_is_may_come_in_several_commands() -> None:
     assert known(view) == ["a-1", "b-0"]
 
 
-def test_the_end_of_a_series_without_its_beginning_forgets_nothing() -> None:
+def test_a_full_update_without_its_first_command_removes_nothing() -> None:
     view = MetadataView()
     view.apply(UpdateMetadata(1, 5, 7, (facts("a", 0), facts("b", 0)), BROKERS))
     view.apply(UpdateMetadata(1, 6, 7, (facts("b", 0),), BROKERS, Extent.ENDS))

@@ -44,7 +44,7 @@ class Clients:
 
 @pytest.mark.parametrize("answer", [ANSWER, None])
 @pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.METADATA])
-def test_answers_pass_and_are_counted(key: ApiKey, answer: Answer) -> None:
+def test_answers_are_unchanged_and_counted(key: ApiKey, answer: Answer) -> None:
     clients = Clients(answer=answer)
     assert clients.ask(key, 5) == [answer] * 5
     assert clients.metrics.requests[key].count == 5
@@ -58,7 +58,7 @@ def test_rare_requests_are_all_timed() -> None:
     assert times.count == 5 and times.total_s == pytest.approx(2.5)
 
 
-def test_frequent_ones_are_timed_now_and_then_and_stand_for_the_others() -> None:
+def test_frequent_requests_are_sampled_and_weighted() -> None:
     clients = Clients(seconds=0.5)
     clients.ask(ApiKey.PRODUCE, 64)
     times = clients.metrics.requests[ApiKey.PRODUCE].times

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete through the whole broker, in both storages."""
+"""OffsetCommit, OffsetFetch and OffsetDelete through the whole broker, in both stores."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ async def test_each_partition_has_its_own_fault(asker: Asker) -> None:
     assert await asker.fetch("a-0") == {"a-0": (1, "x" * 20, -1, NONE)}
 
 
-async def test_keys_that_are_doubled_are_answered_as_kafka_does(asker: Asker) -> None:
+async def test_repeated_partitions_are_answered_as_in_kafka(asker: Asker) -> None:
     topic = OffsetCommitRequestTopic(
         name="a",
         partitions=[
@@ -228,7 +228,7 @@ async def test_keys_that_are_doubled_are_answered_as_kafka_does(asker: Asker) ->
     assert offsets == [[2, *[-1] * 9, *[-1] * 2499]]
 
 
-async def test_ids_that_no_group_can_have(asker: Asker) -> None:
+async def test_invalid_group_ids_are_rejected(asker: Asker) -> None:
     invalid = ErrorCode.INVALID_GROUP_ID
     for asker.group in ("", "x" * 300, "/" * 100):
         for version in (0, 1, 8):
@@ -240,7 +240,7 @@ async def test_ids_that_no_group_can_have(asker: Asker) -> None:
         assert await asker.delete("a-0") == invalid
 
 
-async def test_ids_that_are_no_path_by_themselves(asker: Asker) -> None:
+async def test_group_ids_that_are_no_path_are_escaped(asker: Asker) -> None:
     for number, asker.group in enumerate(["a/b", "..", ".", "%2F", "\u00e9" * 40]):
         assert await asker.commit({"a-0": number}) == {"a-0": NONE}
         assert await asker.fetch() == {"a-0": (number, "", -1, NONE)}
@@ -282,10 +282,10 @@ async def test_several_groups_in_one_request(asker: Asker) -> None:
     ]
 
 
-async def test_all_offsets_of_a_group_that_is_named_many_times_are_told_once(
+async def test_offsets_of_a_repeated_group_are_returned_once(
     asker: Asker,
 ) -> None:
-    """A group name takes a few bytes, its committed offsets may take megabytes."""
+    """A group name has a few bytes, its committed offsets may have megabytes."""
     await asker.commit({"a-0": 5})
     some = [OffsetFetchRequestTopics(name="a", partition_indexes=[0])]
     groups = [
@@ -299,10 +299,10 @@ async def test_all_offsets_of_a_group_that_is_named_many_times_are_told_once(
 
 
 @pytest.mark.parametrize("version", [0, 1, 5, 7, 8])
-async def test_a_partition_that_is_named_many_times_is_told_once(
+async def test_offsets_of_a_repeated_partition_are_returned_once(
     asker: Asker, version: int
 ) -> None:
-    """A partition number takes 4 bytes, its committed metadata may take thousands."""
+    """A partition number has 4 bytes, the metadata of its committed offset may have thousands."""
     await asker.commit({"a-0": 5}, metadata="m" * 4000)
     numbers = [0, 1] * 1000
     topics = [OffsetFetchRequestTopic(name="a", partition_indexes=numbers)] * 2
@@ -336,14 +336,14 @@ async def test_deleting_offsets(asker: Asker) -> None:
     assert not [path for path in asker.bench.tree.paths() if path.startswith("/consumers/")]
 
 
-async def test_a_retention_that_a_client_asks_for(asker: Asker) -> None:
+async def test_the_retention_of_an_offset_commit_is_stored(asker: Asker) -> None:
     await asker.commit({"a-0": 5}, 3, retention_time_ms=60_000)
     shard = asker.bench.app.groups.service.shard_of("g")
     ((_, committed),) = (await shard.offsets.fetch("g", None)).items()
     assert abs(committed.expire_ms - committed.commit_ms - 60_000) < 60_000
 
 
-async def test_a_retention_beyond_the_end_of_time_is_for_ever(asker: Asker) -> None:
+async def test_a_retention_beyond_the_largest_timestamp_never_expires(asker: Asker) -> None:
     codes = await asker.commit({"a-0": 5}, 3, metadata="m", retention_time_ms=2**63 - 1)
     assert codes == {"a-0": NONE}
     shard = asker.bench.app.groups.service.shard_of("g")
@@ -351,7 +351,7 @@ async def test_a_retention_beyond_the_end_of_time_is_for_ever(asker: Asker) -> N
     assert (committed.metadata, committed.expire_ms) == ("m", 2**63 - 1)
 
 
-async def test_cut_off_from_zookeeper_nothing_is_promised(
+async def test_a_cut_off_coordinator_commits_no_offsets(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await asker.commit({"a-0": 5})
@@ -361,7 +361,7 @@ async def test_cut_off_from_zookeeper_nothing_is_promised(
         assert await asker.commit({"a-0": 6}, version) == {"a-0": unavailable}
 
 
-async def test_where_the_offsets_are(asker: Asker) -> None:
+async def test_offsets_are_stored_in_the_configured_store(asker: Asker) -> None:
     await asker.commit({"a-0": 5})
     options = asker.bench.app.live.current
     assert (asker.node("a-0") == b"5") is (options.offsets_storage == "zookeeper")

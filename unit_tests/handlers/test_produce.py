@@ -1,4 +1,4 @@
-"""Produce behind the wire: the wait for replicas, and checks of batches in threads."""
+"""Produce requests and their responses: the wait for replicas, and checks of batches in threads."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_too_few_left_in_sync_is_20_and_nothing_is_readable(bench: Bench) 
 
 
 @pytest.mark.parametrize("version", [3, 9])
-async def test_alone_of_two_commits_nothing_where_two_are_asked_for(
+async def test_a_sole_in_sync_replica_commits_nothing_with_min_insync_replicas_2(
     bench: Bench, version: int
 ) -> None:
     await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID,), 1))
@@ -183,7 +183,7 @@ async def test_only_compressed_batches_of_such_topics_are_checked_off_the_event_
     assert bench.blocking.done == expected
 
 
-async def test_records_at_fault_are_named_off_the_event_loop(bench: Bench) -> None:
+async def test_invalid_records_are_found_off_the_event_loop(bench: Bench) -> None:
     """Produce version 7 has no field for the invalid records."""
     await bench.create("compacted", configs=LIMITED["compacted"])
     for version, named in ((9, [0, 1]), (7, [])):
@@ -194,7 +194,9 @@ async def test_records_at_fault_are_named_off_the_event_loop(bench: Bench) -> No
         assert bench.blocking.done == ["stored_form"]
 
 
-async def test_a_batch_stays_behind_one_with_invalid_records(bench: Bench) -> None:
+async def test_a_batch_is_not_appended_before_an_earlier_one_with_invalid_records(
+    bench: Bench,
+) -> None:
     await bench.create("compacted", configs=LIMITED["compacted"])
     gate = bench.blocking.hold()
     request = produce_request("compacted", {0: batch(b"a", key=None)})
@@ -211,7 +213,7 @@ async def test_a_batch_stays_behind_one_with_invalid_records(bench: Bench) -> No
     ]
 
 
-async def test_a_partition_that_goes_away_while_its_batch_is_checked_is_3(bench: Bench) -> None:
+async def test_a_partition_deleted_while_its_batch_is_checked_is_unknown(bench: Bench) -> None:
     await bench.create("compacted", configs=LIMITED["compacted"])
     gate = bench.blocking.hold()
     request = produce_request("compacted", {0: batch(b"a", codec=Codec.GZIP)})

@@ -1,6 +1,6 @@
-"""The answers and appends of the lane equal those of the general path, byte for byte.
+"""The answers and appends of the fast lane equal those of the general path, byte for byte.
 
-Two brokers get the same frames; one of them has its lane closed.
+Two brokers receive the same frames; the lane of one of them is disabled.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def frame(
 
 
 class Twins:
-    """Two equal brokers, of which one has no lane."""
+    """Two equal brokers, one of them without the lane."""
 
     def __init__(self, home: Path) -> None:
         clock = ManualClock(NOW_MS)
@@ -140,7 +140,7 @@ async def test_a_plain_batch_takes_the_lane(twins: Twins, version: int, acks: in
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_whatever_a_batch_is_both_ways_agree(twins: Twins, version: int) -> None:
+async def test_lane_and_general_path_agree_on_every_batch(twins: Twins, version: int) -> None:
     good = batch(b"value")
     broken = bytearray(good)
     broken[-1] ^= 1
@@ -174,7 +174,7 @@ async def test_whatever_a_batch_is_both_ways_agree(twins: Twins, version: int) -
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_whatever_the_request_is_both_ways_agree(twins: Twins, version: int) -> None:
+async def test_lane_and_general_path_agree_on_every_request(twins: Twins, version: int) -> None:
     records = batch(b"value")
     for acks in (-2, -1, 0, 1, 2):
         for partition in (-1, 0, 1, 2):
@@ -193,7 +193,7 @@ async def test_whatever_the_request_is_both_ways_agree(twins: Twins, version: in
                         )
 
 
-async def test_a_client_id_that_is_no_text_ends_the_connection(twins: Twins) -> None:
+async def test_a_client_id_that_is_not_utf8_closes_the_connection(twins: Twins) -> None:
     data = bytearray(frame(7, records=batch()))
     data[10:16] = b"\xff\xfe\xfd\xfc\xfb\xfa"
     for _ in range(2):
@@ -201,7 +201,7 @@ async def test_a_client_id_that_is_no_text_ends_the_connection(twins: Twins) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_cut_anywhere_both_ways_agree(twins: Twins, version: int) -> None:
+async def test_lane_and_general_path_agree_on_truncated_frames(twins: Twins, version: int) -> None:
     whole = frame(version, records=batch())
     await twins.agree(whole)
     for size in range(len(whole)):

@@ -185,7 +185,7 @@ async def test_a_follower_of_another_epoch_or_of_none_does_not_count(
     assert noted == [] and partition(bench).high_watermark == 0
 
 
-async def test_versions_without_epochs_are_no_use_to_followers(
+async def test_fetch_versions_without_epochs_are_rejected_for_followers(
     bench: Bench, noted: list[FollowerFetch]
 ) -> None:
     for version in range(4, 9):
@@ -260,7 +260,7 @@ async def test_an_uncached_read_leaves_the_loop_but_the_follower_is_noted_on_it(
     assert [fetch.fetch_offset for fetch in noted] == [0]
 
 
-async def test_the_limit_for_consumers_is_not_for_followers(tmp_path: Path) -> None:
+async def test_fetch_max_bytes_does_not_limit_followers(tmp_path: Path) -> None:
     async with Bench(tmp_path / "own", properties={"fetch.max.bytes": "1024"}) as bench:
         await bench.create("t", 2)
         await lead(bench)
@@ -269,7 +269,7 @@ async def test_the_limit_for_consumers_is_not_for_followers(tmp_path: Path) -> N
         assert len(values_of(await follow(bench, 0))) == 3
 
 
-async def test_followers_are_believed_on_the_listener_between_brokers_only(
+async def test_followers_are_accepted_on_the_inter_broker_listener_only(
     tmp_path: Path,
 ) -> None:
     own = {
@@ -343,8 +343,8 @@ async def test_a_caught_up_follower_is_noted_once_in_a_session(
 async def test_each_request_of_a_session_proves_that_an_idle_follower_follows(
     tmp_path: Path,
 ) -> None:
-    """Also if every request waits. The proof is as old as the request before, and it ends with the
-    first record that the follower lacks."""
+    """A request counts when it arrives, although it waits. The proof is as old as the request
+    before, and it ends with the first record that the follower lacks."""
     clock = MovableClock()
     async with Bench(tmp_path / "own", clock=clock) as bench:
         await bench.create("t", 2)

@@ -21,7 +21,7 @@ ENDS = ["stop", "crash"]
 
 
 async def ended(bench: Bench, how: str) -> Bench:
-    """Start the next broker and return it."""
+    """End the broker, start the next one on its data, and return it."""
     await (bench.stop() if how == "stop" else bench.crash())
     following = bench.again()
     await following.start()
@@ -29,7 +29,9 @@ async def ended(bench: Bench, how: str) -> Bench:
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_everything_is_back(tmp_path: Path, how: str) -> None:
+async def test_topics_records_and_producer_state_survive_a_restart(
+    tmp_path: Path, how: str
+) -> None:
     bench = Bench(tmp_path)
     await bench.start()
     await bench.create("t", 2, configs={"max.message.bytes": "5000"})
@@ -66,7 +68,7 @@ async def test_everything_is_back(tmp_path: Path, how: str) -> None:
         await bench.stop()
 
 
-async def test_many_ends_lose_nothing(tmp_path: Path) -> None:
+async def test_many_restarts_lose_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     await bench.start()
     await bench.create("t")
@@ -85,7 +87,7 @@ async def test_many_ends_lose_nothing(tmp_path: Path) -> None:
     await bench.stop()
 
 
-async def test_after_a_crash_the_end_can_be_asked_for_at_once(tmp_path: Path) -> None:
+async def test_after_a_crash_list_offsets_returns_the_end_at_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     await bench.start()
     await bench.create("t")
@@ -133,7 +135,7 @@ async def test_a_deleted_topic_stays_deleted(tmp_path: Path, how: str) -> None:
     await bench.stop()
 
 
-async def test_stopping_leaves_nothing_of_the_broker_in_zookeeper(tmp_path: Path) -> None:
+async def test_a_stop_removes_the_brokers_ephemeral_nodes(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     await bench.start()
     assert bench.tree.node(f"/brokers/ids/{BROKER_ID}") is not None

@@ -1,4 +1,4 @@
-"""All answers of a session together give a client the same values as full fetches."""
+"""The answers of a session together give a client the same values as full fetches."""
 
 from __future__ import annotations
 

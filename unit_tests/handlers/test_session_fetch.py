@@ -1,4 +1,4 @@
-"""Fetches in a session behind the wire: leaders that change, followers, counters and limits."""
+"""Fetch sessions through the dispatcher: leaders that change, followers, counters and limits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def begun(bench: Bench, *offsets: int, version: int = 12, **options: Any) 
 # answers
 
 
-async def test_a_moved_high_watermark_or_log_start_is_told_once(bench: Bench) -> None:
+async def test_a_moved_high_watermark_or_log_start_is_sent_once(bench: Bench) -> None:
     await lead(bench, 1)
     session = await begun(bench, 0)
     await bench.produce("t", batch(b"a"), acks=1)
@@ -82,7 +82,7 @@ async def test_a_moved_high_watermark_or_log_start_is_told_once(bench: Bench) ->
     assert parts(await send(bench, session=(session, 5))) == []
 
 
-async def test_an_error_is_told_every_time_and_its_end_too(bench: Bench) -> None:
+async def test_an_error_is_sent_every_time_and_its_end_once(bench: Bench) -> None:
     session = await begun(bench, 0, 0)
     await lead(bench, 1, leader=FOLLOWER)
     for epoch in (1, 2):
@@ -117,7 +117,7 @@ async def test_a_diverging_epoch_is_sent_every_time(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 7))
-async def test_older_versions_know_no_sessions(bench: Bench, version: int) -> None:
+async def test_older_versions_get_no_session(bench: Bench, version: int) -> None:
     request = fetch_request(("t", 0, 0), session=(0, -1))
     answer: FetchResponse = await bench.ask(ApiKey.FETCH, version, request)
     assert parts(answer) == [0]
@@ -200,7 +200,7 @@ async def test_names_that_no_topic_can_have_get_no_session(bench: Bench) -> None
 # waiting and turns
 
 
-async def test_a_page_cache_miss_is_read_elsewhere(
+async def test_a_page_cache_miss_is_read_in_a_thread(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await begun(bench, 0, 0)
@@ -218,7 +218,7 @@ async def test_a_page_cache_miss_is_read_elsewhere(
     assert len(bench.blocking.done) == 1
 
 
-async def test_very_many_partitions_in_a_session_leave_others_their_turn(bench: Bench) -> None:
+async def test_very_many_partitions_in_a_session_yield_to_other_tasks(bench: Bench) -> None:
     count = 10_000
 
     def request(session: tuple[int, int], changed: int = 0, forgotten: int = 0) -> FetchRequest:

@@ -83,7 +83,7 @@ async def test_minus_1_means_the_defaults_of_the_broker(tmp_path: Path) -> None:
         assert len(bench.app.metadata.topics["t"].partitions) == 3
 
 
-async def test_two_clients_make_one_topic(bench: Bench) -> None:
+async def test_concurrent_creations_create_one_topic(bench: Bench) -> None:
     answers = await asyncio.gather(create(bench, new()), create(bench, new()))
     codes = sorted(code(the_only(results)) for results in answers)
     assert codes == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
@@ -98,16 +98,16 @@ async def test_topic_changes_at_another_broker_are_not_controller(bench: Bench) 
     assert "/brokers/topics/other" not in existing(bench)
 
 
-async def test_a_controller_cut_off_from_zookeeper_says_why_it_is_none(
+async def test_a_controller_cut_off_from_zookeeper_returns_the_reason(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench.app.standing, "is_heard", False)
+    monkeypatch.setattr(bench.app.lease, "is_valid", False)
     result = the_only(await create(bench, new("other")))
     assert code(result) is ErrorCode.NOT_CONTROLLER
-    assert "does not hear from ZooKeeper" in (result.error_message or "")
+    assert "ZooKeeper does not answer" in (result.error_message or "")
 
 
-async def test_zookeeper_being_away_is_a_time_out(bench: Bench) -> None:
+async def test_requests_without_zookeeper_time_out(bench: Bench) -> None:
     await bench.create("t")
     bench.coord.suspend()
     assert code(the_only(await create(bench, new("other")))) is ErrorCode.REQUEST_TIMED_OUT
@@ -118,7 +118,7 @@ async def test_zookeeper_being_away_is_a_time_out(bench: Bench) -> None:
 # DeleteTopics
 
 
-async def test_a_deleted_topic_goes_from_zookeeper_and_disk(tmp_path: Path) -> None:
+async def test_a_deleted_topic_is_removed_from_zookeeper_and_disk(tmp_path: Path) -> None:
     clock = ManualClock()
     async with Bench(tmp_path / "own", clock=clock) as bench:
         await bench.create("t", configs={"file.delete.delay.ms": "1000"})
@@ -166,7 +166,7 @@ async def test_a_topic_named_once_by_name_and_once_by_id_is_deleted_once(bench: 
 
 
 @pytest.mark.parametrize("version", DELETE_VERSIONS)
-async def test_where_deletion_is_disabled_it_is_73_or_42(tmp_path: Path, version: int) -> None:
+async def test_disabled_deletion_is_error_73_or_42(tmp_path: Path, version: int) -> None:
     properties = {"delete.topic.enable": "false"}
     async with Bench(tmp_path / "own", properties=properties) as bench:
         await bench.create("t")
@@ -186,7 +186,7 @@ async def init(bench: Bench, version: int = 4, **fields: Any) -> InitProducerIdR
     return answer
 
 
-async def test_ids_are_never_given_twice_also_over_restarts(tmp_path: Path) -> None:
+async def test_producer_ids_are_never_allocated_twice(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     seen = []
     for number in range(4):
@@ -199,7 +199,7 @@ async def test_ids_are_never_given_twice_also_over_restarts(tmp_path: Path) -> N
     assert len(set(seen)) == len(seen)
 
 
-async def test_while_zookeeper_gives_no_ids_it_is_15(
+async def test_without_ids_from_zookeeper_init_producer_id_is_error_15(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pybroker.coordinator.transactions.producer_ids.PAUSE_S", 0)
@@ -221,6 +221,6 @@ async def test_a_damaged_node_of_producer_ids_is_an_error_until_it_is_repaired(
     assert code(await init(bench)) is ErrorCode.NONE
 
 
-async def test_blocks_of_ids_stand_where_kafka_has_them(bench: Bench) -> None:
+async def test_blocks_of_producer_ids_are_stored_as_in_kafka(bench: Bench) -> None:
     await init(bench)
     assert bench.tree.node(paths.PRODUCER_ID_BLOCK) is not None

@@ -67,8 +67,8 @@ def items(message: Message) -> Iterator[Message]:
 
 
 def named(found: Any, path: str) -> list[Any]:
-    """The values at the end of a path of fields, through all lists on the way; of messages only
-    that they are there. "|" joins two such lists, each value once."""
+    """Return the values at the end of a path of fields, through all lists on the path. For a
+    message, return only that it exists. "|" joins two such lists, with each value once."""
     if isinstance(found, list):
         return [value for item in found for value in named(item, path)]
     if found is None:
@@ -122,6 +122,6 @@ async def test_users_without_credentials_are_answered_one_by_one(bench: Bench) -
     ]
 
 
-def test_each_api_is_either_expected_by_name_or_not_offered() -> None:
+def test_each_unimplemented_api_has_an_expected_answer_or_is_not_advertised() -> None:
     assert EXPECTED.keys() <= UNAVAILABLE.keys()
     assert SAME_ITEMS.keys() <= UNAVAILABLE.keys()

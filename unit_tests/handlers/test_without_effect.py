@@ -24,7 +24,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-async def test_a_topic_is_warned_of_once_when_it_is_made(
+async def test_a_created_topic_gets_one_warning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.create("t", 4, {"cleanup.policy": "compact", "retention.ms": "5"})
@@ -34,7 +34,7 @@ async def test_a_topic_is_warned_of_once_when_it_is_made(
     assert warnings(caplog) == [sentence("t", "cleanup.policy")]
 
 
-async def test_a_topic_is_warned_of_once_when_it_is_changed(
+async def test_a_changed_topic_gets_one_warning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.create("t", 4)
@@ -45,7 +45,7 @@ async def test_a_topic_is_warned_of_once_when_it_is_changed(
     assert warnings(caplog) == [sentence("t", THROTTLED)]
 
 
-async def test_a_broker_that_starts_warns_once_of_what_it_finds(
+async def test_a_starting_broker_warns_once_of_each_stored_option(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Bench(tmp_path) as bench:
@@ -55,14 +55,14 @@ async def test_a_broker_that_starts_warns_once_of_what_it_finds(
         assert warnings(caplog) == [sentence("t", "cleanup.policy")]
 
 
-async def test_the_brokers_own_topics_make_no_noise(
+async def test_internal_topics_cause_no_warning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.create("__consumer_offsets", 2, {"cleanup.policy": "compact"})
     assert warnings(caplog) == []
 
 
-async def test_a_rate_is_warned_of_once_though_no_file_can_hold_it(
+async def test_a_dynamic_throttle_rate_is_warned_of_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     for rate in ("1000", "2000"):

@@ -176,10 +176,16 @@ def leaves_a_record_out_to_the_end(script: GroupScript) -> None:
 BAD: dict[Story, tuple[str, str]] = {
     gives_a_partition_to_two_members: ("one-owner", "one-id and two-id own it"),
     gives_it_twice_to_members_of_one_client: ("one-owner", "a and b own it"),
-    processes_what_was_given_back: ("one-owner", "holds nothing in generation 1"),
-    processes_before_it_has_joined: ("one-owner", "one of g processed what it does not hold"),
-    commits_more_than_was_processed: ("committed-is-processed", "t-0@2: g committed 3"),
-    commits_over_a_record_that_was_left_out: ("committed-is-processed", "t-0@1: g committed 3"),
+    processes_what_was_given_back: ("one-owner", "has nothing in generation 1"),
+    processes_before_it_has_joined: (
+        "one-owner",
+        "one of g processed a partition that is not assigned",
+    ),
+    commits_more_than_was_processed: ("committed-is-processed", "t-0@2: group g committed 3"),
+    commits_over_a_record_that_was_left_out: (
+        "committed-is-processed",
+        "t-0@1: group g committed 3",
+    ),
     is_told_of_more_than_was_processed: ("committed-is-processed", "for asker"),
     loses_an_acknowledged_commit: (
         "committed-never-falls",
@@ -392,5 +398,5 @@ def test_but_what_it_was_told_itself_it_knows() -> None:
 def test_an_end_of_a_commit_that_nobody_began_is_refused() -> None:
     script = GroupScript()
     script.told("one", 4)
-    with pytest.raises(ValueError, match="end without a beginning"):
+    with pytest.raises(ValueError, match="outcome without the begin"):
         script.history()

@@ -43,17 +43,17 @@ def test_a_line_cut_off_by_a_kill_is_passed_over_and_a_damaged_one_is_not(tmp_pa
 def test_an_end_without_a_beginning_a_second_end_and_a_second_beginning_are_refused() -> None:
     script = Script()
     script.add("a", "send", "ok", v=value(0), off=0)
-    with pytest.raises(ValueError, match="without a beginning"):
+    with pytest.raises(ValueError, match="outcome without the begin"):
         script.history()
     script = Script()
     text = script.send(0, 0)
     script.add("a", "send", "info", v=text, err="again")
-    with pytest.raises(ValueError, match="a second end"):
+    with pytest.raises(ValueError, match="a second outcome"):
         script.history()
     script = Script()
     script.invoke(0)
     script.invoke(0)
-    with pytest.raises(ValueError, match="sent a second time"):
+    with pytest.raises(ValueError, match="is sent twice"):
         script.history()
 
 

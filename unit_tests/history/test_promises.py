@@ -103,15 +103,21 @@ def names_what_an_earlier_topic_has_lost(script: Script) -> None:
 
 
 BAD: dict[Story, tuple[str, str]] = {
-    names_less_than_was_lost: ("losses-named", "given up were [(0, 1), (2, 3)]"),
-    names_nothing_of_what_was_lost: ("losses-named", "given up were []"),
-    names_what_an_earlier_topic_has_lost: ("losses-named", "given up were []"),
+    names_less_than_was_lost: (
+        "losses-named",
+        "the loss receipts name the offsets [(0, 1), (2, 3)]",
+    ),
+    names_nothing_of_what_was_lost: ("losses-named", "the loss receipts name the offsets []"),
+    names_what_an_earlier_topic_has_lost: ("losses-named", "the loss receipts name the offsets []"),
     acknowledges_nothing_after_the_faults: ("availability", "nothing was acknowledged"),
     acknowledges_only_the_leaders_own_after_the_faults: ("availability", "nothing was ack"),
-    leaves_a_replica_behind_after_the_faults: ("availability", "1 leads, [3] lag behind"),
+    leaves_a_replica_behind_after_the_faults: (
+        "availability",
+        "broker 1 leads, brokers [3] are not in sync",
+    ),
     has_no_leader_after_the_faults: ("availability", "-1 leads"),
-    acknowledges_with_too_few_in_sync: ("refusal", "was acknowledged with (1,) in sync"),
-    acknowledges_without_a_leader: ("refusal", "was acknowledged with (1,) in sync"),
+    acknowledges_with_too_few_in_sync: ("refusal", "was acknowledged with the ISR (1,)"),
+    acknowledges_without_a_leader: ("refusal", "was acknowledged with the ISR (1,)"),
     admits_a_loss_that_nothing_explains: ("admitted-losses", "unclean-election"),
 }
 

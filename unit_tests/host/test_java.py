@@ -30,17 +30,19 @@ def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_folder_of_the_environment_is_taken(jars: Path) -> None:
+def test_the_jars_are_found_in_the_folder_of_the_environment(jars: Path) -> None:
     assert java.find_jars() == [str(jars / name) for name in JARS]
 
 
-def test_without_one_jar_there_is_no_server(jars: Path) -> None:
+def test_a_missing_jar_is_an_error(jars: Path) -> None:
     (jars / JARS[4]).unlink()
     with pytest.raises(StartupError, match="no ZooKeeper server found"):
         java.find_jars()
 
 
-def test_without_a_folder_it_is_pysparks(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_the_jars_of_pyspark_are_found(
+    jars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(java.JARS_VARIABLE, "")
     (jars / "package" / "jars").mkdir(parents=True)
     for name in JARS:

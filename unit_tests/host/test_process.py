@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.host.process import READY_VARIABLE, ReadySocket, ThreadedBlocking, tell_ready
+from pybroker.host.process import READY_VARIABLE, ReadySocket, ThreadedBlocking, send_ready
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def blocking() -> Iterator[ThreadedBlocking]:
     made.close()
 
 
-async def test_more_threads_work_at_once_and_what_waits_is_still_done(
+async def test_resized_threads_run_new_work_and_finish_queued_work(
     blocking: ThreadedBlocking,
 ) -> None:
     gate = threading.Event()
@@ -38,14 +38,14 @@ def test_readiness_is_sent_to_the_named_socket(
 ) -> None:
     listener = ReadySocket()
     try:
-        assert not listener.heard()
+        assert not listener.received_ready()
         monkeypatch.delenv(READY_VARIABLE, raising=False)
-        tell_ready()
-        assert not listener.heard()
+        send_ready()
+        assert not listener.received_ready()
         monkeypatch.setenv(READY_VARIABLE, listener.address)
-        tell_ready()
-        assert listener.heard()
-        assert not listener.heard()
+        send_ready()
+        assert listener.received_ready()
+        assert not listener.received_ready()
     finally:
         listener.close()
 
@@ -54,5 +54,5 @@ def test_a_readiness_socket_without_a_receiver_does_not_end_the_broker(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(READY_VARIABLE, str(tmp_path / "gone"))
-    tell_ready()
+    send_ready()
     assert "readiness not sent" in caplog.text

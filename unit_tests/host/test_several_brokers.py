@@ -27,7 +27,7 @@ OWN_ADDRESS = "127.92.44.7"
 
 
 def planned(brokers: int = 3, **options: str) -> list[BrokerConfig]:
-    """The options of the brokers, with `_` for the dots of option names."""
+    """Return the options of the brokers. `options` has `_` in place of the dots of option names."""
     base = {"log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:9092"}
     base |= {name.replace("_", "."): value for name, value in options.items()}
     plans = plan_brokers(base, brokers, HOST)
@@ -45,7 +45,7 @@ def used(directory: Path) -> Path:
     return directory
 
 
-def test_each_has_its_id_port_and_directory() -> None:
+def test_each_broker_has_its_own_id_port_and_directory() -> None:
     brokers = planned(3)
     assert [each.broker_id for each in brokers] == [0, 1, 2]
     assert [each.bound_listeners[0].port for each in brokers] == [9092, 9093, 9094]
@@ -61,15 +61,15 @@ def test_replicas_spread_over_hosts_unless_racks_are_given() -> None:
     assert {each.broker_rack for each in planned(broker_rack="mine")} == {"mine"}
 
 
-def test_ids_count_from_the_one_that_is_given() -> None:
+def test_broker_ids_count_up_from_the_configured_one() -> None:
     assert [each.broker_id for each in planned(broker_id="10")] == [10, 11, 12]
 
 
-def test_in_a_cluster_with_others_ids_are_generated() -> None:
+def test_broker_ids_are_generated_with_an_external_zookeeper() -> None:
     assert [each.broker_id for each in planned(zookeeper_connect="zk:2181")] == [-1, -1, -1]
 
 
-def test_every_listener_and_directory_and_log_is_moved() -> None:
+def test_every_broker_has_its_own_listeners_and_directories() -> None:
     brokers = planned(
         2,
         listeners="INSIDE://127.0.0.1:19092,OUTSIDE://[::1]:9092",
@@ -90,13 +90,13 @@ def test_every_listener_and_directory_and_log_is_moved() -> None:
     assert brokers[1].http_address == ("::1", 8001)
 
 
-def test_any_free_port_and_no_port_stay_what_they_are() -> None:
+def test_port_0_and_disabled_http_are_unchanged() -> None:
     brokers = planned(listeners="PLAINTEXT://127.0.0.1:0", pybroker_http_listener="")
     assert {each.bound_listeners[0].port for each in brokers} == {0}
     assert {each.http_address for each in brokers} == {None}
 
 
-def test_a_taken_port_that_nobody_asked_for_is_no_reason_not_to_start(
+def test_a_default_http_port_in_use_does_not_prevent_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with socket.create_server((OWN_ADDRESS, 0)) as taken:
@@ -110,7 +110,7 @@ def test_a_taken_port_that_nobody_asked_for_is_no_reason_not_to_start(
     assert without_taken_http(BrokerConfig.parse({}), plan) == plan
 
 
-def test_ports_that_would_meet_are_a_fault() -> None:
+def test_colliding_ports_are_a_fault() -> None:
     with pytest.raises(ConfigError) as caught:
         planned(3, pybroker_http_listener="127.0.0.1:9093")
     assert caught.value.faults == [
@@ -133,11 +133,11 @@ def test_a_fault_of_one_broker_is_reported_once() -> None:
 def test_the_data_of_a_single_broker_is_not_mixed_with_those_of_several(tmp_path: Path) -> None:
     used(tmp_path)
     check_directories(configured(tmp_path), 1)
-    with pytest.raises(StartupError, match="holds the data of a single broker; start it without"):
+    with pytest.raises(StartupError, match="contains the data of a single broker; start it"):
         check_directories(configured(tmp_path), 3)
 
 
-def test_a_port_that_another_process_has_is_named_before_anything_begins() -> None:
+def test_a_port_in_use_is_reported_before_any_broker_starts() -> None:
     first = free_row(2, OWN_ADDRESS)
     config = BrokerConfig.parse({"listeners": f"PLAINTEXT://{OWN_ADDRESS}:{first}"})
     taken = f"{OWN_ADDRESS}:{first + 1}"
@@ -147,19 +147,19 @@ def test_a_port_that_another_process_has_is_named_before_anything_begins() -> No
     check_ports(config, 2)
 
 
-def test_the_data_of_several_brokers_are_not_taken_by_one(tmp_path: Path) -> None:
+def test_a_single_broker_rejects_the_data_of_several(tmp_path: Path) -> None:
     used(tmp_path / "broker-0")
     check_directories(configured(tmp_path), 3)
-    with pytest.raises(StartupError, match="holds the data of several brokers"):
+    with pytest.raises(StartupError, match="contains the data of several brokers"):
         check_directories(configured(tmp_path), 1)
 
 
-def test_a_topic_named_broker_is_none_of_several_brokers(tmp_path: Path) -> None:
+def test_a_topic_named_broker_is_not_the_data_of_several_brokers(tmp_path: Path) -> None:
     (used(tmp_path) / "broker-0").mkdir()
     check_directories(configured(tmp_path), 1)
 
 
-def test_data_without_their_zookeeper_are_not_started(tmp_path: Path) -> None:
+def test_data_without_its_zookeeper_directory_fails_the_start(tmp_path: Path) -> None:
     check_zookeeper(configured(tmp_path), 2)
     used(tmp_path / "broker-1")
     with pytest.raises(StartupError, match=f"whose ZooKeeper's directory {tmp_path}/zookeeper is"):
@@ -169,7 +169,7 @@ def test_data_without_their_zookeeper_are_not_started(tmp_path: Path) -> None:
     check_zookeeper(configured(tmp_path), 2)
 
 
-def test_brokers_that_are_left_out_are_noticed(tmp_path: Path) -> None:
+def test_directories_of_brokers_beyond_the_number_are_found(tmp_path: Path) -> None:
     for name in ("broker-0", "broker-2", "broker-x"):
         used(tmp_path / name)
     assert idle_directories(configured(tmp_path), 2) == [tmp_path / "broker-2"]

@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[BrokerConfig]:
-    """The configurations with which a broker would have been run."""
+    """Return the configurations with which a broker would have been run."""
     configs: list[BrokerConfig] = []
     monkeypatch.setattr(start, "run_broker", configs.append)
     return configs
@@ -51,7 +51,7 @@ def invoke(*words: str) -> Result:
     return CliRunner().invoke(start.command, words)
 
 
-def test_without_a_file_it_is_a_broker_for_this_machine_alone(
+def test_without_a_file_the_broker_listens_on_loopback_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -64,7 +64,7 @@ def test_without_a_file_it_is_a_broker_for_this_machine_alone(
     assert config.warnings == ()
 
 
-def test_with_a_file_nothing_is_assumed(file: Path) -> None:
+def test_with_a_file_kafkas_defaults_apply(file: Path) -> None:
     config = BrokerConfig.parse(properties(file))
     assert config.broker_id == 7
     assert config.offsets_topic_replication_factor == 3
@@ -72,7 +72,7 @@ def test_with_a_file_nothing_is_assumed(file: Path) -> None:
     assert config.zookeeper_connect == "zk.example:2181/kafka"
 
 
-def test_flags_win_over_the_file(
+def test_flags_override_the_file(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -82,7 +82,7 @@ def test_flags_win_over_the_file(
     assert config.zookeeper_connect == "other:1"
 
 
-def test_overrides_win_over_everything(file: Path) -> None:
+def test_overrides_override_flags_and_file(file: Path) -> None:
     overrides = ("num.partitions=1", "num.partitions=5", "log.dirs=/last", "zookeeper.connect=z:1")
     config = BrokerConfig.parse(properties(file, *overrides, data="/flag", zookeeper="flag:1"))
     assert config.num_partitions == 5
@@ -95,20 +95,18 @@ def test_a_value_may_hold_equals_signs() -> None:
 
 
 @pytest.mark.parametrize("word", ["num.partitions", "=5", ""])
-def test_an_override_that_is_none_is_a_fault(word: str) -> None:
+def test_an_override_without_name_or_equals_sign_is_a_fault(word: str) -> None:
     with pytest.raises(ConfigError, match="name=value"):
         properties(None, word)
 
 
-def test_the_command_runs_the_broker_that_it_was_told(
-    ran: list[BrokerConfig], tmp_path: Path
-) -> None:
+def test_the_command_runs_the_configured_broker(ran: list[BrokerConfig], tmp_path: Path) -> None:
     result = invoke("--data", str(tmp_path), "--port", "0", "--override", "broker.id=3")
     assert (result.exit_code, result.output) == (0, "")
     assert [(config.broker_id, config.log_directories) for config in ran] == [(3, (str(tmp_path),))]
 
 
-def test_every_fault_is_one_line_and_nothing_runs(ran: list[BrokerConfig]) -> None:
+def test_every_fault_is_one_line_and_no_broker_runs(ran: list[BrokerConfig]) -> None:
     result = invoke("--override", "num.partitions=none", "--override", "broker.idd=1")
     assert result.exit_code == 1
     lines = result.stderr.splitlines()
@@ -133,7 +131,7 @@ def test_a_file_that_cannot_be_read_is_one_line(
     assert ran == []
 
 
-def test_a_start_that_cannot_be_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_startup_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(config: BrokerConfig) -> None:
         raise StartupError("the port is taken; choose another")
 
@@ -144,7 +142,7 @@ def test_a_start_that_cannot_be_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
-def test_a_port_that_is_none_is_refused(ran: list[BrokerConfig], port: str) -> None:
+def test_an_invalid_port_is_rejected(ran: list[BrokerConfig], port: str) -> None:
     assert invoke("--port", port).exit_code != 0
     assert ran == []
 
@@ -162,7 +160,7 @@ def ran_several(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[BrokerConfig
     return runs
 
 
-def test_several_brokers_are_told_apart_and_replicate(
+def test_several_brokers_have_different_ids_and_replicate(
     ran_several: list[tuple[list[BrokerConfig], list[str]]], tmp_path: Path
 ) -> None:
     result = invoke("--brokers", "4", "--data", str(tmp_path), "--port", "5000")
@@ -186,7 +184,7 @@ def test_several_brokers_read_the_same_file_and_what_differs_from_it(
 
 
 @pytest.mark.parametrize("brokers", ["0", "-1", "65", "many"])
-def test_a_number_of_brokers_that_is_none_is_refused(
+def test_an_invalid_number_of_brokers_is_rejected(
     ran_several: list[tuple[list[BrokerConfig], list[str]]], brokers: str
 ) -> None:
     assert invoke("--brokers", brokers).exit_code != 0

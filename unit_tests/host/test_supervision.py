@@ -1,4 +1,4 @@
-"""When brokers of one command are started, started again and stopped."""
+"""When the brokers of one command are started, restarted and stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KILLED = -9
 
 
 def serving(count: int = 3) -> Supervision:
-    """A supervision whose brokers all serve since second 0."""
+    """Return a supervision whose brokers have all served since second 0."""
     supervision = Supervision(count)
     supervision.begin()
     for broker in range(count):
@@ -30,11 +30,11 @@ def serving(count: int = 3) -> Supervision:
     return supervision
 
 
-def test_all_are_started_at_once() -> None:
+def test_all_brokers_are_started_at_once() -> None:
     assert Supervision(3).begin() == [Launch(0), Launch(1), Launch(2)]
 
 
-def test_all_serve_is_reported_once() -> None:
+def test_readiness_of_all_brokers_is_reported_once() -> None:
     supervision = Supervision(2)
     supervision.begin()
     assert supervision.served(1, 0.0) == []
@@ -44,7 +44,7 @@ def test_all_serve_is_reported_once() -> None:
     assert supervision.served(0, 2.0) == []
 
 
-def test_one_that_dies_is_started_again_and_the_others_are_left_alone() -> None:
+def test_a_broker_that_ends_is_restarted_alone() -> None:
     supervision = serving()
     (later,) = supervision.ended(1, KILLED, 5.0)
     assert later == LaunchLater(1, 1.0)
@@ -61,7 +61,7 @@ def test_a_broker_that_has_served_is_restarted_after_any_exit_code(exit_code: in
     assert isinstance(later, LaunchLater)
 
 
-def test_pauses_grow_up_to_a_bound_and_begin_anew_after_a_steady_time() -> None:
+def test_restart_pauses_grow_to_a_limit_and_reset_after_steady_service() -> None:
     supervision = serving()
     pauses = []
     for second in range(8):
@@ -74,7 +74,7 @@ def test_pauses_grow_up_to_a_bound_and_begin_anew_after_a_steady_time() -> None:
     assert supervision.ended(1, KILLED, 7 + STEADY_S) == [LaunchLater(1, 1.0)]
 
 
-def test_one_that_refuses_its_first_start_ends_all() -> None:
+def test_a_broker_that_fails_its_first_start_ends_all() -> None:
     supervision = Supervision(3)
     supervision.begin()
     supervision.served(0, 0.0)
@@ -83,13 +83,13 @@ def test_one_that_refuses_its_first_start_ends_all() -> None:
     assert supervision.ended(0, 0, 3.0) == [Finish(EXIT_REFUSED)]
 
 
-def test_one_that_is_killed_before_it_served_is_started_again() -> None:
+def test_a_broker_killed_before_it_served_is_restarted() -> None:
     supervision = Supervision(2)
     supervision.begin()
     assert supervision.ended(1, KILLED, 1.0) == [LaunchLater(1, 1.0)]
 
 
-def test_the_end_is_one_after_the_other_the_last_one_first() -> None:
+def test_brokers_stop_one_after_another_the_last_one_first() -> None:
     supervision = serving()
     assert supervision.stop() == [Terminate(2)]
     assert supervision.ended(2, 0, 1.0) == [Terminate(1)]
@@ -97,7 +97,7 @@ def test_the_end_is_one_after_the_other_the_last_one_first() -> None:
     assert supervision.ended(0, 0, 3.0) == [Finish(0)]
 
 
-def test_asked_a_second_time_all_that_are_left_are_told_at_once() -> None:
+def test_a_second_stop_stops_all_remaining_brokers_at_once() -> None:
     supervision = serving()
     supervision.stop()
     assert supervision.stop() == [Terminate(1), Terminate(0)]
@@ -107,7 +107,7 @@ def test_asked_a_second_time_all_that_are_left_are_told_at_once() -> None:
     assert supervision.ended(0, 0, 1.0) == [Finish(0)]
 
 
-def test_one_that_dies_while_all_are_stopped_stays_away() -> None:
+def test_a_broker_that_ends_during_the_stop_is_not_restarted() -> None:
     supervision = serving()
     supervision.stop()
     assert supervision.ended(0, KILLED, 1.0) == []
@@ -115,7 +115,7 @@ def test_one_that_dies_while_all_are_stopped_stays_away() -> None:
     assert supervision.ended(1, 0, 1.0) == [Finish(0)]
 
 
-def test_one_that_waits_for_its_next_start_is_not_started_any_more() -> None:
+def test_a_pausing_broker_is_not_restarted_after_a_stop() -> None:
     supervision = serving(2)
     supervision.ended(1, KILLED, 1.0)
     assert supervision.stop() == [Terminate(0)]
@@ -123,7 +123,7 @@ def test_one_that_waits_for_its_next_start_is_not_started_any_more() -> None:
     assert supervision.ended(0, 0, 2.0) == [Finish(0)]
 
 
-def test_one_that_is_still_starting_is_told_to_stop_too() -> None:
+def test_a_starting_broker_is_stopped_too() -> None:
     supervision = Supervision(2)
     supervision.begin()
     assert supervision.stop() == [Terminate(1)]
@@ -131,7 +131,7 @@ def test_one_that_is_still_starting_is_told_to_stop_too() -> None:
     assert supervision.ended(1, 0, 1.0) == [Terminate(0)]
 
 
-def test_one_that_does_not_stop_is_killed_and_that_is_no_success() -> None:
+def test_a_broker_that_does_not_stop_is_killed_and_the_exit_code_is_1() -> None:
     supervision = serving(2)
     supervision.stop()
     assert supervision.overdue(1) == [Kill(1)]

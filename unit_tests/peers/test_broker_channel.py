@@ -1,4 +1,5 @@
-"""The controller's commands to another broker arrive as sent, and errors come back as raised."""
+"""The controller's commands to another broker arrive as sent, and the broker's errors are raised at
+the controller."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class Noting:
         self.refusal: ErrorCode | None = None
 
     async def close(self) -> None:
-        """No effect: nothing is open."""
+        """Do nothing, since there is no connection."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         return self._note(command, [facts.topic_partition for facts in command.partitions])
@@ -200,7 +201,7 @@ async def test_descriptions_arrive_as_they_were_sent(
         assert receiver.told.commands.pop() == command
 
 
-async def test_a_large_command_is_cut_and_its_answers_are_put_together(
+async def test_a_large_command_is_split_and_its_answers_are_merged(
     receiver: Receiver, channel: RemoteBrokerChannel
 ) -> None:
     many = tuple(facts("a", number) for number in range(2 * PARTITIONS_MAX + 1))
@@ -220,7 +221,7 @@ async def test_a_large_command_is_cut_and_its_answers_are_put_together(
         (3 * PARTITIONS_MAX, [Extent.BEGINS, Extent.GOES_ON, Extent.ENDS]),
     ],
 )
-async def test_that_a_command_names_all_there_is_survives_the_cutting(
+async def test_a_split_full_command_is_still_full(
     receiver: Receiver, channel: RemoteBrokerChannel, count: int, extents: list[Extent]
 ) -> None:
     many = tuple(facts("a", number) for number in range(count))
@@ -231,7 +232,7 @@ async def test_that_a_command_names_all_there_is_survives_the_cutting(
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH])
-async def test_a_refusal_of_the_whole_comes_back(
+async def test_a_rejection_of_the_whole_command_is_raised(
     receiver: Receiver, channel: RemoteBrokerChannel, code: ErrorCode
 ) -> None:
     receiver.told.refusal = code
@@ -249,7 +250,7 @@ async def test_a_refusal_of_the_whole_comes_back(
 async def test_a_command_with_an_unknown_controller_epoch_is_refused(
     receiver: Receiver, channel: RemoteBrokerChannel
 ) -> None:
-    """An epoch that was never given out would depose the real controller for ever."""
+    """Such an epoch would make the broker reject the real controller forever."""
     for claimed in (2, 2**31 - 1):
         with pytest.raises(BrokerError) as refused:
             await channel.leader_and_isr(LeaderAndIsr(9, claimed, -1, (facts("a", 0),)))
@@ -257,7 +258,7 @@ async def test_a_command_with_an_unknown_controller_epoch_is_refused(
     assert receiver.told.commands == []
 
 
-async def test_commands_are_refused_where_clients_come_in(
+async def test_commands_are_rejected_on_client_listeners(
     receiver: Receiver, channel: RemoteBrokerChannel
 ) -> None:
     receiver.listener = "EXTERNAL"
@@ -267,7 +268,7 @@ async def test_commands_are_refused_where_clients_come_in(
     assert receiver.told.commands == []
 
 
-async def test_a_lost_connection_is_made_again(
+async def test_a_lost_connection_is_opened_again(
     receiver: Receiver, channel: RemoteBrokerChannel
 ) -> None:
     command = UpdateMetadata(1, 1, 44, (), ())
@@ -285,7 +286,7 @@ async def test_a_lost_connection_is_made_again(
 
 async def test_a_broker_without_the_listener_for_brokers_is_named(receiver: Receiver) -> None:
     channel = channel_to(receiver.broker, "INTERNAL")
-    with pytest.raises(ConnectFailed, match=r"broker 2.*no listener INTERNAL"):
+    with pytest.raises(ConnectFailed, match=r"broker 2.*no inter-broker listener INTERNAL"):
         await channel.update_metadata(UpdateMetadata(1, 1, 44, (), ()))
 
 

@@ -38,7 +38,7 @@ async def receiver(tmp_path: Path) -> AsyncIterator[Receiver]:
         await made.stop()
 
 
-async def test_a_broker_that_comes_and_goes_leaves_no_connection(
+async def test_a_broker_that_joins_and_leaves_leaves_no_connection(
     cluster: Cluster, receiver: Receiver
 ) -> None:
     def channel(broker: Broker) -> BrokerChannel:
@@ -59,14 +59,14 @@ async def test_a_broker_that_comes_and_goes_leaves_no_connection(
 
 
 @pytest.mark.parametrize("answers", [0, 1])
-async def test_a_broker_that_reads_nothing_is_not_waited_for(
+async def test_close_does_not_wait_for_a_broker_that_reads_nothing(
     receiver: Receiver,
     answers: int,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a broker that was stopped by a signal: before it has answered ApiVersions, or while it is
-    sent more than the socket buffers hold."""
+    """The broker is stopped by a signal: before it has answered ApiVersions, or while it is sent
+    more than the socket buffers hold."""
     monkeypatch.setattr("pybroker.coordinator.controller.channel.CLOSE_LIMIT_S", 30.0)
     receiver.answers_max = answers
     channel = channel_to(receiver.broker)
@@ -84,14 +84,14 @@ async def test_a_broker_that_reads_nothing_is_not_waited_for(
 
 
 @pytest.mark.parametrize("busy", [False, True])
-async def test_a_channel_ends_though_each_turn_of_the_loop_takes_longer_than_the_limit(
+async def test_a_channel_closes_even_if_each_loop_turn_exceeds_the_limit(
     receiver: Receiver,
     busy: bool,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on a disk where each write stops the event loop: the limit expires although the channel
-    never ran. A limit of 0 s expires at each turn."""
+    """On a slow disk each write may block the event loop, so the limit expires although the channel
+    has not run. A limit of 0 s expires at each turn."""
     monkeypatch.setattr("pybroker.coordinator.controller.channel.CLOSE_LIMIT_S", 0.0)
     work = PendingWork(receiver.broker, controller_id=1, controller_epoch=1)
     work.set_brokers((receiver.broker,))
@@ -108,7 +108,7 @@ async def test_a_channel_ends_though_each_turn_of_the_loop_takes_longer_than_the
 
 
 def huge(number: int) -> PartitionFacts:
-    """Facts of a partition that take about 8 KiB on the wire."""
+    """Return facts of a partition that take about 8 KiB in a request."""
     return PartitionFacts(
         TopicPartition("a", number),
         uuid.UUID(int=7),
@@ -119,6 +119,6 @@ def huge(number: int) -> PartitionFacts:
 
 
 def unsent(channel: RemoteBrokerChannel) -> int:
-    """The bytes that a channel has written and the system has not accepted yet."""
+    """Return how many bytes a channel has written that the system has not accepted yet."""
     connection = channel._connection
     return 0 if connection is None else connection._writer.transport.get_write_buffer_size()

@@ -117,7 +117,7 @@ async def one(
     return answer
 
 
-async def test_the_leaders_bytes_come_as_they_are(
+async def test_the_follower_receives_the_leaders_bytes_unchanged(
     leader: LeaderPort, channel: FollowerLeaderChannel
 ) -> None:
     data = leader.append(b"a")
@@ -128,11 +128,11 @@ async def test_the_leaders_bytes_come_as_they_are(
     assert (await one(channel, at(1, last_epoch=0))).high_watermark == 1
 
 
-async def test_a_batch_of_any_size_that_the_leader_has_taken_arrives(
+async def test_a_stored_batch_of_any_size_is_fetched(
     leader: LeaderPort, channel: FollowerLeaderChannel
 ) -> None:
-    """Otherwise none of the leader's partitions would be copied any more: max.message.bytes has no
-    bound."""
+    """Otherwise none of the leader's partitions would be copied any more, since max.message.bytes
+    has no upper limit."""
     data = leader.append(bytes(80_000_000))
     assert (await one(channel, at(0))).records == data
 
@@ -149,7 +149,9 @@ async def test_a_fetch_names_the_follower_to_the_leader(
     assert (fetch.replica_id, fetch.fetch_offset, fetch.incarnation) == (FOLLOWER, 1, 7)
 
 
-async def test_logs_that_have_parted(leader: LeaderPort, channel: FollowerLeaderChannel) -> None:
+async def test_a_diverging_log_gets_the_diverging_epoch(
+    leader: LeaderPort, channel: FollowerLeaderChannel
+) -> None:
     leader.append(b"a")
     await leader.lead(epoch=2)
     leader.append(b"b")
@@ -158,7 +160,7 @@ async def test_logs_that_have_parted(leader: LeaderPort, channel: FollowerLeader
     assert not answer.records
 
 
-async def test_refusals_are_told_by_partition(
+async def test_errors_are_returned_for_each_partition(
     leader: LeaderPort, channel: FollowerLeaderChannel
 ) -> None:
     answers = await channel.fetch({T0: at(0, epoch=5), T1: at(0)}, AT_ONCE)
@@ -168,7 +170,9 @@ async def test_refusals_are_told_by_partition(
     }
 
 
-async def test_only_what_is_new_travels(leader: LeaderPort, channel: FollowerLeaderChannel) -> None:
+async def test_a_session_sends_only_changes(
+    leader: LeaderPort, channel: FollowerLeaderChannel
+) -> None:
     await leader.lead(T1)
     positions = {T0: at(0), T1: at(0)}
     assert len(await channel.fetch(positions, AT_ONCE)) == 2
@@ -178,7 +182,9 @@ async def test_only_what_is_new_travels(leader: LeaderPort, channel: FollowerLea
     assert leader.requests[-1] < leader.requests[-2]
 
 
-async def test_ends_of_the_leaders_log(leader: LeaderPort, channel: FollowerLeaderChannel) -> None:
+async def test_earliest_and_latest_offsets_of_the_leader(
+    leader: LeaderPort, channel: FollowerLeaderChannel
+) -> None:
     leader.append(b"a")
     assert await channel.earliest_offset(T0, 0) == 0
     assert await channel.latest_offset(T0, 0) == 1
@@ -187,7 +193,7 @@ async def test_ends_of_the_leaders_log(leader: LeaderPort, channel: FollowerLead
     assert caught.value.code is ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-async def test_a_fetch_that_is_given_up_does_not_hold_up_the_next(
+async def test_a_cancelled_fetch_does_not_delay_the_next_one(
     leader: LeaderPort, channel: FollowerLeaderChannel
 ) -> None:
     await one(channel, at(0))
@@ -201,7 +207,7 @@ async def test_a_fetch_that_is_given_up_does_not_hold_up_the_next(
     assert leader.connections == 2
 
 
-async def test_a_leader_that_comes_back_elsewhere_is_found(
+async def test_a_leader_with_a_new_address_is_found(
     leader: LeaderPort, channel: FollowerLeaderChannel
 ) -> None:
     await one(channel, at(0))
@@ -212,7 +218,7 @@ async def test_a_leader_that_comes_back_elsewhere_is_found(
     assert (await one(channel, at(0))).error is ErrorCode.NONE
 
 
-async def test_the_receive_buffer_is_as_large_as_was_asked_for(leader: LeaderPort) -> None:
+async def test_the_receive_buffer_has_the_configured_size(leader: LeaderPort) -> None:
     config = BrokerConfig.parse({"replica.socket.receive.buffer.bytes": "20000"})
     follower = Follower(FOLLOWER, incarnation=lambda: 7)
     channel = FollowerLeaderChannel(follower, lambda: leader.endpoint, config)

@@ -13,7 +13,7 @@ from unit_tests.patience import until
 
 
 @pytest.mark.parametrize("partitions", [3, 30])
-async def test_a_command_is_one_line_however_many_partitions_it_names(
+async def test_a_command_logs_one_line_for_all_its_partitions(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, partitions: int
 ) -> None:
     caplog.set_level(logging.INFO)

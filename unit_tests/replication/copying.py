@@ -84,7 +84,7 @@ class Receipts:
             return None
         return LossReceipt(2, self.last_epoch, UNCLEAN_ELECTION, (1,), (1, 2), NOW_MS)
 
-    async def gave_up(
+    async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
         assert leader_epoch == self.last_epoch

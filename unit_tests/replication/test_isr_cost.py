@@ -8,7 +8,7 @@ from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult
 from unit_tests.patience import until
 from unit_tests.replication.leading import LAG_S, Leading
-from unit_tests.replication.next_topic import NextTopic
+from unit_tests.replication.recreated_topic import NextTopic
 from unit_tests.replication.vocabulary import ME
 
 MANY = [TopicPartition("t", number) for number in range(250)]

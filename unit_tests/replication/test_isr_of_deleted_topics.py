@@ -12,7 +12,7 @@ from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult, SetOp
 from unit_tests.patience import until
 from unit_tests.replication.leading import LAG_S, Leading
-from unit_tests.replication.next_topic import NEXT, NextTopic
+from unit_tests.replication.recreated_topic import NEXT, NextTopic
 from unit_tests.replication.vocabulary import ME, T0, T1, TOPIC_ID
 
 LATE_S = LAG_S + 1

@@ -1,4 +1,4 @@
-"""The promises of a connection: order, one request at a time, and a close after garbage."""
+"""The guarantees of a connection: order, one request at a time, and a close after garbage."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 def reset_on_close(writer: asyncio.StreamWriter) -> None:
-    """Let closing send RST, as when the peer's process is killed with unread bytes."""
+    """Make the close send RST, as when the peer's process is killed while bytes are unread."""
     writer.get_extra_info("socket").setsockopt(
         socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
     )
@@ -144,7 +144,7 @@ async def test_a_request_that_cannot_be_answered_closes_the_connection(
 async def test_a_fault_of_a_handler_closes_that_connection_only(
     first: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Even if the request was read while another one was in flight."""
+    """The request may be read while another request is in flight."""
 
     async def later(payload: bytes) -> Answer:
         await asyncio.sleep(0)
@@ -172,7 +172,7 @@ async def test_a_fault_of_a_handler_closes_that_connection_only(
         other.close()
 
 
-async def test_the_frame_stays_as_it_is_while_its_request_waits() -> None:
+async def test_the_frame_is_unchanged_while_its_request_waits() -> None:
     gate = asyncio.Event()
     started = asyncio.Event()
 
@@ -193,7 +193,7 @@ async def test_the_frame_stays_as_it_is_while_its_request_waits() -> None:
         writer.close()
 
 
-async def test_an_oversized_frame_closes_the_connection_and_others_live_on() -> None:
+async def test_an_oversized_frame_closes_only_its_connection() -> None:
     async with serving(echo, BrokerConfig(socket_request_max_bytes=100)) as (_, port):
         good_reader, good_writer = await connect(port)
         reader, writer = await connect(port)
@@ -205,7 +205,7 @@ async def test_an_oversized_frame_closes_the_connection_and_others_live_on() -> 
         good_writer.close()
 
 
-async def test_no_response_where_there_is_none() -> None:
+async def test_a_request_without_a_response_gets_none() -> None:
     def handle(frame: memoryview, peer: Peer) -> Answer:
         return None if bytes(frame) == b"mute" else [framed(bytes(frame))]
 
@@ -230,7 +230,8 @@ async def test_connection_limits() -> None:
 
 @pytest.mark.parametrize("how", ["closed", "lost"])
 async def test_a_peer_that_leaves_cancels_its_request(how: str) -> None:
-    """A peer that closed only its sending side may still read, so that takes a moment."""
+    """After a peer has closed only its sending side, it may still read, so the cancellation takes a
+    moment."""
     started = asyncio.Event()
     cancelled = asyncio.Event()
 
@@ -342,7 +343,7 @@ async def test_bytes_beyond_the_buffer_wait_for_the_request_in_flight() -> None:
         writer.close()
 
 
-async def test_a_used_port_is_one_clear_line() -> None:
+async def test_a_port_in_use_is_a_one_line_startup_error() -> None:
     async with serving(echo) as (_, port):
         with pytest.raises(StartupError, match=f"127.0.0.1:{port}.*another process has the port"):
             bind(Bind("PLAINTEXT", "127.0.0.1", port))
@@ -436,7 +437,7 @@ async def test_one_connection_with_many_requests_does_not_keep_the_others_waitin
 
 
 async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
-    """Otherwise its peer would wait for the answer for ever."""
+    """Otherwise the peer would wait for the answer forever."""
 
     async def cancelled() -> Answer:
         raise asyncio.CancelledError
@@ -456,7 +457,8 @@ async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
 def test_no_answer_waits_for_the_acknowledgement_of_an_earlier_one(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """The system would delay it by 40 ms if a client has sent two requests at once."""
+    """Otherwise the system would delay the second answer by 40 ms if a client sent two requests at
+    once."""
 
     async def connected() -> None:
         async with serving(echo) as (server, port):

@@ -21,7 +21,7 @@ STEPS = 12
 
 
 def much(frame: memoryview, peer: Peer) -> Answer:
-    """Return more bytes than a peer reads in all steps."""
+    """Return an answer of more bytes than a peer reads in all steps."""
     return [framed(bytes(2 * STEPS * STEP_BYTES) if bytes(frame) == b"much" else b"?")]
 
 
@@ -34,12 +34,12 @@ def slow_reader() -> socket.socket:
 
 
 async def only(witness: Streams, server: Server) -> None:
-    """Wait until no other peer is connected."""
+    """Wait until the witness is the only connected peer."""
     while server.connection_count > 1:
         assert await asked(*witness) == b"?"
 
 
-async def test_a_request_that_keeps_coming_is_not_idle() -> None:
+async def test_a_connection_with_an_arriving_request_is_not_idle() -> None:
     clock = ManualClock()
     config = BrokerConfig(connections_max_idle_ms=IDLE_S * 1000)
     async with serving(echo, config, clock) as (server, port):
@@ -55,7 +55,7 @@ async def test_a_request_that_keeps_coming_is_not_idle() -> None:
         witness[1].close()
 
 
-async def test_a_peer_that_takes_its_answer_slowly_is_not_idle_until_it_stops() -> None:
+async def test_a_peer_that_reads_its_answer_slowly_is_not_idle_until_it_stops() -> None:
     clock = ManualClock()
     config = replace(
         BrokerConfig.parse({"socket.send.buffer.bytes": str(SMALL_BYTES)}),
@@ -87,8 +87,8 @@ async def test_a_peer_that_takes_its_answer_slowly_is_not_idle_until_it_stops() 
         witness[1].close()
 
 
-async def test_a_peer_that_takes_a_byte_now_and_then_is_idle() -> None:
-    """Otherwise it could hold an answer in the broker's memory for ever."""
+async def test_a_peer_that_reads_only_single_bytes_is_idle() -> None:
+    """Otherwise the peer could keep an answer in the broker's memory forever."""
     clock = ManualClock()
     config = replace(
         BrokerConfig.parse({"socket.send.buffer.bytes": str(SMALL_BYTES)}),
@@ -113,7 +113,7 @@ async def test_a_peer_that_takes_a_byte_now_and_then_is_idle() -> None:
 
 
 async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> None:
-    """While it leaves an answer unread, its next request is not read."""
+    """While the peer leaves an answer unread, its next request is not read."""
     clock = ManualClock()
     config = BrokerConfig(connections_max_idle_ms=IDLE_S * 1000)
 
@@ -130,8 +130,9 @@ async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> Non
         witness[1].close()
 
 
-async def test_a_large_request_of_which_nothing_comes_any_more_is_idle() -> None:
-    """Long before it is too slow: most of it has arrived, and takes memory."""
+async def test_a_large_request_that_stops_arriving_is_idle() -> None:
+    """Idleness counts long before the request is too slow: most of it has arrived and takes
+    memory."""
     clock = ManualClock()
     config = BrokerConfig(connections_max_idle_ms=IDLE_S * 1000)
     async with serving(echo, config, clock) as (server, port):

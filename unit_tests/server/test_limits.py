@@ -1,4 +1,4 @@
-"""The limits on what peers make the server hold: connections, memory, files, log lines."""
+"""The limits on the resources that peers can use: connections, memory, files, log lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Return the answer to one request."""
+    """Send one request and return its answer."""
     writer.write(framed(b"?"))
     return await in_time(read_frame(reader))
 
@@ -52,7 +52,7 @@ async def stays_silent(reader: asyncio.StreamReader) -> bool:
 # connections
 
 
-async def test_beyond_max_connections_the_next_waits_until_one_closes() -> None:
+async def test_a_connection_above_max_connections_waits_until_another_closes() -> None:
     async with serving(echo, BrokerConfig(max_connections=2)) as (server, port):
         first, second, third = [await connect(port) for _ in range(3)]
         assert await asked(*first) == await asked(*second) == b"?"
@@ -148,7 +148,7 @@ class FailingSocket:
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EPERM])
-async def test_without_file_descriptors_accepting_pauses_and_comes_back(
+async def test_accepting_pauses_without_file_descriptors_and_resumes(
     number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -232,7 +232,7 @@ def partial_frame(arrived: int, size: int = 1_000_000) -> bytes:
 
 
 async def test_a_request_that_does_not_arrive_closes_its_connection() -> None:
-    """Even if a byte comes now and then."""
+    """Single bytes that arrive now and then do not help."""
     clock = ManualClock()
     async with serving(echo, clock=clock) as (server, port):
         slow, fine = await connect(port), await connect(port)
@@ -266,7 +266,7 @@ async def ask_slowly(
         clock.advance(10)
 
 
-async def test_a_large_request_may_take_long_if_it_keeps_coming() -> None:
+async def test_a_large_request_may_take_long_if_it_keeps_arriving() -> None:
     clock = ManualClock()
     async with serving(echo, clock=clock) as (server, port):
         reader, writer = await connect(port)
@@ -336,7 +336,7 @@ async def test_a_peer_that_never_reads_its_answers_is_closed_after_that_time() -
 # what arrived before the end
 
 
-async def test_requests_that_came_before_the_peer_closed_its_side_are_answered() -> None:
+async def test_requests_received_before_the_peer_closed_its_side_are_answered() -> None:
     gate = asyncio.Event()
 
     async def slow(payload: bytes) -> Answer:
@@ -432,7 +432,7 @@ async def test_a_peer_that_leaves_frees_its_request_memory() -> None:
             writer.close()
 
 
-def test_memory_is_given_to_the_waiting_in_their_order() -> None:
+def test_request_memory_is_assigned_in_the_order_of_waiting() -> None:
     memory = RequestMemory(100)
     came: list[str] = []
 
@@ -477,11 +477,11 @@ async def test_a_peer_with_another_protocol_is_named_in_the_log(
 
 
 @pytest.mark.parametrize("begin", [b"", b"\x16", b"\x00\x00\x00\x10", b"GE", b"\x16\x04"])
-def test_nothing_is_guessed_about_other_bytes(begin: bytes) -> None:
+def test_other_first_bytes_name_no_protocol(begin: bytes) -> None:
     assert mistaken_protocol(begin) is None
 
 
-async def test_garbage_from_many_peers_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_garbage_from_many_peers_logs_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     def refuse(frame: memoryview, peer: Peer) -> Answer:

@@ -1,4 +1,4 @@
-"""Frames leave the receive buffer as they were sent, however the bytes were cut."""
+"""The receive buffer returns frames as they were sent, however the bytes were split."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def receive(buffer: ReceiveBuffer, data: bytes) -> int:
     payloads=st.lists(st.binary(max_size=20_000), max_size=8),
     cuts=st.lists(st.integers(1, 9_000), min_size=1, max_size=20),
 )
-def test_frames_survive_any_cutting(payloads: list[bytes], cuts: list[int]) -> None:
+def test_frames_are_returned_whole_however_the_bytes_are_split(
+    payloads: list[bytes], cuts: list[int]
+) -> None:
     stream = b"".join(framed(payload) for payload in payloads)
     buffer = ReceiveBuffer(1 << 20)
     seen: list[bytes] = []
@@ -82,7 +84,7 @@ def test_a_large_buffer_is_given_back_after_a_small_frame_but_not_between_large_
     assert takes(1 << 10) == INITIAL_BYTES
 
 
-def test_a_held_frame_does_not_move_while_more_bytes_arrive() -> None:
+def test_a_frame_in_use_does_not_move_while_more_bytes_arrive() -> None:
     buffer = ReceiveBuffer(1 << 20)
     receive(buffer, framed(b"first"))
     frame = buffer.next_frame()

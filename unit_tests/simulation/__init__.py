@@ -1,1 +1,1 @@
-"""Tests of the simulation itself, on which all its results depend."""
+"""Tests of the simulation itself: without them its results would prove nothing."""

@@ -16,21 +16,23 @@ from unit_tests.simulation.mutants import BY_NAME, simulate_mutant
 MEANINGS = {name: bug.meaning for name, bug in BY_NAME.items()}
 
 
-@click.command(help="Count how many seeds find each planted bug, or those that are named.")
+@click.command(help="Count how many seeds find each planted bug, or each of the named bugs.")
 @click.argument("names", nargs=-1, type=click.Choice(tuple(BY_NAME)))
-@click.option("--seeds", default=200, show_default=True, help="How many seeds to run.")
-@click.option("--first", default=1, show_default=True, help="The first of them.")
-@click.option("--processes", type=int, default=os.cpu_count() or 1, help="At a time.")
+@click.option("--seeds", default=200, show_default=True, help="Number of seeds to run.")
+@click.option("--first", default=1, show_default=True, help="The first seed.")
+@click.option(
+    "--processes", type=int, default=os.cpu_count() or 1, help="Number of runs at a time."
+)
 @click.option(
     "--file",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="What is known stands here; a later call goes on from it.",
+    help="The file of results; a later call continues from it.",
 )
 def rates(names: tuple[str, ...], seeds: int, first: int, processes: int, file: Path) -> None:
     try:
         measure(
-            partial(simulate_mutant, hurries=True),
+            partial(simulate_mutant, stop_early=True),
             names or tuple(BY_NAME),
             range(first, first + seeds),
             file,

@@ -1,9 +1,9 @@
 """Measures how often random seeds detect each planted bug.
 
-There are thousands of runs of some seconds each, so that every result is stored in a file, one line
-per run, and an interrupted measurement continues from there. A line holds the checksum of its
-seed's schedule; if that has changed, the seed runs again. Changes of the broker are not detected:
-start a new file after one.
+A measurement takes thousands of runs of some seconds each. Every result is stored as a line of a
+file, so that an interrupted measurement continues. A line contains the checksum of its seed's
+schedule: if the schedule has changed, the seed runs again. Changes of the broker are not detected:
+start a new file after a change of the broker.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ _RULES_SHOWN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """One seed with one bug. `seconds` is processor time; `rules` are the violated ones."""
+class SeedRun:
+    """The run of one seed with one planted bug. `seconds` is processor time; `rules` are the
+    violated rules.
+    """
 
     planted: str
     seed: str
     checksum: str
-    """Of the schedule."""
+    """The checksum of the schedule."""
     seconds: float
     rules: tuple[str, ...]
 
@@ -46,14 +48,14 @@ class Try:
         return f"{self.planted} {self.seed} {self.checksum} {self.seconds:.3f} {rules}"
 
     @classmethod
-    def parse(cls, line: str) -> Try:
-        """Raises ValueError."""
+    def parse(cls, line: str) -> SeedRun:
+        """Return the run that a line of the file describes. Raises ValueError for another line."""
         planted, seed, checksum, seconds, rules = line.split()
         broken = () if rules == _NOTHING else tuple(rules.split(","))
         return cls(planted, seed, checksum, float(seconds), broken)
 
     @classmethod
-    def of(cls, result: Result) -> Try:
+    def of(cls, result: Result) -> SeedRun:
         schedule, rules = result.schedule, tuple(sorted(result.rules))
         planted = schedule.options.planted
         return cls(planted, schedule.seed, _checksum(schedule), result.seconds, rules)
@@ -68,8 +70,8 @@ def measure(
     *,
     processes: int,
 ) -> None:
-    """Try all bugs with one seed, then with the next one, skipping results that `file` has. Report
-    the table at the end. Raises OSError.
+    """Run all bugs with one seed, then with the next seed, and append the results to `file`.
+    Results that the file has are not run again. Report the table at the end. Raises OSError.
     """
     wanted = [str(seed) for seed in seeds]
     known = {each.key for each in read(file)}
@@ -82,41 +84,43 @@ def measure(
         repeatedly(TELL_S, lambda: tell(f"... {tally.runs} runs more")),
     ):
         for result in run_each(schedules, simulate, processes=processes):
-            lines.write(f"{Try.of(result)}\n")
+            lines.write(f"{SeedRun.of(result)}\n")
             lines.flush()
             tally.add(result)
     valid = {_key(_planted(seed, name)) for seed, name in itertools.product(wanted, names)}
     tell(table(names, [each for each in read(file) if each.key in valid]))
 
 
-def read(file: Path) -> list[Try]:
-    """Return the stored results; none if there is no such file. A cut last line is ignored."""
+def read(file: Path) -> list[SeedRun]:
+    """Return the stored results; none if the file does not exist. An incomplete last line is
+    ignored.
+    """
     if not file.exists():
         return []
     text = file.read_text(encoding="utf-8")
     whole, _, _ = text.rpartition("\n")
-    return [Try.parse(line) for line in whole.splitlines()]
+    return [SeedRun.parse(line) for line in whole.splitlines()]
 
 
 def _cut_off(file: Path) -> None:
-    """Remove a truncated last line from the file."""
+    """Remove an incomplete last line from the file."""
     if file.exists():
         whole, end, _ = file.read_bytes().rpartition(b"\n")
         file.write_bytes(whole + end)
 
 
-def table(names: Sequence[str], tries: Iterable[Try]) -> str:
+def table(names: Sequence[str], tries: Iterable[SeedRun]) -> str:
     """Return a line per bug: the numbers of seeds and of detections, their ratio, the time to
     detect it, and how often each rule was violated.
     """
-    by_name: dict[str, list[Try]] = {name: [] for name in names}
+    by_name: dict[str, list[SeedRun]] = {name: [] for name in names}
     for each in tries:
         by_name[each.planted].append(each)
     lines = [f"{'planted bug':34}{'seeds':>6}{'found':>6}{'share':>8}{'median s':>9}  rules"]
     return "\n".join([*lines, *(_row(name, found) for name, found in by_name.items())])
 
 
-def _row(name: str, tries: Sequence[Try]) -> str:
+def _row(name: str, tries: Sequence[SeedRun]) -> str:
     found = sum(bool(each.rules) for each in tries)
     share = f"{100 * found / len(tries):.2f}%" if tries else _NOTHING
     times = [*_seconds_to_find(tries)]
@@ -128,7 +132,7 @@ def _row(name: str, tries: Sequence[Try]) -> str:
     return f"{name:34}{len(tries):6}{found:6}{share:>8}{median:>9}  {', '.join(words) or _NOTHING}"
 
 
-def _seconds_to_find(tries: Sequence[Try]) -> Iterator[float]:
+def _seconds_to_find(tries: Sequence[SeedRun]) -> Iterator[float]:
     """Yield the processor time from each detection to the next, and from the start to the first."""
     spent = 0.0
     for each in sorted(tries, key=lambda each: (len(each.seed), each.seed)):

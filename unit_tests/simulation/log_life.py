@@ -1,4 +1,4 @@
-"""All logs of a broker on a simulated disk, and the state that they must have after any crash.
+"""All logs of a broker on a simulated disk, and the state that the logs must have after any crash.
 
 `LogLife` uses the logs like a broker, and records which data was acknowledged, which was synced,
 and which operation the crash may have interrupted.
@@ -19,8 +19,8 @@ from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.manager import LogManager
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.machine import Machine
-from pybroker.testing.simulation.world import World
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch, marker
 
 A, B, C = (TopicPartition("orders", number) for number in range(3))
@@ -30,30 +30,30 @@ EVERYTHING: Final = 1 << 40
 
 
 @dataclass(slots=True)
-class Book:
-    """The expected state of one partition. All positions are offsets; `NOWHERE` means that nothing
-    is uncertain.
+class ExpectedLog:
+    """The expected state of one partition's log. All positions are offsets; `NOWHERE` means that
+    nothing is uncertain.
     """
 
     exists: bool | None = None
-    """None if the crash may have interrupted its creation or deletion."""
+    """Whether the log exists; None if the crash may have interrupted its creation or deletion."""
     batches: list[tuple[int, int, bytes]] = field(default_factory=list)
-    """First offset, last offset and bytes of each batch that must exist, unless it is uncertain."""
+    """(first offset, last offset, bytes) of each batch that must exist, unless it is uncertain."""
     ever: set[bytes] = field(default_factory=set)
-    """All batches that were ever written."""
+    """The bytes of all batches that were ever written."""
     uncertain_from: int = NOWHERE
-    """Batches from here on were being written or truncated."""
+    """The offset from which batches were being written or truncated at the crash."""
     cut_from: int = NOWHERE
-    """Batches that were truncated here may reappear after a power loss."""
+    """The lowest offset of a truncation. Batches from this offset on may reappear after a power
+    loss.
+    """
     synced: int = 0
     start_min: int = 0
     start_max: int = 0
     last_sent: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    """For each idempotent producer without a transaction, the first offset and the bytes of its
-    last batch.
-    """
+    """Idempotent producer without a transaction -> first offset and bytes of its last batch."""
     aborted: list[tuple[int, int]] = field(default_factory=list)
-    """Producer, and the offset of the marker that ended its transaction."""
+    """(producer, offset of the marker that ended its transaction)."""
     high_watermark: int = 0
 
     @property
@@ -66,11 +66,11 @@ class Book:
 
 
 class LogLife:
-    """One machine with log directories, and the broker that runs on it between crashes."""
+    """One machine with log directories, and the log manager that runs on it between crashes."""
 
     def __init__(self, seed: object, *, flush_messages: int = NEVER, directories: int = 1) -> None:
-        self.world = World(str(seed))
-        self.machine = Machine(self.world, "m")
+        self.environment = Environment(str(seed))
+        self.machine = Machine(self.environment, "m")
         self.disk = SimDisk.of_machine(self.machine)
         self.disk.writes_back = False
         self.config = LogConfig(
@@ -80,7 +80,9 @@ class LogLife:
             file_delete_delay_ms=1000,
         )
         self.directories = [f"/data{number}" for number in range(directories)]
-        self.books: dict[TopicPartition, Book] = {key: Book(exists=False) for key in (A, B, C)}
+        self.expected_logs: dict[TopicPartition, ExpectedLog] = {
+            key: ExpectedLog(exists=False) for key in (A, B, C)
+        }
         self.manager: LogManager
         self.power_lost = False
 
@@ -93,16 +95,16 @@ class LogLife:
             clock=self.machine.clock,
             proc=self.machine,
             defaults=self.config,
-            rng=random.Random(self.world.seed),
+            rng=random.Random(self.environment.seed),
         )
         self.manager.start(1, "cluster-A")
-        self.manager.record_incarnation(self.world.number())
+        self.manager.record_incarnation(self.environment.number())
 
     def stop(self) -> None:
         self.manager.shutdown(self._high_watermarks())
-        for book in self.books.values():
-            self._synced(book)
-            book.start_min = book.start_max
+        for expected in self.expected_logs.values():
+            self._synced(expected)
+            expected.start_min = expected.start_max
         self.disk.process_ended()
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
@@ -116,9 +118,9 @@ class LogLife:
     # operations of a broker
 
     def create(self, key: TopicPartition) -> None:
-        book = self.books[key] = Book()
+        expected = self.expected_logs[key] = ExpectedLog()
         self.manager.create(key, self.config, TOPIC_ID)
-        book.exists = True
+        expected.exists = True
 
     def lead(self, key: TopicPartition, epoch: int) -> None:
         log = self.log(key)
@@ -129,11 +131,11 @@ class LogLife:
         self, key: TopicPartition, count: int = 1, *, length: int = 100, producer: int = -1,
         sequence: int = -1, transactional: bool = False,
     ) -> None:  # fmt: skip
-        book = self.books[key]
+        expected = self.expected_logs[key]
         sent = batch(
             count,
-            value=random.Random(len(book.ever)).randbytes(length),
-            timestamp=FIRST_TIMESTAMP + book.end * 10,
+            value=random.Random(len(expected.ever)).randbytes(length),
+            timestamp=FIRST_TIMESTAMP + expected.end * 10,
             step_ms=10,
             producer=producer,
             sequence=sequence,
@@ -141,19 +143,19 @@ class LogLife:
         )
         self._put(key, sent)
         if producer >= 0 and not transactional:
-            book.last_sent[producer] = (book.batches[-1][0], bytes(sent))
+            expected.last_sent[producer] = (expected.batches[-1][0], bytes(sent))
 
     def abort(self, key: TopicPartition, producer: int) -> None:
-        book = self.books[key]
+        expected = self.expected_logs[key]
         self._put(key, marker(producer, commit=False))
-        book.aborted.append((producer, book.end - 1))
+        expected.aborted.append((producer, expected.end - 1))
 
     def _put(self, key: TopicPartition, sent: bytearray) -> None:
-        book, log = self.books[key], self.log(key)
+        expected, log = self.expected_logs[key], self.log(key)
         stored = bytearray(sent)
-        stamp(stored, 0, book.end, log.latest_epoch)
-        book.ever.add(bytes(stored))
-        book.uncertain_from = book.end
+        stamp(stored, 0, expected.end, log.latest_epoch)
+        expected.ever.add(bytes(stored))
+        expected.uncertain_from = expected.end
         header = read_header(sent)
         result = log.append(
             bytearray(sent),
@@ -161,59 +163,63 @@ class LogLife:
             leader_epoch=log.latest_epoch,
             now_ms=self.machine.clock.wall_ms(),
         )
-        assert result.first_offset == book.end
-        book.batches.append((result.first_offset, result.last_offset, bytes(stored)))
-        book.uncertain_from = NOWHERE
+        assert result.first_offset == expected.end
+        expected.batches.append((result.first_offset, result.last_offset, bytes(stored)))
+        expected.uncertain_from = NOWHERE
         if self.config.flush_messages == 1:
-            self._synced(book)
+            self._synced(expected)
 
-    def _synced(self, book: Book) -> None:
-        book.synced, book.cut_from = book.end, NOWHERE
+    def _synced(self, expected: ExpectedLog) -> None:
+        expected.synced, expected.cut_from = expected.end, NOWHERE
 
     def flush(self, key: TopicPartition) -> None:
         self.log(key).flush()
-        self._synced(self.books[key])
+        self._synced(self.expected_logs[key])
 
     def truncate(self, key: TopicPartition, offset: int) -> None:
-        book = self.books[key]
-        book.uncertain_from = next(first for first, last, _ in book.batches if last >= offset)
-        book.synced = min(book.synced, book.uncertain_from)
-        book.high_watermark = min(book.high_watermark, book.uncertain_from)
+        expected = self.expected_logs[key]
+        expected.uncertain_from = next(
+            first for first, last, _ in expected.batches if last >= offset
+        )
+        expected.synced = min(expected.synced, expected.uncertain_from)
+        expected.high_watermark = min(expected.high_watermark, expected.uncertain_from)
         self.log(key).truncate_to(offset)
-        book.batches = [each for each in book.batches if each[1] < offset]
-        book.last_sent = {key: sent for key, sent in book.last_sent.items() if sent[0] < book.end}
-        book.aborted = [each for each in book.aborted if each[1] < offset]
-        book.uncertain_from, book.cut_from = NOWHERE, min(book.cut_from, offset)
+        expected.batches = [each for each in expected.batches if each[1] < offset]
+        expected.last_sent = {
+            key: sent for key, sent in expected.last_sent.items() if sent[0] < expected.end
+        }
+        expected.aborted = [each for each in expected.aborted if each[1] < offset]
+        expected.uncertain_from, expected.cut_from = NOWHERE, min(expected.cut_from, offset)
 
     def start_over(self, key: TopicPartition, offset: int) -> None:
-        book = self.books[key]
-        book.uncertain_from = book.synced = book.high_watermark = 0
-        book.start_min, book.start_max = 0, offset
+        expected = self.expected_logs[key]
+        expected.uncertain_from = expected.synced = expected.high_watermark = 0
+        expected.start_min, expected.start_max = 0, offset
         self.log(key).truncate_fully_and_start_at(offset)
-        book.batches, book.aborted, book.last_sent = [], [], {}
-        book.uncertain_from, book.cut_from = NOWHERE, 0
+        expected.batches, expected.aborted, expected.last_sent = [], [], {}
+        expected.uncertain_from, expected.cut_from = NOWHERE, 0
 
     def advance_start(self, key: TopicPartition, offset: int) -> None:
-        self.books[key].start_max = offset
+        self.expected_logs[key].start_max = offset
         self.log(key).advance_log_start(offset)
 
     def clean_up(self) -> None:
-        """Apply retention, and delete the files that it has renamed."""
+        """Apply retention, and delete the files that retention has renamed."""
         now_ms = self.machine.clock.wall_ms()
-        self.manager.run_retention(now_ms, lambda key: self.books[key].end)
+        self.manager.run_retention(now_ms, lambda key: self.expected_logs[key].end)
         self.manager.remove_deleted(now_ms + 10_000)
 
     def delete(self, key: TopicPartition) -> None:
-        self.books[key].exists, self.books[key].high_watermark = None, 0
+        self.expected_logs[key].exists, self.expected_logs[key].high_watermark = None, 0
         self.manager.delete(key)
-        self.books[key] = Book(exists=False)
+        self.expected_logs[key] = ExpectedLog(exists=False)
 
     def checkpoint(self) -> None:
         marks = self._high_watermarks()
         self.manager.write_checkpoints(marks)
         for key, mark in marks.items():
-            self.books[key].high_watermark = mark
-            self.books[key].start_min = self.books[key].start_max
+            self.expected_logs[key].high_watermark = mark
+            self.expected_logs[key].start_min = self.expected_logs[key].start_max
 
     def flush_closed(self) -> None:
         self.manager.flush_idle(self.machine.clock.wall_ms())
@@ -221,24 +227,24 @@ class LogLife:
     # expected state
 
     def verify(self) -> None:
-        for key, book in self.books.items():
-            Verdict(self, key, book).give()
+        for key, expected in self.expected_logs.items():
+            LogCheck(self, key, expected).give()
 
     def go_on(self) -> None:
-        """After a crash, append to all logs, shut down properly and check that all is there."""
-        for key in self.books:
+        """Append to all logs after a crash, shut down cleanly, and check all records."""
+        for key in self.expected_logs:
             log = self.manager.log(key)
             if log is None:
-                self.books[key] = Book(exists=False)
+                self.expected_logs[key] = ExpectedLog(exists=False)
                 continue
             if log.damage is not None:
                 log.truncate_fully_and_start_at(log.log_end_offset)
             found = stored_batches(log)
             start = log.log_start_offset
-            self.books[key] = Book(True, found, {each[2] for each in found})
-            self.books[key].start_min = self.books[key].start_max = start
+            self.expected_logs[key] = ExpectedLog(True, found, {each[2] for each in found})
+            self.expected_logs[key].start_min = self.expected_logs[key].start_max = start
             if not found:
-                self.books[key].start_max = log.log_end_offset
+                self.expected_logs[key].start_max = log.log_end_offset
             self.lead(key, log.latest_epoch + 1)
             self.append(key, 2)
         self.stop()
@@ -248,32 +254,40 @@ class LogLife:
         self.disk.process_ended()
 
 
-class Verdict:
-    """Checks the log of one partition against its book."""
+class LogCheck:
+    """A check of one partition's log against its expected state."""
 
-    def __init__(self, life: LogLife, key: TopicPartition, book: Book) -> None:
+    def __init__(self, life: LogLife, key: TopicPartition, expected: ExpectedLog) -> None:
         self.life = life
         self.key = key
-        self.book = book
+        self.expected = expected
 
     def give(self) -> None:
-        book = self.book
-        wanted = book.must_have(power_lost=self.life.power_lost)
+        expected = self.expected
+        wanted = expected.must_have(power_lost=self.life.power_lost)
         log = self.life.manager.log(self.key)
         if log is None:
-            assert book.exists is not True or (self.life.power_lost and not wanted), str(self.key)
+            assert expected.exists is not True or (self.life.power_lost and not wanted), str(
+                self.key
+            )
             return
-        assert book.exists is not False, f"{self.key} has come back"
+        assert expected.exists is not False, f"the deleted log {self.key} exists again"
         found = stored_batches(log)
         for each in wanted:
-            assert each in found, f"{self.key} has lost {each[0]} to {each[1]}"
+            assert each in found, (
+                f"{self.key} has lost the batch with offsets {each[0]} to {each[1]}"
+            )
         if log.damage is not None:
             assert self.life.power_lost, str(log.damage)
-            assert log.damage.offset >= book.synced, str(log.damage)
+            assert log.damage.offset >= expected.synced, str(log.damage)
         elif not self.life.power_lost:
-            assert log.log_end_offset >= min(book.end, book.uncertain_from)
-            assert self._mark() >= min(book.high_watermark, log.log_end_offset)
-        assert book.start_min <= log.log_start_offset <= max(book.start_max, book.start_min)
+            assert log.log_end_offset >= min(expected.end, expected.uncertain_from)
+            assert self._mark() >= min(expected.high_watermark, log.log_end_offset)
+        assert (
+            expected.start_min
+            <= log.log_start_offset
+            <= max(expected.start_max, expected.start_min)
+        )
         self._check_content(log, found)
         if log.damage is None:
             self._check_lookups(log, found)
@@ -285,12 +299,16 @@ class Verdict:
     def _check_content(self, log: Log, found: list[tuple[int, int, bytes]]) -> None:
         following, epoch = log.log_start_offset, -1
         for first, last, data in found:
-            assert data in self.book.ever, f"{first} to {last} were never written"
+            assert data in self.expected.ever, (
+                f"the batch with offsets {first} to {last} was never written"
+            )
             # The order of names may change at a power loss.
-            if following < min(self.book.uncertain_from, self.book.cut_from):
+            if following < min(self.expected.uncertain_from, self.expected.cut_from):
                 assert first == following or first < following <= last
             header = read_header(data)
-            assert header.leader_epoch >= epoch, f"{self.key}: the epoch falls at {first}"
+            assert header.leader_epoch >= epoch, (
+                f"{self.key}: the leader epoch decreases at offset {first}"
+            )
             assert log.epoch_of(max(first, log.log_start_offset)) == header.leader_epoch
             following, epoch = last + 1, header.leader_epoch
         assert log.log_end_offset == following
@@ -304,11 +322,11 @@ class Verdict:
 
     def _check_producers(self, log: Log, found: list[tuple[int, int, bytes]]) -> None:
         offsets = {first for first, _, _ in found}
-        for producer, marker_offset in self.book.aborted:
+        for producer, marker_offset in self.expected.aborted:
             if marker_offset in offsets:
                 listed = log.aborted_transactions(0, EVERYTHING)
                 assert [each for each in listed if each.producer_id == producer]
-        for first, sent in self.book.last_sent.values():
+        for first, sent in self.expected.last_sent.values():
             if first in offsets:
                 header = read_header(sent)
                 again = log.append(bytearray(sent), header, leader_epoch=log.latest_epoch, now_ms=0)
@@ -329,7 +347,7 @@ def read(log: Log, offset: int, max_bytes: int) -> bytes:
 
 
 def stored_batches(log: Log) -> list[tuple[int, int, bytes]]:
-    """Return first offset, last offset and bytes of all readable batches."""
+    """Return (first offset, last offset, bytes) of all readable batches."""
     found: list[tuple[int, int, bytes]] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -338,7 +356,9 @@ def stored_batches(log: Log) -> list[tuple[int, int, bytes]]:
         except BrokerError:
             assert log.damage is not None
             break
-        assert data, f"nothing is read at {offset}, and the log ends at {log.log_end_offset}"
+        assert data, (
+            f"no batch is read at offset {offset}, but the log end offset is {log.log_end_offset}"
+        )
         for position, header in iter_headers(data):
             content = data[position : position + header.size]
             found.append((header.base_offset, header.last_offset, content))

@@ -1,7 +1,8 @@
-"""Mutants: bugs that are planted into the broker's code, to test whether the simulation finds them.
+"""Mutants: bugs that are planted in the broker's code, to test whether the simulation finds them.
 
-Each removes one rule of the broker by replacing functions of the real code during a run. The code
-itself has no switch. The model checker of the unit tests removes the same rules from the model.
+Each mutant removes one rule of the broker by replacing functions of the real code during a run. The
+code itself has no switch. The model checker of the unit tests removes the same rules from the
+model.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _ANY_VERSION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """`make` receives the attribute `name` of `owner`, and returns its replacement."""
+    """The replacement of the attribute `name` of `owner`: `make` receives the original and returns
+    the replacement.
+    """
 
     owner: Any
     name: str
@@ -44,7 +47,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """`meaning` is the removed rule."""
+    """A planted bug. `meaning` is the rule that it removes."""
 
     name: str
     meaning: str
@@ -65,17 +68,17 @@ def planted(name: str) -> Iterator[None]:
 
 
 def simulate_mutant(
-    schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False
+    schedule: Schedule, *, keep_trace: bool = False, stop_early: bool = False
 ) -> Result:
     """Run the schedule with the bug that it names."""
-    return simulate(schedule, keep_trace=keep_trace, hurries=hurries, planted=planted)
+    return simulate(schedule, keep_trace=keep_trace, stop_early=stop_early, planted=planted)
 
 
 # ---- replacements
 
 
 def _without_epochs(position: Any) -> Any:
-    """Followers do not compare their log with the leader's."""
+    """Let followers request the leader's log end without the last leader epoch of their own log."""
 
     def changed(log: Any, leader_epoch: int) -> Any:
         return dataclasses.replace(position(log, leader_epoch), last_epoch=NO_EPOCH)
@@ -84,7 +87,7 @@ def _without_epochs(position: Any) -> Any:
 
 
 def _cut_at_high_watermark(follow: Any) -> Any:
-    """Like Kafka before KIP-101."""
+    """Truncate a follower to its high watermark, like Kafka before KIP-101."""
 
     def changed(self: Partition, facts: Any) -> None:
         follow(self, facts)
@@ -95,7 +98,7 @@ def _cut_at_high_watermark(follow: Any) -> Any:
 
 
 def _any_epoch(read_partition: Any) -> Any:
-    """A follower's fetch counts, whatever epoch it was made in."""
+    """Accept a follower's fetch of any leader epoch."""
 
     def changed(services: Any, key: Any, wanted: Any, reading: Any) -> Any:
         partition = services.replicas.partitions.get(key)
@@ -116,7 +119,7 @@ def _unconditional(operations: Any) -> Any:
 
 
 def _blind(look: Any) -> Any:
-    """Versions that were stored meanwhile are ignored."""
+    """Accept any stored version of the node before the ISR write."""
 
     async def changed(self: IsrChanges, change: Any) -> Any:
         try:
@@ -129,8 +132,8 @@ def _blind(look: Any) -> Any:
 
 
 def _believing(verify: Any) -> Any:
-    """Skip the check of the stored version, which would find that another broker leads and stop the
-    writes.
+    """Skip the check of the stored version, which would detect that another broker leads and stop
+    the writes.
     """
 
     async def changed(self: IsrChanges, change: Any) -> None:
@@ -140,7 +143,7 @@ def _believing(verify: Any) -> Any:
 
 
 def _any_incarnation(operations: Any) -> Any:
-    """A joining follower may have restarted meanwhile; it only has to be there."""
+    """Add a follower to the ISR even if it has restarted since its fetch."""
 
     def changed(change: Any, data: bytes) -> Any:
         ops = operations(change, data)
@@ -164,8 +167,8 @@ def _whatever_epoch_start(may_join: Any) -> Any:
 
 
 def _only_stored(_recount: Any) -> Any:
-    """A follower that is about to join does not count, nor one that has joined without anybody's
-    knowledge.
+    """Count only the stored ISR for the high watermark, not the followers of a pending ISR
+    write.
     """
 
     def changed(self: LeaderState) -> None:
@@ -179,7 +182,7 @@ def _only_stored(_recount: Any) -> Any:
 
 
 def _to_where_the_epoch_began(common_end: Any) -> Any:
-    """Truncates the whole last common epoch, not only the records after it."""
+    """Truncate the whole last common leader epoch, not only the records after it."""
 
     def changed(log: Any, leader_epoch: int, leader_end: int) -> Any:
         _, start = log.epoch_end_offset(leader_epoch - 1)
@@ -194,7 +197,7 @@ def _nothing_is_committed(_cuts_committed: Any) -> Any:
 
 
 def _only_what_is_known(_may_cut: Any) -> Any:
-    """Assumes that no record above the last checkpointed high watermark was acknowledged."""
+    """Assume that no record above the last checkpointed high watermark was acknowledged."""
 
     def changed(log: Any, high_watermark: int, step: Any, *, in_sync: bool) -> Any:
         return follower.cuts_committed(log, high_watermark, step)
@@ -203,7 +206,7 @@ def _only_what_is_known(_may_cut: Any) -> Any:
 
 
 def _forgetful(lead: Any) -> Any:
-    """A new leader does not know the producers of the records that it has copied."""
+    """Drop a new leader's state of the producers whose records it has copied."""
 
     def changed(self: Partition, facts: Any, now: float) -> None:
         if not self.is_leader:
@@ -228,7 +231,7 @@ def _unchecked(_multi: Any) -> Any:
 
 
 def _whoever_has_it(_look: Any) -> Any:
-    """Takes a fence that another broker has set meanwhile for its own."""
+    """Treat a fence that another coordinator has set since as the coordinator's own fence."""
 
     async def changed(self: FencedWrites) -> None:
         # Tests' and brokers' shards keep it under names of their own.
@@ -239,7 +242,7 @@ def _whoever_has_it(_look: Any) -> Any:
 
 
 def _whatever_it_holds(_catch_up: Any) -> Any:
-    """The copy of a moving replica replaces the log as soon as it has the log's name."""
+    """Let the copy of a moving replica replace the log before the copy is complete."""
 
     def changed(self: ReplicaMove) -> bool:
         if self.cancelled or self._lowered is not None:
@@ -251,7 +254,7 @@ def _whatever_it_holds(_catch_up: Any) -> Any:
 
 
 def _always_the_copy(prefer: Any) -> Any:
-    """A broker that was killed during a move continues with the copy, whatever its length."""
+    """Let a broker that was killed during a move continue with the copy, whatever its length."""
 
     def changed(first: Any, second: Any, disk: Any) -> Any:
         kept, dropped = prefer(first, second, disk)
@@ -266,7 +269,8 @@ def _always_the_copy(prefer: Any) -> Any:
 PLANTED: Final = (
     Planted(
         "no-epoch-truncation",
-        "a follower cuts its log where epochs part, not at its high watermark (KIP-101)",
+        "a follower truncates its log at the first different leader epoch, not at its high"
+        " watermark (KIP-101)",
         (
             Replacement(fetcher, "position", _without_epochs),
             Replacement(Partition, "follow", _cut_at_high_watermark),
@@ -274,12 +278,12 @@ PLANTED: Final = (
     ),
     Planted(
         "no-fetch-fencing",
-        "a leader takes fetches of its own epoch only (KIP-320)",
+        "a leader accepts only fetches of its own leader epoch (KIP-320)",
         (Replacement(fetch_reading, "_read_partition", _any_epoch),),
     ),
     Planted(
         "isr-without-compare-and-set",
-        "the ISR is written on the condition of the state node's version",
+        "an ISR write is conditional on the version of the state node",
         (
             Replacement(isr_changes, "_operations", _unconditional),
             Replacement(IsrChanges, "_look", _blind),
@@ -288,27 +292,28 @@ PLANTED: Final = (
     ),
     Planted(
         "ack-before-high-watermark",
-        "acks=all is answered when the high watermark has passed the record",
+        "a record with acks=all is acknowledged when the high watermark has passed it",
         (Replacement(produce, "_is_decided", _as_soon_as_appended),),
     ),
     Planted(
         "join-without-epoch-start",
-        "who joins the ISR has all that was there when the leader's epoch began (KIP-320)",
+        "a follower joins the ISR only with all records up to the start of the leader epoch"
+        " (KIP-320)",
         (Replacement(leader_state, "may_join", _whatever_epoch_start),),
     ),
     Planted(
         "pending-isr-ignored",
-        "the high watermark waits for who may have joined (KIP-497)",
+        "the high watermark waits for followers of pending ISR writes (KIP-497)",
         (Replacement(LeaderState, "_recount", _only_stored),),
     ),
     Planted(
         "stale-incarnation-joins",
-        "who was started anew since its fetch does not join (KIP-903)",
+        "a follower that has restarted since its fetch does not join the ISR (KIP-903)",
         (Replacement(isr_changes, "_operations", _any_incarnation),),
     ),
     Planted(
         "truncation-below-high-watermark",
-        "what is committed is not cut away",
+        "a committed record is not truncated",
         (
             Replacement(follower, "common_end", _to_where_the_epoch_began),
             Replacement(truncation, "cuts_committed", _nothing_is_committed),
@@ -316,22 +321,22 @@ PLANTED: Final = (
     ),
     Planted(
         "loss-above-high-watermark-untold",
-        "a receipt names all that may have been acknowledged, also above the high watermark",
+        "a loss receipt includes records above the high watermark that may have been acknowledged",
         (Replacement(truncation, "may_cut_committed", _only_what_is_known),),
     ),
     Planted(
         "duplicate-after-fail-over",
-        "a new leader knows the producers of what it has copied",
+        "a new leader has the state of the producers whose records it has copied",
         (Replacement(Partition, "lead", _forgetful),),
     ),
     Planted(
         "controller-without-epoch-check",
-        "a deposed controller changes nothing",
+        "a replaced controller changes nothing",
         (Replacement(FencedWriter, "_attempt", _unfenced),),
     ),
     Planted(
         "old-coordinator-commits",
-        "a coordinator that finds another's fence commits nothing any more",
+        "a coordinator that finds another coordinator's fence commits no offsets any more",
         (Replacement(FencedWrites, "_look_at_fence", _whoever_has_it),),
     ),
     Planted(
@@ -341,12 +346,12 @@ PLANTED: Final = (
     ),
     Planted(
         "copy-takes-over-early",
-        "the copy of a replica that moves takes the log's place when it is as long (KIP-113)",
+        "the copy of a moving replica replaces the log only when it is as long (KIP-113)",
         (Replacement(ReplicaMove, "catch_up", _whatever_it_holds),),
     ),
     Planted(
         "copy-always-kept",
-        "of the two logs of an interrupted move the longer one is kept, if none was cut",
+        "of the two logs of an interrupted move the longer log is kept, unless one was truncated",
         (Replacement(opening, "prefer", _always_the_copy),),
     ),
 )

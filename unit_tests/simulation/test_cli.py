@@ -1,4 +1,4 @@
-"""The command line of the simulation, with runs that end at once."""
+"""Tests of the simulation's command line, with a fake `simulate` that returns at once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ from unit_tests.simulation import __main__ as mutants_command
 from unit_tests.simulation.__main__ import MEANINGS
 
 
-def fake(schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False) -> Result:
-    """Fail in every seventh seed if a broker is killed while another one is paused."""
+def fake(schedule: Schedule, *, keep_trace: bool = False, stop_early: bool = False) -> Result:
+    """Return a result that fails for every seventh seed if the schedule kills a broker while
+    another broker is paused.
+    """
     kinds = {event.kind for event in schedule.events}
     is_bad = {"kill", "pause"} <= kinds or schedule.seed.endswith("7")
     violations = (wrong("toy-rule", "killed and paused"),) if is_bad else ()
@@ -39,7 +41,7 @@ def run(*words: str) -> Outcome:
     return CliRunner().invoke(command(fake, MEANINGS), list(words), standalone_mode=False)
 
 
-def test_each_failure_is_told_with_the_line_that_shows_it_again() -> None:
+def test_each_failure_is_reported_with_its_replay_command() -> None:
     outcome = run("--seeds", "20", "--processes", "1", "--planted", "no-fetch-fencing")
     assert outcome.return_value == 1
     assert "seed 7: toy-rule 1 (trace 00000000-2, 0.2 s)\n  toy-rule: killed" in outcome.output
@@ -56,7 +58,9 @@ def test_several_processes_run_the_same_seeds() -> None:
         assert last.startswith("6 seeds, 0 failed, 4.00 seeds/s a core, ")
 
 
-def test_progress_is_told_while_the_first_seed_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_while_the_first_seed_still_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(many, "TELL_S", MOMENT_S)
     lines: list[str] = []
     is_told = threading.Event()
@@ -74,7 +78,7 @@ def test_progress_is_told_while_the_first_seed_still_runs(monkeypatch: pytest.Mo
     assert lines[-1].startswith("1 seeds, 0 failed, ")
 
 
-def test_a_schedule_of_a_file_is_run_as_it_is(tmp_path: Path) -> None:
+def test_a_schedule_from_a_file_is_run_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "schedule"
     file.write_text("seed 5\n1 kill 1 until=2\n1 pause 2 until=3\n")
     assert run("--schedule", str(file)).return_value == 1
@@ -111,7 +115,7 @@ def test_rates_count_the_seeds_that_find_each_planted_bug(
         assert line.startswith(f"{name:34}     2     1  50.00%")
 
 
-def test_a_schedule_with_a_bug_is_refused_where_none_can_be_planted(tmp_path: Path) -> None:
+def test_a_schedule_with_a_planted_bug_is_refused_without_mutants(tmp_path: Path) -> None:
     file = tmp_path / "schedule"
     file.write_text("seed 5\noption planted no-fetch-fencing\n1 kill 1 until=2\n")
     assert run("--schedule", str(file)).return_value == 0
@@ -130,13 +134,13 @@ def test_a_schedule_with_a_bug_is_refused_where_none_can_be_planted(tmp_path: Pa
         (["--schedule", "no-such-file"], "no-such-file: "),
     ],
 )
-def test_wrong_words_are_refused_with_the_reason(words: list[str], why: str) -> None:
+def test_invalid_arguments_are_refused_with_the_reason(words: list[str], why: str) -> None:
     outcome = run(*words)
     assert isinstance(outcome.exception, click.ClickException)
     assert why in outcome.exception.format_message()
 
 
-def test_a_run_that_is_told_to_end_leaves_no_process_behind() -> None:
+def test_a_terminated_run_leaves_no_process_behind() -> None:
     words = ("-m", "pybroker.testing.simulation", "--seeds", "100000", "--processes", "2")
     with subprocess.Popen(
         [sys.executable, *words],

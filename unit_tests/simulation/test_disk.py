@@ -1,5 +1,5 @@
-"""The simulated disk behaves like the real one without faults, and as badly as a real one can with
-them. The tests of every `Disk` are in `storage/test_disk.py`.
+"""Tests of the simulated disk: without faults it behaves like a real disk, with faults as badly as
+a real disk can. The conformance tests of every `Disk` are in `storage/test_disk.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pybroker.ports import Disk, File
 from pybroker.storage.files import SystemDisk
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 
 
 def new_disk(seed: object = 1) -> tuple[SimDisk, DiskView]:
-    disk = SimDisk(World(str(seed)), "m")
+    disk = SimDisk(Environment(str(seed)), "m")
     view = DiskView(disk)
     view.make_dirs("/data")
     view.sync_dir("/")
@@ -41,13 +41,13 @@ def after_power_loss(disk: SimDisk) -> DiskView:
 # as the real one
 
 
-class Twins:
-    """Runs the same operations on the real disk and on the simulated one."""
+class DiskPair:
+    """A real disk and a simulated disk, on which the same operations run."""
 
     def __init__(self, home: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.real = SystemDisk()
-        self.simulated = DiskView(SimDisk(World(str(seed)), "m"))
+        self.simulated = DiskView(SimDisk(Environment(str(seed)), "m"))
         self.simulated.make_dirs(str(home))
         self.home = str(home)
         self.files: list[tuple[File, File]] = []
@@ -132,7 +132,9 @@ def outcome(operate: Callable[..., object], subject: object) -> object:
 
 
 def tree(disk: Disk, path: str) -> object:
-    """Return names and contents, at any depth."""
+    """Return the content of a file, or name -> content of everything in a directory, at any
+    depth.
+    """
     if disk.is_dir(path):
         return {name: tree(disk, f"{path}/{name}") for name in disk.list_dir(path)}
     assert disk.size(path) == len(disk.read(path))
@@ -141,18 +143,18 @@ def tree(disk: Disk, path: str) -> object:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_operations_do_the_same_on_both_disks(tmp_path: Path, seed: int) -> None:
-    twins = Twins(tmp_path, seed)
+    pair = DiskPair(tmp_path, seed)
     for _ in range(80):
-        twins.step()
-        twins.compare()
+        pair.step()
+        pair.compare()
 
 
 # power
 
 
 def test_a_power_loss_has_every_possible_outcome() -> None:
-    """Nothing, everything, a prefix up to a sector, a hole, a length without content, a missing
-    name.
+    """The possible outcomes are: nothing lost, all lost, a prefix up to a sector, a hole, a length
+    without content, a missing name.
     """
     seen: dict[str, int] = {}
     for seed in range(400):
@@ -173,7 +175,7 @@ def test_a_power_loss_has_every_possible_outcome() -> None:
     assert seen.keys() == {"no name", "nothing", "whole", "a part", "a hole", "zeros at the end"}
 
 
-def test_a_rename_that_was_not_synced_is_there_or_not_but_never_half() -> None:
+def test_an_unsynced_rename_is_atomic_across_a_power_loss() -> None:
     seen = set()
     for seed in range(60):
         disk, view = new_disk(seed)
@@ -192,7 +194,7 @@ def test_a_rename_that_was_not_synced_is_there_or_not_but_never_half() -> None:
 # faults
 
 
-def test_a_sync_that_fails_loses_the_data_and_the_next_one_does_not_say_so() -> None:
+def test_a_failed_sync_loses_data_and_the_next_sync_succeeds() -> None:
     disk, view = new_disk()
     file = written(view, "/data/a", b"one")
     view.sync_dir("/data")
@@ -208,7 +210,7 @@ def test_a_sync_that_fails_loses_the_data_and_the_next_one_does_not_say_so() -> 
 
 
 @pytest.mark.parametrize("operation", ["append", "read", "truncate", "rename", "sync directory"])
-def test_broken_disks_refuse_as_often_as_they_are_told(operation: str) -> None:
+def test_a_disk_fails_the_requested_number_of_operations(operation: str) -> None:
     disk, view = new_disk()
     file = written(view, "/data/a", b"one")
     operate: dict[str, Callable[[], object]] = {
@@ -225,7 +227,7 @@ def test_broken_disks_refuse_as_often_as_they_are_told(operation: str) -> None:
     operate[operation]()
 
 
-def test_bits_flip_where_they_are_told_to() -> None:
+def test_the_requested_bit_is_flipped() -> None:
     disk, view = new_disk()
     view.replace("/data/0.log", bytes(100))
     view.replace("/data/0.index", bytes(100))

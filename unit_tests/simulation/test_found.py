@@ -1,5 +1,5 @@
-"""Bugs of the broker that the simulation has found, as small scenarios, because a seed changes its
-meaning with every change of a run. docs/reliability.rst lists them.
+"""Bugs of the broker that the simulation has found, as small scenarios. A seed would not show its
+bug any more after the next change of the code. docs/reliability.rst lists the bugs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.links import Delay
 from pybroker.testing.simulation.operator import repair
-from pybroker.testing.simulation.view import is_whole, stored_states
-from unit_tests.simulation.stories import (
+from pybroker.testing.simulation.view import is_healthy, stored_states
+from unit_tests.simulation.scenarios import (
     PARTITION,
     begin_with_empty_disks,
     begins_anew,
@@ -29,8 +29,8 @@ from unit_tests.simulation.stories import (
 
 @pytest.mark.parametrize("seed", (0, 7, 8))
 def test_a_leader_whose_whole_log_is_gone_after_a_power_loss_is_not_elected(seed: int) -> None:
-    """Nothing of a young partition is synced, so that its directory may be lost. Nothing showed
-    that the log had existed, and the broker led with an empty one.
+    """A power loss may remove the whole directory of a new partition, which was not synced. The
+    broker did not know that the log had existed, and led with an empty log.
     """
     with Simulation(seed) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -49,8 +49,10 @@ def test_a_leader_whose_whole_log_is_gone_after_a_power_loss_is_not_elected(seed
     assert values == [b"%d" % number for number in range(20)]
 
 
-def test_a_broker_beside_a_member_of_zookeeper_that_lost_its_leader_learns_in_time() -> None:
-    """The member answered its reads, which the broker took for signs that its session was alive."""
+def test_a_broker_detects_in_time_that_its_zookeeper_member_lost_the_leader() -> None:
+    """The member answered the broker's reads, which the broker took as proof that its session was
+    alive.
+    """
     with Simulation(1) as simulation:
         zookeeper = simulation.cluster.zookeeper
         zookeeper.sync_limit_s = 60
@@ -66,9 +68,9 @@ def test_a_broker_beside_a_member_of_zookeeper_that_lost_its_leader_learns_in_ti
         simulation.cut(member, others)
         simulation.cut(broker.id, others)
         simulation.wait(lambda: session not in zookeeper.session_ids())
-        assert client.session_id == session, "it cannot know"
+        assert client.session_id == session, "the broker cannot know that its session has expired"
         assert broker.app is not None
-        assert broker.app.standing.level is Authority.COMMITTED
+        assert broker.app.lease.level is Authority.COMMITTED
 
 
 async def elect(bootstrap: str) -> None:
@@ -77,7 +79,7 @@ async def elect(bootstrap: str) -> None:
 
 
 def in_sync(simulation: Simulation) -> list[list[int]]:
-    """Return the ISR as it is stored, and as each running leader has it."""
+    """Return the stored ISR, followed by the ISR in the memory of each running leader."""
     path = "/brokers/topics/orders/partitions/0/state"
     found = simulation.cluster.zookeeper.node(path)
     views = [] if found is None else [sorted(decode_state(path, found[0]).isr)]
@@ -90,10 +92,10 @@ def in_sync(simulation: Simulation) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("seed", (0, 2))
-def test_a_follower_that_stepped_aside_is_taken_back(seed: int) -> None:
-    """Its leader had taken it into the ISR twice within seconds, and the controller learned of that
-    late. When the broker returned, the stored ISR lacked it, so that nobody told the leader, which
-    saw no reason to act.
+def test_a_follower_that_left_the_isr_rejoins_it(seed: int) -> None:
+    """The leader had added the follower to the ISR twice within seconds, and the controller read
+    that change late. When the follower restarted, it was not in the stored ISR, so that the
+    controller sent no request to the leader, which kept the follower out of the ISR.
     """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -112,8 +114,10 @@ def test_a_follower_that_stepped_aside_is_taken_back(seed: int) -> None:
         simulation.wait(lambda: in_sync(simulation) == [[1, 2, 3]] * 2, seconds=30)
 
 
-def test_a_consumer_far_away_finds_where_to_begin() -> None:
-    """It waited one millisecond for the answer, which is enough only on the same machine."""
+def test_a_consumer_with_high_latency_finds_its_start_offset() -> None:
+    """The consumer waited one millisecond for the answer, which is long enough only on the same
+    machine.
+    """
     with Simulation(1) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
@@ -122,9 +126,9 @@ def test_a_consumer_far_away_finds_where_to_begin() -> None:
 
 
 @pytest.mark.parametrize("seed", (0, 1, 2))
-def test_a_starting_broker_ignores_requests_for_its_predecessor(seed: int) -> None:
-    """It led with the records that the power loss had left, although it had given them up in
-    ZooKeeper at the controller's request to its dead predecessor.
+def test_a_starting_broker_ignores_requests_for_its_previous_process(seed: int) -> None:
+    """The controller's request was meant for the broker's previous process, which had died. The
+    broker resigned in ZooKeeper because of its power loss, but then led with the remaining records.
     """
     seen: list[bytes | None] = []
     with Simulation(seed) as simulation:
@@ -134,7 +138,7 @@ def test_a_starting_broker_ignores_requests_for_its_predecessor(seed: int) -> No
         simulation.run(produce, simulation.bootstrap, 20)
         simulation.start_broker(first)
         reader = simulation.start(read_on, simulation.bootstrap, seen)
-        simulation.wait(lambda: len(seen) == 20 and is_whole(simulation.cluster))
+        simulation.wait(lambda: len(seen) == 20 and is_healthy(simulation.cluster))
         simulation.pass_time(4)
         simulation.lose_power(first)
         simulation.wait(lambda: stored_states(simulation.cluster)[PARTITION].leader == first)
@@ -146,9 +150,9 @@ def test_a_starting_broker_ignores_requests_for_its_predecessor(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_machine_that_is_back_soon_outlasts_its_earlier_session(seed: int) -> None:
-    """The broker gave up after one session timeout, while ZooKeeper ends sessions only at its
-    ticks.
+def test_a_restarted_broker_waits_for_the_expiry_of_its_earlier_session(seed: int) -> None:
+    """The broker ended its start after one session timeout, but ZooKeeper expires sessions at its
+    ticks only, which is later.
     """
     with Simulation(seed) as simulation:
         simulation.pass_time(seed / 2)
@@ -158,12 +162,12 @@ def test_a_machine_that_is_back_soon_outlasts_its_earlier_session(seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_leader_epoch_that_a_bit_made_large_wins_no_election(seed: int) -> None:
-    """No checksum covers the epoch of a batch. After a power loss of all brokers the damaged log
-    counted as the latest, although it was shorter, and the others truncated acknowledged records.
-    If another broker led, the damaged one fetched with an epoch that no leader knows, and never got
-    in sync. Now this is damage: the log may hold more records after it than the others, and only
-    the operator can give these up.
+def test_a_leader_epoch_increased_by_a_flipped_bit_wins_no_election(seed: int) -> None:
+    """No checksum covers the leader epoch of a batch. After a power loss of all brokers the damaged
+    log counted as the latest, although it was shorter, and the other brokers truncated acknowledged
+    records. If another broker led, the damaged broker fetched with an epoch that no leader knows,
+    and never got in sync. Now the broker treats the epoch as damage: its log may have more records
+    after it than other logs, and only the operator can accept the loss of these records.
     """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -178,20 +182,21 @@ def test_a_leader_epoch_that_a_bit_made_large_wins_no_election(seed: int) -> Non
         simulation.mend()
         simulation.pass_time(10)
         repair(simulation.cluster)
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % (number % 10) for number in range(20)]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_flipped_bit_in_the_last_batch_of_a_killed_broker_loses_nothing(seed: int) -> None:
-    """The batch was taken for an interrupted write, which a kill cannot cause. Its broker was still
-    in sync and back first, led without the batch, and the others truncated theirs.
+    """The broker took the batch for an interrupted write, which a kill cannot cause. The broker was
+    still in sync and restarted first, led without the batch, and the other brokers truncated the
+    batch.
     """
     with Simulation(seed) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         first = simulation.leader("orders", 0)
         for broker in (1, 2, 3):
             simulation.kill(broker)
@@ -200,20 +205,20 @@ def test_a_flipped_bit_in_the_last_batch_of_a_killed_broker_loses_nothing(seed: 
         simulation.start_broker(first)
         simulation.pass_time(5)
         simulation.mend()
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         assert len(simulation.run(read_all, simulation.bootstrap, 10)) == 10
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_incomplete_copy_reports_its_log_end_if_no_replica_counts(seed: int) -> None:
-    """Its damaged log had been set aside, and its leader lost power before the copy was complete.
-    So did the other follower. The partition then waited forever for the log end of the copy, which
-    could not be opened.
+    """The damaged log of a follower had been renamed, and the leader and the other follower lost
+    power before the follower's copy was complete. The partition then waited forever for the log end
+    of the copy, which could not be opened.
     """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         leader = simulation.leader("orders", 0)
         damaged = simulation.cluster.brokers[leader % 3 + 1]
         other = (leader + 1) % 3 + 1
@@ -225,16 +230,16 @@ def test_an_incomplete_copy_reports_its_log_end_if_no_replica_counts(seed: int) 
         for broker in (leader, other):
             simulation.lose_power(broker)
         simulation.mend()
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_returning_broker_need_not_report_its_log_end_again(seed: int) -> None:
-    """When the last broker reported its log end, another one that had reported it was between two
-    sessions, and all were told to wait for it. When it was back, the reports were not counted
-    again.
+    """When the last broker reported its log end, another broker that had reported before was
+    between two sessions, and the controller waited for this broker. When it registered again, the
+    controller did not evaluate the reports again.
     """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -254,7 +259,7 @@ def test_a_returning_broker_need_not_report_its_log_end_again(seed: int) -> None
         simulation.wait(lambda: all(zookeeper.node(claim_of(each)) for each in (1, 2, 3)))
         simulation.pass_time(2)
         simulation.mend()
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         assert len(simulation.run(read_all, simulation.bootstrap, 20)) == 20
 
 
@@ -263,35 +268,35 @@ def claim_of(broker: int) -> str:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_bit_of_a_length_far_back_in_the_log_lets_a_broker_start(seed: int) -> None:
+def test_a_broker_starts_with_a_flipped_length_below_the_recovery_point(seed: int) -> None:
     """The batch was below the recovery point, where batches are not verified. The rebuild of the
-    segment's indexes failed on it, and the broker ended at every start.
+    segment's indexes failed at this batch, and the broker ended at every start.
     """
     config = {"log.segment.bytes": 1024}
     with Simulation(seed, config=config) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 40)
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         bent = simulation.leader("orders", 0)
         simulation.pass_time(90)
         simulation.kill(bent)
         path = f"/broker-{bent}/data/orders-0/00000000000000000000.log"
         simulation.cluster.brokers[bent].disk.flip(path, 8 * (8 + 3))
         simulation.mend()
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         assert len(simulation.run(read_all, simulation.bootstrap, 40)) == 40
 
 
 @pytest.mark.parametrize("place", (6, 8, 9))
 def test_a_flipped_length_in_the_last_batch_of_a_killed_broker_loses_nothing(place: int) -> None:
-    """No checksum covers the length. The batch seemed to be truncated; its broker was still in sync
-    and back first, led without it, and reused its offset. Nor does a checksum cover the offset, so
-    that the record moved.
+    """No checksum covers the length of a batch. The batch seemed to be incomplete; its broker was
+    still in sync and restarted first, led without the batch, and reused its offset. A checksum does
+    not cover the base offset either, so that the record moved to another offset.
     """
     with Simulation(place) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         first = simulation.leader("orders", 0)
         for broker in (1, 2, 3):
             simulation.kill(broker)
@@ -300,16 +305,16 @@ def test_a_flipped_length_in_the_last_batch_of_a_killed_broker_loses_nothing(pla
         simulation.start_broker(first)
         simulation.pass_time(5)
         simulation.mend()
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         assert simulation.run(produce, simulation.bootstrap, 1) == [10]
         assert len(simulation.run(read_all, simulation.bootstrap, 11)) == 11
 
 
 @pytest.mark.parametrize("seed", (0, 2, 3))
-def test_a_follower_that_stepped_aside_early_in_an_epoch_is_taken_back(seed: int) -> None:
-    """Its session outlived the power loss, so that it was in sync when the new leader's epoch
-    began. It left before that leader had heard of it, and the controller, which read that state for
-    another reason, told nobody.
+def test_a_follower_that_left_the_isr_early_in_an_epoch_rejoins_it(seed: int) -> None:
+    """The follower's session survived the power loss, so that the follower was in sync when the new
+    leader epoch began. It left the ISR before the new leader had received its role, and the
+    controller, which read that state for another reason, sent it to no broker.
     """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -332,14 +337,15 @@ def test_a_follower_that_stepped_aside_early_in_an_epoch_is_taken_back(seed: int
 
 
 @pytest.mark.parametrize("byte", (5, 6, 7))
-def test_a_bit_of_the_offset_of_the_very_last_batch_moves_no_record(byte: int) -> None:
-    """No checksum covers the offset. No later batch shows that it is wrong, but the gap before it
-    does. Its log was the longest, and the others copied the batch to the wrong offset.
+def test_a_flipped_base_offset_of_the_last_batch_moves_no_record(byte: int) -> None:
+    """No checksum covers the base offset. No later batch contradicts the wrong offset, but the gap
+    before it does. The damaged log was the longest, and the other brokers copied the batch to the
+    wrong offset.
     """
     with Simulation(1) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         bent = simulation.leader("orders", 0)
         for broker in (1, 2, 3):
             simulation.kill(broker)
@@ -348,14 +354,16 @@ def test_a_bit_of_the_offset_of_the_very_last_batch_moves_no_record(byte: int) -
         simulation.start_broker(bent)
         simulation.pass_time(5)
         simulation.mend()
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         assert simulation.run(produce, simulation.bootstrap, 5) == list(range(10, 15))
         values = simulation.run(read_all, simulation.bootstrap, 15)
     assert values == [b"%d" % (number % 10) for number in range(15)]
 
 
 def begun_anew(simulation: Simulation, leader: int) -> tuple[SimBroker, SimBroker]:
-    """Return the other brokers, each with an incomplete copy that it cannot finish."""
+    """Give all brokers except one an incomplete copy that they cannot complete. Return these
+    brokers.
+    """
     brokers = simulation.cluster.brokers
     one, other = (brokers[(leader + step) % 3 + 1] for step in (0, 1))
     for copy in (one, other):
@@ -370,14 +378,15 @@ def begun_anew(simulation: Simulation, leader: int) -> tuple[SimBroker, SimBroke
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_uncleanly_elected_copy_yields_to_a_replica_with_more_records(seed: int) -> None:
-    """No other replica was there. It refused to lead, as it was incomplete, and its controller
-    ended. The next controller saw it as the only one in sync, whatever the others had.
+    """No other replica was available. The copy refused to lead because it was incomplete, and then
+    the controller stopped. The next controller saw the copy as the only in-sync replica, whatever
+    records the other replicas had.
     """
     config = {"unclean.leader.election.enable": True}
     with Simulation(seed, config=config) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         leader = simulation.leader("orders", 0)
         one, other = begun_anew(simulation, leader)
         simulation.kill(other.id)
@@ -387,33 +396,35 @@ def test_an_uncleanly_elected_copy_yields_to_a_replica_with_more_records(seed: i
         simulation.pass_time(3)
         simulation.kill(one.id)
         simulation.mend()
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_one_of_two_incomplete_copies_leads_if_that_is_allowed(seed: int) -> None:
-    """Each refused and was elected again after the other had refused, forever."""
+def test_one_of_two_incomplete_copies_leads_if_unclean_election_is_allowed(seed: int) -> None:
+    """Each copy refused to lead, and was elected again after the other copy had refused,
+    forever.
+    """
     config = {"unclean.leader.election.enable": True}
     with Simulation(seed, config=config) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         leader = simulation.leader("orders", 0)
         begun_anew(simulation, leader)
         simulation.kill(leader)
         simulation.wait(lambda: simulation.leader("orders", 0) != leader)
         simulation.run(produce, simulation.bootstrap, 5)
         simulation.mend()
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_copies_that_are_all_that_count_leave_one_after_the_other(seed: int) -> None:
-    """Two disks were lost, and given up after copies had begun in their place, which counted
-    instead. Each copy refused to lead and the other was elected, many times a second, although the
-    broker with all records was there.
+def test_incomplete_copies_that_alone_count_resign_one_after_another(seed: int) -> None:
+    """Two disks were lost, and the operator accepted the losses after copies had begun, which then
+    counted as in sync. Each copy refused to lead and the other copy was elected, many times a
+    second, although the broker with all records was available.
     """
     config = {"min.insync.replicas": 3, "log.flush.interval.messages": 1}
     with Simulation(seed, config=config) as simulation:
@@ -432,13 +443,13 @@ def test_copies_that_are_all_that_count_leave_one_after_the_other(seed: int) -> 
         simulation.pass_time(10)
         assert stored_states(simulation.cluster)[PARTITION].leader_epoch < 20
         repair(simulation.cluster)
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]
 
 
-def test_gaps_of_a_compacted_log_are_no_damage_when_a_broker_comes_back() -> None:
-    """Only the configuration of the topic tells whether gaps are allowed."""
+def test_offset_gaps_of_a_compacted_log_are_not_damage_after_a_restart() -> None:
+    """Only the topic's configuration tells whether offset gaps are allowed."""
     with Simulation(1) as simulation:
         simulation.run(create, simulation.bootstrap, {"cleanup.policy": "compact"})
         simulation.run(produce, simulation.bootstrap, 10, b"key")
@@ -450,21 +461,23 @@ def test_gaps_of_a_compacted_log_are_no_damage_when_a_broker_comes_back() -> Non
         disk.replace(path, data[: 8 * size] + data[9 * size :])
         simulation.start_broker(broker.id)
         simulation.mend()
-        assert disk.read(path) == data[: 8 * size] + data[9 * size :], "else it was copied anew"
+        assert disk.read(path) == data[: 8 * size] + data[9 * size :], (
+            "the broker must not copy the log anew"
+        )
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_leader_with_a_damaged_batch_resigns_when_it_is_fetched(
+def test_a_leader_resigns_when_a_follower_fetches_a_damaged_batch(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The follower that lacks the batch refuses it and fetches again, so that the leader verifies
-    it and reports the damage. Before that the follower logged an error.
+    """The follower without the batch refuses it and fetches again, so that the leader verifies the
+    batch and reports the damage. Before the fix the follower logged an error.
     """
     config = {"pybroker.log.scrub.io.max.bytes.per.second": 0}
     with Simulation(seed, config=config) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 10)
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         bent = simulation.leader("orders", 0)
         follower = min({1, 2, 3} - {bent})
         simulation.kill(follower)
@@ -474,7 +487,7 @@ def test_a_leader_with_a_damaged_batch_resigns_when_it_is_fetched(
         simulation.start_broker(follower)
         simulation.wait(lambda: simulation.leader("orders", 0) != bent)
         simulation.mend()
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         assert len(simulation.run(read_all, simulation.bootstrap, 30)) == 30
     rotten = [each for each in caplog.records if "error=CORRUPT_MESSAGE" in each.getMessage()]
     assert {each.levelname for each in rotten} == {"WARNING"}

@@ -1,5 +1,5 @@
-"""Bugs of the controller that the simulation has found; for those of the broker see
-`test_found.py`.
+"""Bugs of the controller that the simulation has found. `test_found.py` has the bugs of the
+broker.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pybroker.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from unit_tests.simulation import stories
-from unit_tests.simulation.stories import PARTITION, produce, read_all
+from unit_tests.simulation import scenarios
+from unit_tests.simulation.scenarios import PARTITION, produce, read_all
 
 
 async def create(bootstrap: str, topics: dict[str, list[int]]) -> None:
@@ -48,7 +48,7 @@ async def elect(bootstrap: str) -> None:
 
 
 async def latest(bootstrap: str, broker: int) -> ListOffsetsPartitionResponse:
-    """Return that broker's answer to a request for the end offset, whether or not it leads."""
+    """Return that broker's answer to ListOffsets latest, whether or not the broker leads."""
     wanted = ListOffsetsPartition(partition_index=PARTITION.partition, timestamp=-1)
     topic = ListOffsetsTopic(name=PARTITION.topic, partitions=[wanted])
     request = ListOffsetsRequest(replica_id=-1, topics=[topic])
@@ -74,8 +74,9 @@ def expire(simulation: Simulation, broker: int) -> None:
 def test_a_broker_that_stops_before_a_new_controller_sent_all_roles_keeps_its_log(
     seed: int,
 ) -> None:
-    """It was told to stop following, and then a full list of its roles without the partition. It
-    set the log away while it still counted, and when it was back first it led with an empty log.
+    """The broker was told to stop the replica, and then received all its roles without the
+    partition. It renamed the log while its replica still counted as in sync. When it restarted
+    first, it led with an empty log.
     """
     config = {
         "min.insync.replicas": 3,  # who is out of sync stays eligible
@@ -117,8 +118,9 @@ def test_a_broker_that_stops_before_a_new_controller_sent_all_roles_keeps_its_lo
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_replaced_leader_returns_no_end_after_its_successor_wrote(seed: int) -> None:
-    """Its followers had everything, and no more records were written. It had no reason to write the
-    state node, and returned the old end as long as the controller could not reach it.
+    """The followers of the old leader had all records, and clients wrote no more. The leader had no
+    reason to write the state node, and returned the old end as long as the controller could not
+    reach it.
     """
     lag_s = 2.0
     config = {"replica.lag.time.max.ms": int(lag_s * 1000)}
@@ -149,8 +151,8 @@ def test_a_replaced_leader_returns_no_end_after_its_successor_wrote(seed: int) -
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_stopping_leader_returns_no_end_after_its_successor_wrote(seed: int) -> None:
-    """Its successor waits for nothing, because the stored ISR no longer has the stopping broker.
-    The controller may be unable to reach that one as long as it tries to hand over.
+    """The new leader does not wait for the stopping broker, which is no longer in the stored ISR.
+    The controller may be unable to reach the stopping broker during its controlled shutdown.
     """
     with Simulation(seed) as simulation:
         cluster = simulation.cluster
@@ -173,8 +175,9 @@ def test_a_stopping_leader_returns_no_end_after_its_successor_wrote(seed: int) -
 def test_a_leader_with_free_space_again_returns_no_end_after_its_successor_wrote(
     seed: int, settled_s: float
 ) -> None:
-    """The requested successor was elected before that, and the controller cannot reach the old
-    leader. The time of its next check depends on that of its last one.
+    """Another leader was elected before the old leader had free space, and the controller cannot
+    reach the old leader. The time of the old leader's next check depends on the time of its last
+    check.
     """
     with Simulation(seed) as simulation:
         cluster = simulation.cluster
@@ -199,9 +202,10 @@ def test_a_leader_with_free_space_again_returns_no_end_after_its_successor_wrote
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_broker_knows_the_options_of_a_new_topic_although_its_zookeeper_lags(seed: int) -> None:
-    """The controller told it of the topic before its ZooKeeper member had the topic's options. It
-    used its defaults, and deleted records that had to be kept, until an option was changed.
+def test_a_broker_applies_the_options_of_a_new_topic_although_its_zookeeper_lags(seed: int) -> None:
+    """The controller sent the topic to the broker before the broker's ZooKeeper member had the
+    topic's options. The broker used its defaults, and deleted records that had to be kept, until an
+    option was changed.
     """
     with Simulation(seed, config={"log.retention.bytes": 0}) as simulation:
         cluster = simulation.cluster
@@ -209,7 +213,7 @@ def test_a_broker_knows_the_options_of_a_new_topic_although_its_zookeeper_lags(s
             if member != cluster.zookeeper.leader:
                 cluster.zookeeper.lag(member, 1.0)
         configs = {"retention.bytes": "-1", "min.insync.replicas": "3"}
-        simulation.run(stories.create, simulation.bootstrap, configs)
+        simulation.run(scenarios.create, simulation.bootstrap, configs)
         simulation.wait(lambda: all(replica(cluster, each, PARTITION) for each in (1, 2, 3)))
         for broker in (1, 2, 3):
             here = replica(cluster, broker, PARTITION)

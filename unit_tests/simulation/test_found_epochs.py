@@ -1,4 +1,4 @@
-"""Bugs with damaged leader epochs of batches, which no checksum covers, found by the simulation."""
+"""Bugs with damaged leader epochs in batches, which no checksum covers, found by the simulation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from pybroker.client import Admin, NewTopic
 from pybroker.testing.simulation import Simulation
-from pybroker.testing.simulation.view import is_whole
-from unit_tests.simulation.stories import create, produce, read_all
+from pybroker.testing.simulation.view import is_healthy
+from unit_tests.simulation.scenarios import create, produce, read_all
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -15,9 +15,10 @@ from unit_tests.simulation.stories import create, produce, read_all
 def test_a_damaged_leader_epoch_of_the_first_broker_to_return_loses_nothing(
     seed: int, number: int, more: int
 ) -> None:
-    """No checksum covers the epoch of a batch. A killed broker trusted it although its file of
-    leader epochs contradicts it. It was back first and led, and the others, which asked it for the
-    ends of their epochs, truncated committed records.
+    """No checksum covers the leader epoch of a batch. A killed broker trusted a damaged epoch
+    although its leader-epoch-checkpoint contradicts the epoch. The broker restarted first and led,
+    and the other brokers, which requested the ends of their epochs from it, truncated committed
+    records.
     """
     with Simulation(seed, config={"log.flush.interval.messages": 1}) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -25,7 +26,7 @@ def test_a_damaged_leader_epoch_of_the_first_broker_to_return_loses_nothing(
         simulation.kill(simulation.leader("orders", 0))
         simulation.run(produce, simulation.bootstrap, more)
         simulation.mend()
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         first = simulation.leader("orders", 0)
         for broker in (1, 2, 3):
             simulation.kill(broker)
@@ -35,7 +36,7 @@ def test_a_damaged_leader_epoch_of_the_first_broker_to_return_loses_nothing(
         simulation.start_broker(first)
         simulation.pass_time(2.5)
         simulation.mend()
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         values = simulation.run(read_all, simulation.bootstrap, 10 + more)
     assert values == [b"%d" % (number % 10) for number in range(10 + more)]
 
@@ -48,8 +49,8 @@ async def create_alone(bootstrap: str) -> None:
 
 @pytest.mark.parametrize(("number", "bit"), ((10, 1), (10, 4), (4, 0), (4, 4)))
 def test_a_damaged_leader_epoch_does_not_matter_to_the_only_replica(number: int, bit: int) -> None:
-    """Without other replicas no log is truncated because of it, and all records are intact; also if
-    the batch is certainly the damaged part, and if others follow it.
+    """Without other replicas no log is truncated because of the damaged epoch, and all records are
+    intact, even if the batch is certainly damaged and later batches exist.
     """
     with Simulation(1) as simulation:
         simulation.run(create_alone, simulation.bootstrap)

@@ -1,4 +1,4 @@
-"""Bugs with groups of consumers that the simulation has found; for others see `test_found.py`."""
+"""Bugs with consumer groups that the simulation has found. `test_found.py` has other bugs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pybroker.client import Admin, CommittedOffset, Consumer, NewTopic, TopicPar
 from pybroker.client.connection import Connection
 from pybroker.errors import ErrorCode
 from pybroker.testing.simulation import ZOOKEEPER, Simulation
-from pybroker.testing.simulation.view import controller_of, is_whole, stored_states
+from pybroker.testing.simulation.view import controller_of, is_healthy, stored_states
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.offsets import (
     OffsetCommitRequest,
@@ -29,8 +29,8 @@ PARTITIONS = {TopicPartition("orders", number) for number in range(3)}
 
 
 class Members:
-    """Two static members of a cooperative group. The member `dies` processes records without end,
-    from a partition that it has to give back.
+    """Two static members of a cooperative group. The member `dies` is processing records of a
+    partition that it must revoke, and does not finish.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -45,7 +45,7 @@ class Members:
                 result.check()
 
     async def read(self, name: str) -> None:
-        """Read without end."""
+        """Read endlessly."""
 
         async def revoked(gone: list[TopicPartition]) -> None:
             if self.dies == name:
@@ -67,10 +67,10 @@ class Members:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_partition_that_a_static_leader_was_giving_back_at_its_death_is_read(seed: int) -> None:
-    """The new process took its predecessor's place without the partition that this one had to give
-    back, and that no other member had yet. Only the predecessor, the leader, knew that a rebalance
-    had to follow.
+def test_a_partition_being_revoked_by_a_killed_static_leader_is_read(seed: int) -> None:
+    """The new process replaced the dead static member, but not with the partition that the dead
+    member had to revoke, and that no other member had yet. Only the dead member, the group leader,
+    knew that another rebalance had to follow.
     """
     with Simulation(seed) as simulation:
         members = Members(simulation.bootstrap)
@@ -106,7 +106,7 @@ async def prefer(bootstrap: str) -> None:
 async def ask(
     bootstrap: str, broker: int, key: ApiKey, request: Message, answer: type[A], version: int
 ) -> A:
-    """Ask that broker, whether or not it coordinates the group."""
+    """Send a request to that broker, whether or not it coordinates the group."""
     port = int(bootstrap.split(",")[0].rpartition(":")[2])
     connection = await Connection.open(f"broker-{broker}", port, client_id="x", timeout_s=5)
     try:
@@ -116,7 +116,7 @@ async def ask(
 
 
 async def committed(bootstrap: str, broker: int) -> tuple[int, list[int]]:
-    """Return the broker's error, or the offsets."""
+    """Return the broker's error code, or the committed offsets."""
     request = OffsetFetchRequest(group_id="g", topics=None)
     answer = await ask(bootstrap, broker, ApiKey.OFFSET_FETCH, request, OffsetFetchResponse, 5)
     rows = answer.topics[0].partitions if answer.topics else []
@@ -139,8 +139,8 @@ async def commit_at(bootstrap: str, broker: int, offset: int) -> None:
 
 
 def lead_out_of_reach(simulation: Simulation) -> tuple[int, int]:
-    """Cut a coordinator that is not the preferred one off from the controller. Return it and the
-    preferred one.
+    """Cut a coordinator that is not the preferred leader off from the controller. Return the
+    coordinator and the preferred leader.
     """
     cluster = simulation.cluster
     preferred = simulation.leader(*COORDINATION)
@@ -151,16 +151,19 @@ def lead_out_of_reach(simulation: Simulation) -> tuple[int, int]:
             return leader, preferred
         simulation.stop(leader)
         simulation.start_broker(leader)
-        simulation.wait(lambda: is_whole(cluster))
-    raise AssertionError("the coordinator is always the controller, or preferred")
+        simulation.wait(lambda: is_healthy(cluster))
+    raise AssertionError(
+        "no coordinator was found that is neither the controller nor the preferred leader"
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_replaced_coordinator_does_not_answer_for_committed_offsets(
     seed: int,
 ) -> None:
-    """Its followers had everything, nothing more was committed there, and it could not check. It
-    answered as long as its session might still have been alive.
+    """The followers of the old coordinator's partition had all records, and no more offsets were
+    committed there. The old coordinator answered as long as its session might still have been
+    alive.
     """
     config = {
         "offsets.topic.num.partitions": 1,
@@ -169,7 +172,7 @@ def test_a_replaced_coordinator_does_not_answer_for_committed_offsets(
     }
     with Simulation(seed, config=config) as simulation:
         simulation.run(Members(simulation.bootstrap).create)
-        simulation.wait(lambda: is_whole(simulation.cluster))
+        simulation.wait(lambda: is_healthy(simulation.cluster))
         simulation.run(commit, simulation.bootstrap, 1)
         leader, preferred = lead_out_of_reach(simulation)
         assert simulation.run(committed, simulation.bootstrap, leader) == (0, [1])

@@ -18,7 +18,7 @@ from pybroker.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from unit_tests.simulation.stories import PARTITION, read_all
+from unit_tests.simulation.scenarios import PARTITION, read_all
 
 
 async def create(bootstrap: str, replicas: list[int]) -> None:
@@ -33,7 +33,7 @@ async def delete(bootstrap: str) -> None:
 
 
 async def produce(bootstrap: str, value: bytes, *counts: int) -> None:
-    """Send batches of these sizes."""
+    """Send batches with these numbers of records."""
     async with Producer(bootstrap, acks="all") as producer:
         for count in counts:
             for sent in [await producer.send("orders", value) for _ in range(count)]:
@@ -42,8 +42,9 @@ async def produce(bootstrap: str, value: bytes, *counts: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_follower_of_a_deleted_topic_does_not_count_for_its_successor(seed: int) -> None:
-    """It was away during the deletion, and back before it learned of that. It was in sync for the
-    new topic, and fetched from the new leader after the last record of the old topic.
+    """The follower did not run during the deletion, and restarted before it received it. The
+    follower was in sync for the recreated topic, and fetched from the new leader from the log end
+    of the old topic on.
     """
     with Simulation(seed, config={"replica.lag.time.max.ms": 1000}) as simulation:
         cluster = simulation.cluster
@@ -78,7 +79,9 @@ def test_a_follower_of_a_deleted_topic_does_not_count_for_its_successor(seed: in
 
 
 async def ask_for_one(bootstrap: str, broker: int, acks: int) -> ErrorCode:
-    """Return the broker's answer to a record for the topic, whether or not it leads."""
+    """Return the broker's answer to a Produce request for the topic, whether or not the broker
+    leads.
+    """
     port = int(bootstrap.split(",")[0].rpartition(":")[2])
     connection = await Connection.open(f"broker-{broker}", port, client_id="x", timeout_s=5)
     builder = BatchBuilder()
@@ -97,8 +100,8 @@ async def ask_for_one(bootstrap: str, broker: int, acks: int) -> ErrorCode:
 
 @pytest.mark.parametrize("acks", [1, -1])
 def test_a_leader_of_a_deleted_topic_accepts_nothing_for_its_successor(acks: int) -> None:
-    """A sole replica keeps leading while ZooKeeper is silent. But this one had registered again,
-    and the topic was recreated, with this broker as its leader.
+    """A leader that is the only replica continues to lead while ZooKeeper does not answer. But this
+    broker had registered again, and the topic was recreated with the same broker as its leader.
     """
     with Simulation(0, config={"min.insync.replicas": 1}) as simulation:
         cluster = simulation.cluster

@@ -1,4 +1,4 @@
-"""Brokers report unhealthy replicas according to the fault that was injected."""
+"""Tests of the readiness page: brokers report unhealthy replicas after injected faults."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pybroker.config.broker_config import BrokerConfig
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.operator import repair
-from pybroker.testing.simulation.view import controller_of, is_whole, stored_states
-from unit_tests.simulation.stories import PARTITION, create, produce
+from pybroker.testing.simulation.view import controller_of, is_healthy, stored_states
+from unit_tests.simulation.scenarios import PARTITION, create, produce
 
 FIRST_VALUE_BIT = 8 * 66
 
@@ -24,11 +24,11 @@ def _view(broker: SimBroker) -> BrokerView:
 
 
 async def faults(broker: SimBroker) -> dict[str, str]:
-    """Return condition of readiness -> problem."""
+    """Return condition -> problem, for the failed conditions of readiness."""
     return {each.name: each.fault for each in await conditions(_view(broker)) if not each.holds}
 
 
-def test_a_damaged_replica_that_is_kept_is_told() -> None:
+def test_a_damaged_replica_that_stays_leader_is_reported() -> None:
     config = {"min.insync.replicas": 1, "pybroker.log.scrub.io.max.bytes.per.second": 0}
     with Simulation(0, config=config) as simulation:
         cluster = simulation.cluster
@@ -46,7 +46,7 @@ def test_a_damaged_replica_that_is_kept_is_told() -> None:
         assert f"orders-0 is damaged from offset 0 on: {path}" in told["replicas"]
         assert [*rooms(leader).damaged()] == [PARTITION]
         repair(cluster)
-        simulation.wait(lambda: is_whole(cluster))
+        simulation.wait(lambda: is_healthy(cluster))
         assert simulation.run(faults, leader) == {}
         assert not rooms(leader).damaged()
 

@@ -1,4 +1,6 @@
-"""Each invariant: a sequence of events that violates it is found, one that keeps it is not."""
+"""Tests of each invariant: a scenario that violates the invariant is reported, and a scenario that
+keeps it is not.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ T0 = TopicPartition("t", 0)
 
 @dataclass(frozen=True)
 class Node:
-    """A change as ZooKeeper reports it."""
+    """A change of a node as ZooKeeper reports it."""
 
     zxid: int
     path: str
@@ -28,8 +30,10 @@ class Node:
     at: float
 
 
-class Course:
-    """Three brokers; topic `t` with one partition and min.insync.replicas 2; broker 1 leads."""
+class Scenario:
+    """A scenario of three brokers, and topic `t` with one partition and min.insync.replicas 2.
+    Broker 1 leads.
+    """
 
     def __init__(self) -> None:
         self.record = ClusterRecord(History(), min_isr=2)
@@ -40,7 +44,7 @@ class Course:
         self.make_topic("first")
 
     def change(self, path: str, content: object, version: int = 0) -> None:
-        """With `content` None the node is deleted."""
+        """Change the content of a node, or delete the node if `content` is None."""
         self.changes += 1
         data = None if content is None else json.dumps(content).encode()
         self.record.committed(Node(self.changes, path, data, version, float(self.changes)))
@@ -71,7 +75,7 @@ class Course:
         self.invariants.observe([*self.replicas.values()])
 
     def commit(self, end: int, *holders: int) -> None:
-        """The leader commits up to `end`; the holders have these records."""
+        """Commit records up to `end`, which the brokers in `holders` have."""
         for broker in holders:
             self.now(broker, log_end=end)
         leader = next(each.broker for each in self.replicas.values() if each.leads)
@@ -79,79 +83,79 @@ class Course:
         self.look()
 
 
-Story = Callable[[Course], None]
+Steps = Callable[[Scenario], None]
 
 
-def lets_two_brokers_lead_in_an_epoch(course: Course) -> None:
-    course.look()
-    course.now(1, leads=False)
-    course.now(2, leads=True)
-    course.look()
+def lets_two_brokers_lead_in_an_epoch(scenario: Scenario) -> None:
+    scenario.look()
+    scenario.now(1, leads=False)
+    scenario.now(2, leads=True)
+    scenario.look()
 
 
-def lets_the_high_watermark_fall(course: Course) -> None:
-    course.commit(5, 2, 3)
-    course.now(1, high_watermark=4)
-    course.look()
+def lets_the_high_watermark_fall(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    scenario.now(1, high_watermark=4)
+    scenario.look()
 
 
-def commits_what_one_in_sync_has_not(course: Course) -> None:
-    course.look()
-    course.commit(5, 2)
+def commits_what_one_in_sync_has_not(scenario: Scenario) -> None:
+    scenario.look()
+    scenario.commit(5, 2)
 
 
-def commits_what_one_who_is_eligible_has_not(course: Course) -> None:
-    course.state(1, 0, [1, 2])
-    state = course.record.states[T0]
-    course.record.states[T0] = replace(state, eligible=(3,))
-    course.look()
-    course.commit(5, 2)
+def commits_what_one_who_is_eligible_has_not(scenario: Scenario) -> None:
+    scenario.state(1, 0, [1, 2])
+    state = scenario.record.states[T0]
+    scenario.record.states[T0] = replace(state, eligible=(3,))
+    scenario.look()
+    scenario.commit(5, 2)
 
 
-def commits_what_it_alone_has(course: Course) -> None:
-    course.state(1, 0, [1])
-    course.look()
-    course.commit(5)
+def commits_what_it_alone_has(scenario: Scenario) -> None:
+    scenario.state(1, 0, [1])
+    scenario.look()
+    scenario.commit(5)
 
 
-def cuts_what_is_committed(course: Course) -> None:
-    course.commit(5, 2, 3)
-    course.invariants.shortened(2, T0, "first", 4)
+def cuts_what_is_committed(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    scenario.invariants.shortened(2, T0, "first", 4)
 
 
-def lets_one_join_who_has_only_what_the_new_leader_knows(course: Course) -> None:
-    course.state(1, 0, [1, 2])
-    course.look()
-    course.commit(5, 2)
-    course.state(2, 1, [2])
-    course.now(1, leads=False)
-    course.now(2, leads=True, epoch=1, high_watermark=3)
-    course.now(3, log_end=3)
-    course.look()
-    course.state(2, 1, [2, 3])
-    course.look()
+def lets_one_join_who_has_only_what_the_new_leader_knows(scenario: Scenario) -> None:
+    scenario.state(1, 0, [1, 2])
+    scenario.look()
+    scenario.commit(5, 2)
+    scenario.state(2, 1, [2])
+    scenario.now(1, leads=False)
+    scenario.now(2, leads=True, epoch=1, high_watermark=3)
+    scenario.now(3, log_end=3)
+    scenario.look()
+    scenario.state(2, 1, [2, 3])
+    scenario.look()
 
 
-def loses_its_end_unseen(course: Course) -> None:
-    course.commit(5, 2, 3)
-    course.state(1, 0, [1, 2])  # or the leader would be above it
-    course.now(1, leads=False)
-    course.now(2, log_end=4)
-    course.look()
+def loses_its_end_unseen(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    scenario.state(1, 0, [1, 2])  # or the leader would be above it
+    scenario.now(1, leads=False)
+    scenario.now(2, log_end=4)
+    scenario.look()
 
 
-def returns_from_power_loss_with_less(course: Course) -> None:
-    course.commit(5, 2, 3)
-    course.invariants.doubt(2)
-    course.state(1, 0, [1, 3])
-    course.look()
-    course.state(1, 0, [1, 3, 2])
-    course.look()
-    course.now(2, log_end=4)
-    course.look()
+def returns_from_power_loss_with_less(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    scenario.invariants.doubt(2)
+    scenario.state(1, 0, [1, 3])
+    scenario.look()
+    scenario.state(1, 0, [1, 3, 2])
+    scenario.look()
+    scenario.now(2, log_end=4)
+    scenario.look()
 
 
-BAD: dict[Story, set[str]] = {
+BAD: dict[Steps, set[str]] = {
     lets_two_brokers_lead_in_an_epoch: {"one-leader-per-epoch"},
     lets_the_high_watermark_fall: {"high-watermark-never-falls"},
     commits_what_one_in_sync_has_not: {"high-watermark-covered"},
@@ -164,106 +168,106 @@ BAD: dict[Story, set[str]] = {
 }
 
 
-@pytest.mark.parametrize("story", BAD, ids=lambda story: str(story.__name__))
-def test_a_violation_is_found(story: Story) -> None:
-    course = Course()
-    story(course)
-    assert {each.rule for each in course.invariants.violations} == BAD[story]
-    course.look()
-    assert len(course.invariants.violations) == len(BAD[story])  # each is told once
+@pytest.mark.parametrize("steps", BAD, ids=lambda steps: str(steps.__name__))
+def test_a_violation_is_found(steps: Steps) -> None:
+    scenario = Scenario()
+    steps(scenario)
+    assert {each.rule for each in scenario.invariants.violations} == BAD[steps]
+    scenario.look()
+    assert len(scenario.invariants.violations) == len(BAD[steps])  # each is told once
 
 
 def test_every_invariant_can_be_broken() -> None:
     assert set().union(*BAD.values()) == set(INVARIANTS)
 
 
-def lives_quietly(course: Course) -> None:
-    course.commit(5, 2, 3)
-    course.state(2, 1, [2, 3])
-    course.now(1, leads=False)
-    course.now(2, leads=True, epoch=1)
-    course.look()
-    course.commit(8, 3)
-    course.now(2, process="b2 again", leads=False, high_watermark=0)
-    course.look()
+def lives_quietly(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    scenario.state(2, 1, [2, 3])
+    scenario.now(1, leads=False)
+    scenario.now(2, leads=True, epoch=1)
+    scenario.look()
+    scenario.commit(8, 3)
+    scenario.now(2, process="b2 again", leads=False, high_watermark=0)
+    scenario.look()
 
 
-def cuts_what_nobody_committed(course: Course) -> None:
-    course.commit(5, 2, 3)
-    course.now(2, log_end=9)
-    course.look()
-    course.now(2, log_end=5)
-    course.look()
+def cuts_what_nobody_committed(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    scenario.now(2, log_end=9)
+    scenario.look()
+    scenario.now(2, log_end=5)
+    scenario.look()
 
 
-def cuts_the_log_of_one_who_is_not_in_sync(course: Course) -> None:
-    course.state(1, 0, [1, 2])
-    course.commit(5, 2, 3)
-    course.now(3, log_end=0)
-    course.look()
+def cuts_the_log_of_one_who_is_not_in_sync(scenario: Scenario) -> None:
+    scenario.state(1, 0, [1, 2])
+    scenario.commit(5, 2, 3)
+    scenario.now(3, log_end=0)
+    scenario.look()
 
 
-def commits_without_one_who_was_ended_with_it(course: Course) -> None:
-    course.look()
-    course.now(2, runs=False)
-    course.commit(5, 2, 3)
+def commits_without_one_who_was_ended_with_it(scenario: Scenario) -> None:
+    scenario.look()
+    scenario.now(2, runs=False)
+    scenario.commit(5, 2, 3)
 
 
-def commits_what_another_held_until_it_was_deleted(course: Course) -> None:
-    course.commit(5, 2, 3)
-    del course.replicas[2], course.replicas[3]
-    course.commit(6)
+def commits_what_another_held_until_it_was_deleted(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    del scenario.replicas[2], scenario.replicas[3]
+    scenario.commit(6)
 
 
-def loses_power(course: Course) -> None:
-    course.commit(5, 2, 3)
-    course.invariants.doubt(2)
-    course.now(2, log_end=3)
-    course.look()
-    course.state(1, 0, [1, 3])
-    course.look()
-    course.now(2, log_end=5)
-    course.state(1, 0, [1, 3, 2])
-    course.commit(6, 2, 3)
+def loses_power(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    scenario.invariants.doubt(2)
+    scenario.now(2, log_end=3)
+    scenario.look()
+    scenario.state(1, 0, [1, 3])
+    scenario.look()
+    scenario.now(2, log_end=5)
+    scenario.state(1, 0, [1, 3, 2])
+    scenario.commit(6, 2, 3)
 
 
-def lets_in_what_was_there_before_the_disk_was_lost(course: Course) -> None:
-    course.commit(5, 2, 3)
-    course.state(1, 0, [1, 3])
-    course.now(2, runs=False)
-    course.invariants.doubt(2)
-    course.look()
-    course.state(1, 0, [1, 3, 2])
-    course.look()
-    course.now(2, runs=True, log_end=0)
-    course.look()
+def lets_in_what_was_there_before_the_disk_was_lost(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    scenario.state(1, 0, [1, 3])
+    scenario.now(2, runs=False)
+    scenario.invariants.doubt(2)
+    scenario.look()
+    scenario.state(1, 0, [1, 3, 2])
+    scenario.look()
+    scenario.now(2, runs=True, log_end=0)
+    scenario.look()
 
 
-def elects_whoever_is_left(course: Course) -> None:
-    course.commit(5, 2, 3)
-    course.now(3, log_end=2)
-    course.state(1, 0, [1])
-    course.look()
-    course.state(3, 1, [3])
-    course.receipt(1)
-    course.now(3, leads=True, epoch=1)
-    course.look()
-    course.now(2, log_end=2)
-    course.now(1, leads=False, log_end=2, high_watermark=2)
-    course.look()
+def elects_whoever_is_left(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    scenario.now(3, log_end=2)
+    scenario.state(1, 0, [1])
+    scenario.look()
+    scenario.state(3, 1, [3])
+    scenario.receipt(1)
+    scenario.now(3, leads=True, epoch=1)
+    scenario.look()
+    scenario.now(2, log_end=2)
+    scenario.now(1, leads=False, log_end=2, high_watermark=2)
+    scenario.look()
 
 
-def makes_the_topic_anew(course: Course) -> None:
-    course.commit(5, 2, 3)
-    old = course.replicas[1]
-    course.change("/admin/delete_topics/t", None)
-    course.change("/brokers/topics/t/partitions/0/state", None)
-    course.change("/brokers/topics/t", None)
-    course.make_topic("second")
-    course.replicas[1] = old  # has not heard of it
-    course.now(2, leads=True)
-    course.state(2, 0, [2, 3])
-    course.look()
+def makes_the_topic_anew(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    old = scenario.replicas[1]
+    scenario.change("/admin/delete_topics/t", None)
+    scenario.change("/brokers/topics/t/partitions/0/state", None)
+    scenario.change("/brokers/topics/t", None)
+    scenario.make_topic("second")
+    scenario.replicas[1] = old  # has not heard of it
+    scenario.now(2, leads=True)
+    scenario.state(2, 0, [2, 3])
+    scenario.look()
 
 
 GOOD = (
@@ -279,46 +283,48 @@ GOOD = (
 )
 
 
-@pytest.mark.parametrize("story", GOOD, ids=lambda story: str(story.__name__))
-def test_an_allowed_state_is_not_reported(story: Story) -> None:
-    course = Course()
-    story(course)
-    assert not course.invariants.violations, report(course.invariants.violations)
+@pytest.mark.parametrize("steps", GOOD, ids=lambda steps: str(steps.__name__))
+def test_an_allowed_state_is_not_reported(steps: Steps) -> None:
+    scenario = Scenario()
+    steps(scenario)
+    assert not scenario.invariants.violations, report(scenario.invariants.violations)
 
 
 @pytest.mark.parametrize(("leader", "epoch", "bad"), [(2, 1, True), (2, 0, False), (-1, 1, False)])
-def test_a_leader_of_a_deposed_controller_is_found(leader: int, epoch: int, bad: bool) -> None:
-    """Changes of the ISR, and leaders that step down, store the epoch of the controller that
-    elected them.
+def test_a_leader_elected_by_a_replaced_controller_is_reported(
+    leader: int, epoch: int, bad: bool
+) -> None:
+    """Changes of the ISR, and leaders that resign, store the epoch of the controller that elected
+    the leader.
     """
-    course = Course()
-    course.state(2, 0, [2, 3])
-    course.change("/controller_epoch", 1)
-    course.state(2, 0, [1, 2, 3])
-    course.change("/controller_epoch", 2)
-    course.state(leader, epoch, [1, 2])
-    course.state(leader, epoch, [1, 2, 3])
-    found = [each.text for each in check(course.record.history, ["epochs"])]
+    scenario = Scenario()
+    scenario.state(2, 0, [2, 3])
+    scenario.change("/controller_epoch", 1)
+    scenario.state(2, 0, [1, 2, 3])
+    scenario.change("/controller_epoch", 2)
+    scenario.state(leader, epoch, [1, 2])
+    scenario.state(leader, epoch, [1, 2, 3])
+    found = [each.text for each in check(scenario.record.history, ["epochs"])]
     assert [text for text in found if "controller" in text] == (
         ["leader epoch 1 was made by the controller of epoch 1, after 2 had begun"] if bad else []
     )
 
 
-def test_the_record_has_lives_states_offices_and_losses() -> None:
-    course = Course()
-    course.change("/config/topics/u", {"version": 1, "config": {"min.insync.replicas": "3"}})
-    course.change("/brokers/topics/u", {"partitions": {"0": [1, 2, 3], "1": [2, 3]}})
-    course.receipt(4)
-    course.receipt(4)  # completed later
+def test_the_history_has_topics_states_controllers_and_loss_receipts() -> None:
+    scenario = Scenario()
+    scenario.change("/config/topics/u", {"version": 1, "config": {"min.insync.replicas": "3"}})
+    scenario.change("/brokers/topics/u", {"partitions": {"0": [1, 2, 3], "1": [2, 3]}})
+    scenario.receipt(4)
+    scenario.receipt(4)  # completed later
     for path, content in (("/controller", {"brokerid": 2}), ("/controller_epoch", 7)):
-        course.record.committed(Node(99, path, json.dumps(content).encode(), 0, 9.0))
-    course.change("/controller", {"brokerid": 3})  # the epoch is another transaction's
-    course.change("/admin/delete_topics/t", {})
-    history = course.record.history
+        scenario.record.committed(Node(99, path, json.dumps(content).encode(), 0, 9.0))
+    scenario.change("/controller", {"brokerid": 3})  # the epoch is another transaction's
+    scenario.change("/admin/delete_topics/t", {})
+    history = scenario.record.history
     assert [(life.topic, life.min_isr) for life in history.lives] == [("t", 2), ("u", 3)]
     assert history.lives[0].doomed and not history.lives[1].doomed
-    assert course.record.alive() == [("u", 0), ("u", 1)]
-    assert [course.record.required(each) for each in course.record.alive()] == [3, 2]
+    assert scenario.record.alive() == [("u", 0), ("u", 1)]
+    assert [scenario.record.required(each) for each in scenario.record.alive()] == [3, 2]
     assert [(loss.partition, loss.reason) for loss in history.losses] == [(T0, "unclean-election")]
     assert [(term.epoch, term.broker) for term in history.controller_terms] == [(7, 2)]
     assert [(state.version, state.isr) for state in history.states] == [(0, (1, 2, 3))]
@@ -326,29 +332,31 @@ def test_the_record_has_lives_states_offices_and_losses() -> None:
 
 @pytest.mark.parametrize("is_admitted", (True, False))
 def test_the_losses_of_a_recreated_topic_need_new_receipts(is_admitted: bool) -> None:
-    """Receipts are deleted with their topic; the next topic starts its leader epochs anew."""
-    course = Course()
+    """Loss receipts are deleted with their topic; the recreated topic restarts its leader epochs at
+    0.
+    """
+    scenario = Scenario()
 
     def lose(is_told: bool) -> None:
-        """All brokers lose power and no replica counts. One transaction elects a leader and admits
-        the loss.
+        """Let all brokers lose power, so that no replica counts. One transaction elects a leader
+        and writes the loss receipt.
         """
-        course.state(-1, 1, [])
-        course.state(3, 2, [3])
+        scenario.state(-1, 1, [])
+        scenario.state(3, 2, [3])
         if is_told:
             receipts = {"version": 1, "receipts": [{"leader_epoch": 2, "reason": "power-loss"}]}
             data = json.dumps(receipts).encode()
-            zxid = course.changes
-            course.record.committed(Node(zxid, "/pybroker/losses/t/0", data, 0, float(zxid)))
+            zxid = scenario.changes
+            scenario.record.committed(Node(zxid, "/pybroker/losses/t/0", data, 0, float(zxid)))
 
     lose(True)
-    course.change("/admin/delete_topics/t", {})
-    course.change("/pybroker/losses/t/0", None)
-    course.change("/brokers/topics/t/partitions/0/state", None)
-    course.change("/brokers/topics/t", None)
-    course.make_topic("second")
+    scenario.change("/admin/delete_topics/t", {})
+    scenario.change("/pybroker/losses/t/0", None)
+    scenario.change("/brokers/topics/t/partitions/0/state", None)
+    scenario.change("/brokers/topics/t", None)
+    scenario.make_topic("second")
     lose(is_admitted)
-    found = [each.text for each in check(course.record.history, ["clean-elections"])]
+    found = [each.text for each in check(scenario.record.history, ["clean-elections"])]
     assert found == (
         []
         if is_admitted

@@ -1,5 +1,5 @@
-"""A broker is killed or loses power at every single disk operation in turn. Afterwards all
-acknowledged or synced records are there, and no record that was never written.
+"""Tests that kill a broker, or cut its power, at every single disk operation in turn. Afterwards
+all acknowledged or synced records must exist, and no record that was never written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unit_tests.simulation.log_life import A, B, C, LogLife
 
 
 def script(life: LogLife) -> None:
-    """Runs every operation on logs."""
+    """Run every operation on logs."""
     life.start()
     life.create(A)
     life.lead(A, 0)
@@ -32,7 +32,7 @@ def script(life: LogLife) -> None:
     life.lead(A, 1)
     life.append(A, 3, length=200)
     life.append(A, 1, length=300)
-    life.truncate(A, life.books[A].end - 1)
+    life.truncate(A, life.expected_logs[A].end - 1)
     life.truncate(A, 7)
     life.lead(A, 2)
     life.append(A, 2)
@@ -69,9 +69,9 @@ def crash_at(
     after_bytes: int = 0,
     again_at: int | None = None,
 ) -> bool:
-    """Run up to the operation of that number, crash, check the logs and continue with them. With
-    `again_at` the start after the crash is interrupted, too. Return False if the script had ended
-    before.
+    """Run the script up to the disk operation of that number, crash, check the logs and continue
+    with them. With `again_at` the start after the crash is interrupted, too. Return False if the
+    script ended before the crash.
     """
     life = LogLife(seed, flush_messages=flush_messages)
     life.power_lost = power
@@ -105,14 +105,14 @@ def test_a_kill_at_any_operation_loses_nothing_that_was_acknowledged(after_bytes
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_power_lost_at_any_operation_takes_nothing_that_was_flushed(seed: int) -> None:
+def test_a_power_loss_at_any_operation_loses_no_synced_data(seed: int) -> None:
     point = 0
     while crash_at(point, power=True, flush_messages=NEVER, seed=seed, after_bytes=100):
         point += 1
     assert point > 100
 
 
-def test_a_start_that_is_cut_short_again_finds_everything_the_next_time() -> None:
+def test_an_interrupted_recovery_finds_all_data_at_the_next_start() -> None:
     for power in (False, True):
         point = 0
         while crash_at(
@@ -127,7 +127,7 @@ def test_a_start_that_is_cut_short_again_finds_everything_the_next_time() -> Non
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_with_a_flush_for_each_append_power_loss_takes_nothing_acknowledged(seed: int) -> None:
+def test_with_a_sync_per_append_a_power_loss_loses_no_acknowledged_data(seed: int) -> None:
     point = 0
     while crash_at(point, power=True, flush_messages=1, seed=seed, after_bytes=100):
         point += 1
@@ -149,7 +149,9 @@ def filled(seed: int) -> LogLife:
 def test_truncated_records_do_not_return_after_a_power_loss(
     shorten: Callable[[LogLife, TopicPartition, int], None], end: int
 ) -> None:
-    """Otherwise it would be taken for records of the leader epoch that is written in its place."""
+    """Otherwise the truncated records would be taken for records of the leader epoch that replaced
+    them.
+    """
     for seed in range(20):
         life = filled(seed)
         shorten(life, A, end)
@@ -159,7 +161,7 @@ def test_truncated_records_do_not_return_after_a_power_loss(
         assert life.log(A).log_end_offset == end
 
 
-def test_a_power_loss_after_a_proper_end_takes_nothing() -> None:
+def test_a_power_loss_after_a_clean_shutdown_loses_nothing() -> None:
     for seed in range(20):
         life = filled(seed)
         life.stop()
@@ -168,8 +170,8 @@ def test_a_power_loss_after_a_proper_end_takes_nothing() -> None:
         life.verify()
 
 
-def test_a_hole_that_a_power_loss_has_made_is_not_forgotten_by_the_next_start() -> None:
-    """The name of the next segment was on the disk, but not the end of the previous one."""
+def test_a_gap_caused_by_a_power_loss_is_still_known_after_the_next_start() -> None:
+    """The disk had the name of the next segment, but not the end of the previous segment."""
     found = 0
     for seed in range(60):
         life = filled(seed)

@@ -1,20 +1,20 @@
-"""Processes of the simulation die at once, and their failures are reported.
+"""Tests of the simulation's event loop: killed processes end at once, and failures are reported.
 
-`test_transport.py` and all code that runs on the loop test that it behaves like asyncio's.
+`test_transport.py` tests that the loop behaves like asyncio's loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
-from pybroker.testing.simulation.world import World
 
 
-def test_a_killed_process_does_nothing_more_not_even_what_cleans_up() -> None:
-    world, heard = World("1"), list[str]()
-    machine = Machine(world, "m")
+def test_a_killed_process_runs_no_code_not_even_cleanup() -> None:
+    environment, heard = Environment("1"), list[str]()
+    machine = Machine(environment, "m")
 
     async def main(_loop: ProcessLoop) -> None:
         try:
@@ -23,22 +23,22 @@ def test_a_killed_process_does_nothing_more_not_even_what_cleans_up() -> None:
             heard.append("last words")
 
     machine.start(main, None)
-    world.run(5)
+    environment.run(5)
     machine.kill()
-    world.run(100)
+    environment.run(100)
     assert heard == []
     machine.bury()
 
 
-def test_a_process_that_fails_is_told_of() -> None:
-    world = World("1")
-    machine = Machine(world, "m")
+def test_the_failure_of_a_process_is_reported() -> None:
+    environment = Environment("1")
+    machine = Machine(environment, "m")
 
     async def main(_loop: ProcessLoop) -> None:
         await asyncio.sleep(1)
         raise ValueError("a mistake")
 
     loop = machine.start(main, None)
-    world.run(5)
+    environment.run(5)
     assert loop.failures == ["the process failed: ValueError('a mistake')"]
     machine.bury()

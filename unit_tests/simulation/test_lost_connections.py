@@ -1,5 +1,5 @@
-"""Connections over the simulated network are lost in every real way: the faults of links and
-machines have their documented effects.
+"""Tests of lost connections in the simulated network: the faults of links and machines have their
+documented effects.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pytest
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.server.connection import Answer, Peer
 from pybroker.server.listener import Server
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.links import Links
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.network import Network
-from pybroker.testing.simulation.world import World
 from unit_tests.handlers.bench import LISTENER
 
 T = TypeVar("T")
@@ -36,13 +36,13 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 class Lab:
-    """Two machines: a server can run on "b", clients on "a"."""
+    """Two machines: the server runs on "b", clients on "a"."""
 
     def __init__(self, seed: str = "1") -> None:
-        self.world = World(seed)
-        self.links = Links(self.world)
+        self.environment = Environment(seed)
+        self.links = Links(self.environment)
         self.network = Network(self.links)
-        self.a, self.b = Machine(self.world, "a"), Machine(self.world, "b")
+        self.a, self.b = Machine(self.environment, "a"), Machine(self.environment, "b")
         self.served: list[bytes] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.server: Server
@@ -67,21 +67,21 @@ class Lab:
         self.run(0.1)
 
     def run(self, seconds: float) -> None:
-        self.world.run(self.world.now + seconds)
+        self.environment.run(self.environment.now + seconds)
 
     def ask(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start it on "a"."""
+        """Start the coroutine in a process on "a"."""
         if self.a.loop is None:
             self.start(self.a, lambda _: asyncio.Event().wait())
         assert self.a.loop is not None
         loop, before = self.a.loop, len(self.tasks)
         loop.call_soon(lambda: self.tasks.append(loop.create_task(main)))
-        self.world.run(self.world.now + 1, stop=lambda: len(self.tasks) > before)
+        self.environment.run(self.environment.now + 1, stop=lambda: len(self.tasks) > before)
         return self.tasks[-1]
 
     def result(self, main: Coroutine[Any, Any, T], seconds: float = 60) -> T:
         task = self.ask(main)
-        assert self.world.run(self.world.now + seconds, stop=task.done), "not done"
+        assert self.environment.run(self.environment.now + seconds, stop=task.done), "not done"
         return task.result()
 
     def connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -102,7 +102,7 @@ async def exchange(
 
 
 async def outcome(reader: asyncio.StreamReader) -> str:
-    """Return the values that a reader sees at the end."""
+    """Read to the end of the stream. Return "end", or "reset" for a reset connection."""
     try:
         await reader.read()
     except ConnectionResetError:
@@ -176,7 +176,7 @@ def test_a_killed_process_ends_or_resets_its_connections() -> None:
 
 
 def test_a_reset_that_meets_a_cut_is_lost_until_somebody_sends() -> None:
-    """A half-open connection: the killed process is back, but its peer does not know."""
+    """The connection is half-open: the killed process has restarted, but its peer does not know."""
     seen = set()
     for seed in range(12):
         lab = Lab(str(seed))
@@ -195,10 +195,10 @@ def test_a_reset_that_meets_a_cut_is_lost_until_somebody_sends() -> None:
             lab.run(1)
             assert waiting.result() == "reset"
         lab.end()
-    assert seen == {True, False}, "the end of data is sent again, a reset is not"
+    assert seen == {True, False}, "the end of data is retransmitted, a reset is not"
 
 
-def test_without_power_nothing_is_said_until_the_machine_is_up_and_is_written_to(
+def test_a_power_loss_is_noticed_only_by_a_write_after_the_restart(
     lab: Lab,
 ) -> None:
     lab.serve()

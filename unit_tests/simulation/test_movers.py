@@ -1,4 +1,6 @@
-"""Clients that request moves between log directories, and the checks of their results."""
+"""Tests of the clients that request moves between log directories, and of the checks of the
+results.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +11,28 @@ import pytest
 from pybroker.storage.manager import LogManager
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.disk_view import DiskView
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.movers import MOVED, ONE_PLACE, Moves
 from pybroker.testing.simulation.workload import Workload
-from pybroker.testing.simulation.world import World
 
 
 @pytest.fixture
 def moves() -> Iterator[Moves]:
-    """Moves of broker 1, all finished."""
-    world = World("moves")
-    with SimCluster(world, log_dirs=2) as cluster:
-        workload = Workload(world, cluster.machine, cluster.network.sockets, cluster.bootstrap)
+    """Yield finished moves of the replicas of broker 1."""
+    environment = Environment("moves")
+    with SimCluster(environment, log_dirs=2) as cluster:
+        workload = Workload(
+            environment, cluster.machine, cluster.network.sockets, cluster.bootstrap
+        )
         cluster.start()
         assert cluster.run_until_ready()
         workload.start()
         assert cluster.run_until(lambda: workload.is_ready, 20)
         moves = Moves(cluster)
-        stop = moves.ask(cluster.brokers[1], 0.05, world.rng("moves"))
-        world.run(world.now + 3)
+        stop = moves.ask(cluster.brokers[1], 0.05, environment.rng("moves"))
+        environment.run(environment.now + 3)
         stop()
-        assert cluster.run_until(lambda: moves.are_over, 20)
+        assert cluster.run_until(lambda: moves.are_finished, 20)
         yield moves
 
 
@@ -59,7 +63,7 @@ def test_a_replica_in_two_directories_breaks_a_rule(moves: Moves, name: str) -> 
     assert rules(moves) == {ONE_PLACE}
 
 
-def test_a_mark_that_is_left_breaks_a_rule(moves: Moves) -> None:
+def test_a_remaining_marker_file_of_a_move_breaks_a_rule(moves: Moves) -> None:
     broker = moves.cluster.brokers[1]
     assert broker.rooms is not None
     log = next(iter(broker.rooms.logs.all().values()))
@@ -67,7 +71,7 @@ def test_a_mark_that_is_left_breaks_a_rule(moves: Moves) -> None:
     assert rules(moves) == {ONE_PLACE}
 
 
-def test_a_replica_that_is_not_where_it_was_to_go_breaks_a_rule(
+def test_a_replica_outside_the_requested_directory_breaks_a_rule(
     moves: Moves, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LogManager, "home", lambda self, partition: "/elsewhere")

@@ -1,4 +1,4 @@
-"""Each planted bug removes the rule that it names, in the real code, for the duration of a run."""
+"""Tests that each planted bug removes its rule from the real code, for the duration of a run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from unit_tests.patience import until
 from unit_tests.replication.copying import Group
 from unit_tests.replication.leading import LAG_S, Leading
 from unit_tests.replication.test_copying import behind, failed
-from unit_tests.replication.test_given_up import killed_before_a_checkpoint
 from unit_tests.replication.test_leader_state import Stage
+from unit_tests.replication.test_loss_receipts_of_truncation import killed_before_a_checkpoint
 from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
 from unit_tests.simulation.mutants import BY_NAME, PLANTED, planted
 from unit_tests.storage.test_manager import A, Host, existing, fill, make
@@ -186,7 +186,9 @@ async def what_a_deposed_coordinator_asks_for_is_refused(_home: Path) -> bool:
 
 
 def between_two_directories(home: Path) -> tuple[Host, LogManager, ReplicaMove]:
-    """Return a log of three records, all of which are in the copy that has its name."""
+    """Return a log of three records and the incomplete copy of a move that has taken the log's
+    name.
+    """
     host = Host(home)
     host.directories = [str(home / name) for name in ("data", "more")]
     manager = host.start()
@@ -240,13 +242,13 @@ def test_every_planted_bug_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-async def test_it_takes_its_rule_away_and_gives_it_back(name: str, tmp_path: Path) -> None:
+async def test_a_planted_bug_removes_its_rule_and_restores_it(name: str, tmp_path: Path) -> None:
     with planted(name):
         assert not await RULES[name](tmp_path / "without")
     assert await RULES[name](tmp_path / "with")
 
 
-def test_everything_is_as_before_also_after_a_failure() -> None:
+def test_the_original_code_is_restored_after_a_failure() -> None:
     before = [each.owner.__dict__[each.name] for bug in PLANTED for each in bug.replacements]
     for bug in PLANTED:
         with pytest.raises(ZeroDivisionError), planted(bug.name):
@@ -255,7 +257,7 @@ def test_everything_is_as_before_also_after_a_failure() -> None:
     assert all(was is now for was, now in zip(before, after, strict=True))
 
 
-def test_no_name_plants_nothing_and_an_unknown_one_is_refused() -> None:
+def test_an_empty_name_plants_no_bug_and_an_unknown_name_is_refused() -> None:
     with planted(""):
         pass
     with pytest.raises(KeyError), planted("no-such-bug"):

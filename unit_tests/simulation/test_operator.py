@@ -1,11 +1,13 @@
-"""Partitions wait for lost disks and damaged logs until an operator gives these up."""
+"""Tests of partitions that wait for lost disks and damaged logs until an operator accepts the
+loss.
+"""
 
 from __future__ import annotations
 
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.operator import repair
-from pybroker.testing.simulation.view import is_whole, leader_of, stored_states
-from unit_tests.simulation.stories import (
+from pybroker.testing.simulation.view import is_healthy, leader_of, stored_states
+from unit_tests.simulation.scenarios import (
     PARTITION,
     begin_with_empty_disks,
     create,
@@ -17,10 +19,10 @@ _A_BIT_OF_A_VALUE = 8 * (10 * 69 + 66)
 _EACH_SYNCED = {"log.flush.interval.messages": 1}
 
 
-def test_a_partition_waits_for_its_last_disk_until_that_is_given_up() -> None:
-    """All brokers lose power, so that no replica is trusted. The last one to return is the only one
-    that counts for the committed records, and its disk is gone. The others still have what they
-    synced.
+def test_a_partition_waits_for_its_last_disk_until_the_loss_is_accepted() -> None:
+    """All brokers lose power, so that no replica is trusted. Only the last broker to restart counts
+    for the committed records, and its disk is lost. The other brokers still have their synced
+    records.
     """
     with Simulation(0, config=_EACH_SYNCED) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -37,8 +39,9 @@ def test_a_partition_waits_for_its_last_disk_until_that_is_given_up() -> None:
 
 
 def test_a_partition_waits_for_its_damaged_log_until_the_loss_is_accepted() -> None:
-    """No replica is in sync or eligible, and the log may hold more records after the damaged range
-    than the others."""
+    """No other replica is in sync or eligible, and the damaged log may have records after the
+    damaged range that other logs lack.
+    """
     with Simulation(0, config=_EACH_SYNCED) as simulation:
         simulation.run(create, simulation.bootstrap)
         simulation.run(produce, simulation.bootstrap, 20)
@@ -53,9 +56,9 @@ def test_a_partition_waits_for_its_damaged_log_until_the_loss_is_accepted() -> N
         _wait_for_the_operator(simulation)
 
 
-def test_a_copy_that_was_begun_for_a_lost_disk_waits_for_it_until_that_is_given_up() -> None:
-    """The new copy follows, and so seems to be there; but it must not lead, and no other replica
-    counts.
+def test_an_incomplete_copy_does_not_lead_until_the_loss_of_a_disk_is_accepted() -> None:
+    """The new copy follows, and so seems to be available; but an incomplete copy must not lead, and
+    no other replica counts.
     """
     with Simulation(0, config=_EACH_SYNCED) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -70,8 +73,8 @@ def test_a_copy_that_was_begun_for_a_lost_disk_waits_for_it_until_that_is_given_
         _wait_for_the_operator(simulation)
 
 
-def test_a_leader_with_a_hole_that_nobody_can_do_without_is_used_until_that_is_given_up() -> None:
-    """It serves the intact records, and the others cannot get past the damage."""
+def test_a_leader_with_a_damaged_range_serves_until_the_loss_is_accepted() -> None:
+    """The leader serves the intact records, and followers cannot copy the damaged range."""
     config = {"min.insync.replicas": 1, "pybroker.log.scrub.io.max.bytes.per.second": 0}
     with Simulation(0, config=config) as simulation:
         cluster = simulation.cluster
@@ -88,19 +91,19 @@ def test_a_leader_with_a_hole_that_nobody_can_do_without_is_used_until_that_is_g
         simulation.pass_time(20)
         assert leader_of(cluster, "orders", 0) is leader
         repair(cluster)
-        simulation.wait(lambda: is_whole(cluster))
+        simulation.wait(lambda: is_healthy(cluster))
         assert simulation.run(produce, simulation.bootstrap, 1) == [10]
 
 
 def _wait_for_the_operator(simulation: Simulation) -> None:
-    """All brokers return, which is not enough; the acknowledged records are there after the
-    operator acts.
+    """Restart all brokers, and check that the partition still waits. After the operator accepts the
+    loss, check that the acknowledged records exist.
     """
     cluster = simulation.cluster
     simulation.mend()
     simulation.pass_time(20)
     assert leader_of(cluster, "orders", 0) is None
     repair(cluster)
-    simulation.wait(lambda: is_whole(cluster))
+    simulation.wait(lambda: is_healthy(cluster))
     values = simulation.run(read_all, simulation.bootstrap, 20)
     assert values == [b"%d" % number for number in range(20)]

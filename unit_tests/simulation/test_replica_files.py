@@ -1,4 +1,4 @@
-"""A replica's files are read unchanged, and damage is detected."""
+"""Tests of reading a replica's files: contents are unchanged, and damage is detected."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pybroker.storage.producer_state import ProducerEntry, RememberedBatch
 from pybroker.testing.history.model import Record
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.replica_files import DamagedFile, final_read, replica_files
-from pybroker.testing.simulation.world import World
 
 KEY = TopicPartition("t", 0)
 FOLDER = "/data/t-0"
@@ -31,8 +31,8 @@ def batch(first: int, *values: bytes, epoch: int, producer: int = -1) -> bytes:
 
 @pytest.fixture
 def disk() -> DiskView:
-    """Two segments of two batches."""
-    view = DiskView(SimDisk(World("1"), "m"))
+    """Return a disk with a log of two segments with two batches each."""
+    view = DiskView(SimDisk(Environment("1"), "m"))
     view.make_dirs(FOLDER)
     view.write(f"{FOLDER}/00000000000000000000.log", batch(0, b"a", b"b", epoch=0, producer=7))
     view.write(SECOND, batch(2, b"c", epoch=1) + batch(3, b"d", epoch=1))
@@ -64,7 +64,7 @@ def test_other_bytes_have_another_digest(disk: DiskView) -> None:
     assert differ == [False, True, False]
 
 
-def test_a_damaged_batch_and_a_torn_tail_are_told(disk: DiskView) -> None:
+def test_a_damaged_batch_and_a_torn_tail_are_reported(disk: DiskView) -> None:
     whole = disk.read(SECOND)
     disk.write(SECOND, whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(DamagedFile, match=r"00002\.log: the batch at position \d+ is damaged"):

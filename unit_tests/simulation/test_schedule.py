@@ -1,5 +1,5 @@
-"""Seeds generate schedules with all kinds and options, the same each time, also after printing and
-parsing.
+"""Tests of schedules: seeds generate all kinds of faults and all options, and the same schedule
+each time, also after printing and parsing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pybroker.testing.simulation.swarm import generate
 SEEDS = [str(number) for number in range(400)]
 
 
-def test_every_seed_gives_the_same_schedule_again_and_survives_its_text() -> None:
+def test_a_seed_always_gives_the_same_schedule_which_its_text_preserves() -> None:
     for seed in SEEDS:
         schedule = generate(seed)
         assert generate(seed) == schedule
         assert parse(str(schedule)) == schedule
 
 
-def test_every_kind_and_every_value_of_an_option_comes_up() -> None:
+def test_seeds_draw_every_kind_of_fault_and_every_value_of_an_option() -> None:
     schedules = [generate(seed) for seed in SEEDS]
     kinds = Counter(event.kind for schedule in schedules for event in schedule.events)
     assert kinds.keys() == BY_NAME.keys()
@@ -42,8 +42,8 @@ def test_some_seeds_have_a_fault_sequence(monkeypatch: pytest.MonkeyPatch) -> No
     assert 0.08 < told / len(SEEDS) < 0.16
 
 
-def test_records_are_lost_where_that_is_allowed() -> None:
-    """The broker that lacks most records returns first, and the run waits for its election."""
+def test_records_are_lost_only_if_unclean_elections_are_allowed() -> None:
+    """The broker that lacks the most records restarts first, and the run waits for its election."""
     schedules = [generate(seed) for seed in SEEDS]
     lossy = [each for each in schedules if each.options.lossy]
     assert 0.03 < len(lossy) / len(SEEDS) < 0.12

@@ -1,4 +1,4 @@
-"""The simulation as tests of applications use it."""
+"""Tests of `Simulation`, as users' tests of applications use it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from pybroker.client import defaults
 from pybroker.clock import SystemClock
 from pybroker.testing.simulation import ZOOKEEPER, Simulation, SimulationError
-from unit_tests.simulation.stories import create, produce, read_on
+from unit_tests.simulation.scenarios import create, produce, read_on
 
 
 def orders_past_faults(seed: int) -> str:
-    """Make all kinds of calls, one after another, and return the digest."""
+    """Call all methods of `Simulation` one after another, and return the digest."""
     seen: list[bytes | None] = []
     with Simulation(seed) as simulation:
         simulation.run(create, simulation.bootstrap)
@@ -45,11 +45,11 @@ def orders_past_faults(seed: int) -> str:
         return simulation.digest
 
 
-def test_an_application_outlives_faults_and_every_seed_runs_alike() -> None:
+def test_an_application_survives_faults_and_each_seed_repeats_its_run() -> None:
     assert orders_past_faults(1) == orders_past_faults(1) != orders_past_faults(2)
 
 
-def test_minutes_pass_at_once_and_clients_take_the_time_of_their_machine() -> None:
+def test_clients_use_the_virtual_clock_of_their_machine() -> None:
     async def wait_long() -> float:
         clock = defaults.make_clock()
         begun = clock.monotonic()
@@ -75,7 +75,7 @@ def test_a_timeout_is_reported_with_the_reason_and_the_seed() -> None:
             simulation.start(fail)
             simulation.wait(lambda: False, seconds=5)
 
-    with pytest.raises(SimulationError, match=r"not within 5 virtual.*here") as caught:
+    with pytest.raises(SimulationError, match=r"within 5 virtual.*here") as caught:
         wait_in_vain()
     assert caught.value.__notes__ == ["in the simulation with seed 17"]
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -91,7 +91,7 @@ def test_a_timeout_is_reported_with_the_reason_and_the_seed() -> None:
             _ = waiting.result
 
 
-def test_a_trace_shows_where_two_runs_part() -> None:
+def test_traces_show_the_first_difference_of_two_runs() -> None:
     with Simulation(1, keep_trace=True) as simulation:
         simulation.run(create, simulation.bootstrap)
         assert any("broker-1" in line for line in simulation.trace)

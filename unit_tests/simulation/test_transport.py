@@ -1,4 +1,6 @@
-"""The guarantees of asyncio's transports. Each test runs on real sockets and on simulated ones."""
+"""Tests of the guarantees of asyncio's transports. Each test runs on real sockets and on simulated
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,16 @@ from typing import Any, cast
 import pytest
 
 from pybroker.server.listener import Bind, bind
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.links import Links
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.network import Network
-from pybroker.testing.simulation.world import World
 from unit_tests.patience import MOMENT_S, in_time
 
 
 class Events:
-    """The calls that a protocol received, with adjacent data joined."""
+    """A protocol that records the calls it receives, with adjacent data joined."""
 
     starts_paused = False
 
@@ -48,7 +50,7 @@ class Events:
         return event in names and len(self.data) >= length
 
     async def until(self, event: str, length: int = 0) -> None:
-        """Wait until that event has occurred and so many bytes have arrived. "lost" matches every
+        """Wait until that event has occurred and `length` bytes have arrived. "lost" matches every
         reason.
         """
         if not self._has(event, length):
@@ -102,7 +104,7 @@ Both = type[Streamed] | type[Buffered]
 
 
 class Place:
-    """The place of both ends of the connections."""
+    """The network of a test: both ends of connections, on real or simulated sockets."""
 
     def __init__(self, listening: socket.socket, kind: Both, *, is_real: bool) -> None:
         self.listening = listening
@@ -110,10 +112,10 @@ class Place:
         self.kind = kind
         self._is_real = is_real
         self.much = 20_000_000 if is_real else 500_000
-        """More than the network ever holds in flight."""
+        """More bytes than the network can have in transit."""
 
     async def pair(self) -> tuple[Events, Events]:
-        """Return the client's and the server's side."""
+        """Connect, and return the client's and the server's protocol."""
         loop = asyncio.get_running_loop()
         self.listening.listen(5)
         accepted: asyncio.Future[Any] = loop.create_future()
@@ -128,8 +130,8 @@ class Place:
         return cast("Events", client), cast("Events", server)
 
     async def arrived(self) -> None:
-        """Wait until sent data has reached the other socket, which is immediate on a real loopback,
-        and a protocol that reads would have received it.
+        """Wait until sent data has reached the other socket and a reading protocol would have
+        received it. On a real loopback the data arrives at once.
         """
         await asyncio.sleep(MOMENT_S if self._is_real else 1)
 
@@ -145,8 +147,8 @@ def where(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=[Streamed, Buffered])
 def run(request: pytest.FixtureRequest, where: str) -> Run:
-    """Return a function that runs a scenario and returns the contexts of the loop's exception
-    handler.
+    """Return a function that runs a scenario and returns the contexts passed to the loop's
+    exception handler.
     """
 
     async def bounded(scenario: Scenario, place: Place) -> None:
@@ -166,10 +168,10 @@ def run(request: pytest.FixtureRequest, where: str) -> Run:
         return failures
 
     def simulated(scenario: Scenario) -> list[str]:
-        world = World(where)
-        network = Network(Links(world))
+        environment = Environment(where)
+        network = Network(Links(environment))
         network.splits = 0.4
-        machine = Machine(world, "m")
+        machine = Machine(environment, "m")
         tasks: list[asyncio.Task[None]] = []
 
         async def main(loop: ProcessLoop) -> None:
@@ -177,7 +179,7 @@ def run(request: pytest.FixtureRequest, where: str) -> Run:
             tasks.append(loop.create_task(bounded(scenario, place)))
 
         loop = machine.start(main, network.sockets(machine))
-        assert world.run(100, stop=lambda: bool(tasks) and tasks[0].done())
+        assert environment.run(100, stop=lambda: bool(tasks) and tasks[0].done())
         tasks[0].result()
         machine.bury()
         return [each.split(": ", 1)[1] for each in loop.failures]
@@ -185,7 +187,7 @@ def run(request: pytest.FixtureRequest, where: str) -> Run:
     return real if where == "real" else simulated
 
 
-def test_both_talk_and_one_closes(run: Run) -> None:
+def test_data_passes_both_ways_until_one_side_closes(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         client.transport.write(b"ask")
@@ -206,7 +208,7 @@ def test_both_talk_and_one_closes(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_close_writes_out_first(run: Run) -> None:
+def test_close_sends_buffered_data_first(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         client.transport.write(b"x" * place.much)
@@ -220,7 +222,7 @@ def test_close_writes_out_first(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_a_direction_can_end_alone(run: Run) -> None:
+def test_one_direction_can_be_closed_alone(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         server.keep_open = True
@@ -337,7 +339,7 @@ def test_writing_to_a_closed_socket_causes_a_reset(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_abort_throws_away_what_is_buffered(run: Run) -> None:
+def test_abort_drops_buffered_data(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         client.transport.write(b"x" * place.much)
@@ -352,7 +354,7 @@ def test_abort_throws_away_what_is_buffered(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_a_protocol_that_fails_is_told_and_reported(run: Run) -> None:
+def test_a_failed_protocol_gets_connection_lost_and_the_error_is_reported(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, server = await place.pair()
         server.failure = ValueError("bad data")
@@ -364,7 +366,7 @@ def test_a_protocol_that_fails_is_told_and_reported(run: Run) -> None:
     assert run(scenario) == ["ValueError('bad data')"]
 
 
-def test_mistakes_of_the_caller_are_refused(run: Run) -> None:
+def test_invalid_calls_of_a_transport_raise_errors(run: Run) -> None:
     async def scenario(place: Place) -> None:
         client, _ = await place.pair()
         with pytest.raises(TypeError):

@@ -1,25 +1,27 @@
-"""The clients of a workload load a cluster, and a check of their history finds no violation."""
+"""Test of a workload: its clients use a cluster, and the check of their history finds no
+violation.
+"""
 
 from __future__ import annotations
 
 from pybroker.testing.history.checker import check, report
 from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
-from pybroker.testing.simulation.world import World
 
 
-def test_every_kind_of_client_works_and_is_judged() -> None:
-    world = World("workload")
+def test_every_kind_of_client_works_and_its_history_is_checked() -> None:
+    environment = Environment("workload")
     options = WorkloadOptions(producers=tuple(ProducerKind))
-    with SimCluster(world) as cluster:
+    with SimCluster(environment) as cluster:
         workload = Workload(
-            world, cluster.machine, cluster.network.sockets, cluster.bootstrap, options
+            environment, cluster.machine, cluster.network.sockets, cluster.bootstrap, options
         )
         cluster.start()
         assert cluster.run_until_ready()
         workload.start()
         assert cluster.run_until(lambda: workload.is_ready, 20)
-        world.run(world.now + 6)
+        environment.run(environment.now + 6)
         workload.stop()
         assert cluster.run_until(lambda: workload.is_quiet, 30)
         workload.read_all()

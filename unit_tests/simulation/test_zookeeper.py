@@ -1,4 +1,6 @@
-"""The simulated ZooKeeper fulfils the contract of the real one, and loses what a real one loses."""
+"""Tests of the simulated ZooKeeper: it fulfils the contract of a real ZooKeeper, and loses the same
+data at the same faults.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ import pytest
 
 from pybroker.errors import ConnectionLoss, NoNode
 from pybroker.ports import SessionEvent, WatchKind
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.links import Links
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
-from pybroker.testing.simulation.world import World
 from pybroker.testing.simulation.zookeeper import Change, ZooKeeper
 from pybroker.testing.simulation.zookeeper_session import ZooKeeperSession
 from unit_tests.coordinator.coord_contract import (
     Client,
     CoordContract,
-    Heard,
+    SeenEvents,
     refused,
     watch_event,
 )
@@ -29,20 +31,22 @@ SESSION_MS = 3000
 SESSION_S = SESSION_MS / 1000
 Main = Callable[[ProcessLoop], Coroutine[Any, Any, object]]
 LIMIT_S: Final = 1000.0
-"""Of simulated time."""
+"""The limit of a test in seconds of virtual time."""
 
 
 class Stage:
-    """`play` runs a coroutine to its end in a process of its own."""
+    """A simulated ZooKeeper and its clients. `play` runs a coroutine to its end in its own
+    process.
+    """
 
     def __init__(self, seed: str = "1") -> None:
-        self.world = World(seed, keep_lines=True)
-        self.links = Links(self.world)
-        self.zookeeper = ZooKeeper(self.world, self.links)
+        self.environment = Environment(seed, keep_lines=True)
+        self.links = Links(self.environment)
+        self.zookeeper = ZooKeeper(self.environment, self.links)
         self.machines: list[Machine] = []
 
     def machine(self) -> Machine:
-        machine = Machine(self.world, f"m{len(self.machines) + 1}")
+        machine = Machine(self.environment, f"m{len(self.machines) + 1}")
         self.machines.append(machine)
         return machine
 
@@ -58,7 +62,7 @@ class Stage:
                 done.append(None)
 
         loop = self.machine().start(whole, None)
-        assert self.world.run(self.world.now + LIMIT_S, lambda: bool(done)), "it hangs"
+        assert self.environment.run(self.environment.now + LIMIT_S, lambda: bool(done)), "it hangs"
         assert loop.failures == []
         if done[0] is not None:
             raise done[0]
@@ -69,7 +73,7 @@ class Stage:
 
 
 class SimulatedService:
-    """The contract's view of the service. All clients use the same member, as the contract has no
+    """The service for the contract tests. All clients use the same member, as the contract has no
     lag.
     """
 
@@ -116,7 +120,9 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.parametrize("member", ["zk1", "zk2"])
 @pytest.mark.parametrize("name", CONTRACT)
-def test_the_contract_is_kept(stage: Stage, name: str, member: str) -> None:
+def test_the_simulated_zookeeper_fulfils_the_contract_of_coord(
+    stage: Stage, name: str, member: str
+) -> None:
     test = getattr(CoordContract(), name)
     stage.play(lambda loop: test(SimulatedService(stage, loop, member)))
 
@@ -125,9 +131,7 @@ def test_the_contract_is_kept(stage: Stage, name: str, member: str) -> None:
 
 
 class Held:
-    """A process that holds an ephemeral node and does nothing else, with the events it received and
-    their times.
-    """
+    """A process with an ephemeral node, which only records session events and their times."""
 
     def __init__(self, stage: Stage, path: str = "/held") -> None:
         self.stage = stage
@@ -142,7 +146,9 @@ class Held:
     async def _main(self, _loop: ProcessLoop) -> None:
         self.coord = self.stage.zookeeper.session(self.machine, timeout_ms=SESSION_MS)
         await self.coord.start()
-        self.coord.add_listener(lambda event: self.events.append((event, self.stage.world.now)))
+        self.coord.add_listener(
+            lambda event: self.events.append((event, self.stage.environment.now))
+        )
         await self.coord.create(self.path, ephemeral=True)
         await asyncio.Event().wait()
 
@@ -160,28 +166,30 @@ class Held:
         self.stage.links.heal(self.machine.name, self.stage.zookeeper.members)
 
 
-def test_a_killed_processs_session_lives_on_for_its_timeout(stage: Stage) -> None:
+def test_the_session_of_a_killed_process_lasts_for_its_timeout(stage: Stage) -> None:
     held = Held(stage)
-    stage.world.run(10)
+    stage.environment.run(10)
     held.machine.kill()
-    stage.world.run(10 + 2 / 3 * SESSION_S)
+    stage.environment.run(10 + 2 / 3 * SESSION_S)
     assert held.holds
-    stage.world.run(10.5 + SESSION_S)
+    stage.environment.run(10.5 + SESSION_S)
     assert not held.holds
     assert stage.zookeeper.session_ids() == []
 
 
-def test_a_stopped_process_loses_its_session_and_hears_of_it_when_it_goes_on(stage: Stage) -> None:
+def test_a_stopped_process_is_notified_of_its_expired_session_after_it_continues(
+    stage: Stage,
+) -> None:
     held = Held(stage)
-    stage.world.run(5)
+    stage.environment.run(5)
     loop = held.machine.loop
     assert loop is not None
     loop.pause()
-    stage.world.run(5.5 + SESSION_S)
+    stage.environment.run(5.5 + SESSION_S)
     assert not held.holds
     assert held.events == []
     loop.resume()
-    stage.world.run(12)
+    stage.environment.run(12)
     expected = [SessionEvent.SUSPENDED, SessionEvent.EXPIRED, SessionEvent.CONNECTED]
     assert held.heard() == expected
     assert held.coord.generation == 2
@@ -189,38 +197,40 @@ def test_a_stopped_process_loses_its_session_and_hears_of_it_when_it_goes_on(sta
 
 
 @pytest.mark.parametrize("way", ["up", "down", "both"])
-def test_a_process_that_is_cut_off_knows_nothing_until_it_is_back(stage: Stage, way: str) -> None:
+def test_an_isolated_process_is_notified_of_its_expired_session_after_healing(
+    stage: Stage, way: str
+) -> None:
     held = Held(stage)
     name, members = held.machine.name, [*stage.zookeeper.members]
-    stage.world.run(5)
+    stage.environment.run(5)
     if way in ("up", "both"):
         stage.links.cut(name, members)
     if way in ("down", "both"):
         for member in members:
             stage.links.cut(member, [name])
-    stage.world.run(30)
+    stage.environment.run(30)
     assert held.heard() == [SessionEvent.SUSPENDED]
     suspended_at = held.events[0][1]
     assert 5 + SESSION_S / 3 < suspended_at < 5.5 + SESSION_S
     assert held.coord.silence() > 20
     assert not held.holds
     stage.links.heal_all()
-    stage.world.run(40)
+    stage.environment.run(40)
     assert held.heard()[1:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
 
 
-def test_without_a_majority_nothing_is_decided_and_no_session_ends(stage: Stage) -> None:
+def test_without_a_quorum_no_write_is_applied_and_no_session_expires(stage: Stage) -> None:
     held = Held(stage)
-    stage.world.run(5)
+    stage.environment.run(5)
     decided = stage.zookeeper.zxid
     stage.zookeeper.down("zk1")
     stage.zookeeper.down("zk2")
-    stage.world.run(20)
+    stage.environment.run(20)
     assert stage.zookeeper.leader is None
     assert (stage.zookeeper.zxid, held.holds) == (decided, True)
     assert held.heard()[-1] is SessionEvent.SUSPENDED
     stage.zookeeper.up("zk2")
-    stage.world.run(30)
+    stage.environment.run(30)
     assert held.heard()[-1] is SessionEvent.RECONNECTED
     assert held.coord.generation == 1
     assert held.holds
@@ -229,7 +239,7 @@ def test_without_a_majority_nothing_is_decided_and_no_session_ends(stage: Stage)
 # ---- what members show
 
 
-def test_a_member_that_lags_shows_old_state_until_sync(stage: Stage) -> None:
+def test_a_lagging_member_returns_old_state_until_a_sync(stage: Stage) -> None:
     zookeeper = stage.zookeeper
     late, other = (name for name in zookeeper.members if name != zookeeper.leader)
 
@@ -238,7 +248,7 @@ def test_a_member_that_lags_shows_old_state_until_sync(stage: Stage) -> None:
         writer = ZooKeeperSession(zookeeper, loop, "writer", members=[other])
         await reader.start()
         await writer.start()
-        heard = Heard()
+        heard = SeenEvents()
         await writer.create("/a", b"old")
         await reader.sync()
         assert (await reader.get("/a", heard))[0] == b"old"
@@ -256,11 +266,11 @@ def test_a_member_that_lags_shows_old_state_until_sync(stage: Stage) -> None:
     stage.play(main)
 
 
-def test_a_session_may_end_just_when_a_write_is_made(stage: Stage) -> None:
+def test_a_session_may_expire_during_a_write(stage: Stage) -> None:
     async def main(loop: ProcessLoop) -> None:
         client = ZooKeeperSession(stage.zookeeper, loop, "c", session_timeout_ms=SESSION_MS)
         await client.start()
-        heard = Heard()
+        heard = SeenEvents()
         client.add_listener(heard)
         client.lose_reply(applied=False, expires=True)
         with pytest.raises(ConnectionLoss):
@@ -280,7 +290,7 @@ def test_a_lost_reply_may_hide_an_applied_write(stage: Stage, applied: bool) -> 
     async def main(loop: ProcessLoop) -> None:
         client = ZooKeeperSession(stage.zookeeper, loop, "c")
         await client.start()
-        heard = Heard()
+        heard = SeenEvents()
         client.add_listener(heard)
         client.lose_reply(applied=applied)
         await refused(ConnectionLoss, client.create("/a", b"data"))

@@ -1,5 +1,5 @@
-"""Records counted when a snapshot is taken: the counted topics, the stretches, and the tasks made
-from them."""
+"""Tests of counting records when a snapshot is taken: the choice of topics, the counted stretches,
+and the tasks of a counted range."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CONF = {"retry.backoff.ms": "1", "bootstrap.timeout.ms": "500", "default.api.tim
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=60),
     st.data(),
 )
-def test_stretches_cover_the_range_and_hold_its_records(
+def test_stretches_cover_the_range_and_count_its_records(
     shapes: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     place, batches = 7, []
@@ -85,7 +85,7 @@ def offsets_of(data: bytes) -> range:
     return range(header.base_offset, header.next_offset)
 
 
-def test_two_stretches_become_one() -> None:
+def test_neighboring_stretches_are_joined() -> None:
     rows = [Counted(place, place + 5, place, DIGEST_END - 1) for place in range(0, 25, 5)]
     assert thinned(rows) == [
         Counted(0, 10, 5, DIGEST_END - 2),
@@ -151,7 +151,7 @@ async def test_count_chooses_the_topics(
         ]
 
 
-async def test_an_unknown_choice_is_refused() -> None:
+async def test_unknown_count_is_refused() -> None:
     async with two_topics() as broker:
         with pytest.raises(SnapshotError, match="count is 'all': give one of compacted, always"):
             await taken(broker, count="all")
@@ -169,7 +169,7 @@ async def test_a_counted_snapshot_fails_after_compaction_removed_a_record() -> N
         assert (failed.reason, str(failed)[:22]) == (RangeFault.COMPACTED, "a-0@0: compacted: 50 r")
 
 
-async def test_a_successor_counts_only_its_own_range() -> None:
+async def test_snapshot_with_since_counts_only_its_new_range() -> None:
     async with two_topics() as broker:
         first = await taken(broker)
         holding(broker.partition("a", 0), batch(b"50"))
@@ -193,17 +193,17 @@ async def test_counting_skips_records_deleted_by_retention() -> None:
         assert (found.failed, found.lost) == (None, [(50, 55)])
 
 
-async def test_a_batch_that_cannot_be_decoded_cannot_be_counted() -> None:
+async def test_undecodable_batch_fails_the_counting() -> None:
     async with two_topics() as broker:
         log = broker.partition("a", 0)
         compact(log, lambda offset: offset != 7)
-        log.batches[1] = bent(log.batches[1])
+        log.batches[1] = with_wrong_record_length(log.batches[1])
         with pytest.raises(RangeFailed, match=r"^a-0@5: the batch cannot be decoded: ") as caught:
             await taken(broker)
         assert caught.value.reason is RangeFault.CORRUPT
 
 
-def bent(data: bytes) -> bytes:
+def with_wrong_record_length(data: bytes) -> bytes:
     """Return the batch with a wrong length of its first record and a valid CRC."""
     found = bytearray(data)
     found[HEADER_SIZE] ^= 0x40
@@ -211,7 +211,7 @@ def bent(data: bytes) -> bytes:
     return bytes(found)
 
 
-async def test_the_warning_says_whether_a_read_notices_compaction() -> None:
+async def test_warning_says_whether_a_read_detects_compaction() -> None:
     async with two_topics(b="compact") as broker:
         snap = await taken(broker)
         uncounted = replace(snap.topics["b"].partitions[0], counts=())
@@ -222,8 +222,8 @@ async def test_the_warning_says_whether_a_read_notices_compaction() -> None:
         assert standing
         counted, other = standing.warnings
         assert counted.startswith("a is compacted: ")
-        assert "and a read fails then, because the records were counted" in counted
-        assert other.startswith("b is compacted: ") and "and a read does not notice it" in other
+        assert "and a read then fails, because the records were counted" in counted
+        assert other.startswith("b is compacted: ") and "and a read does not detect this" in other
 
 
 async def test_recount_finds_records_removed_by_compaction() -> None:
@@ -260,7 +260,7 @@ def pieces(ranges: Collection[PartitionRange], limits: Limits) -> list[Partition
     return with_counts(list(ranges), align(cut, counted_places(list(ranges), cut)))
 
 
-def test_tasks_begin_where_stretches_do() -> None:
+def test_tasks_begin_at_stretch_boundaries() -> None:
     item = in_stretches(10, 40, 70, 75, 110)
     found = pieces([item], Limits(max_bytes=20))
     assert [(each.start, each.end) for each in found] == [(10, 40), (40, 70), (70, 75), (75, 110)]
@@ -283,7 +283,7 @@ def test_uncounted_ranges_are_split_at_batches() -> None:
     st.integers(1, 60),
     st.integers(1, 20),
 )
-def test_the_tasks_are_the_range_and_know_all_that_was_counted(
+def test_tasks_cover_the_range_with_all_counts(
     sizes: list[int], offsets_max: int, least: int
 ) -> None:
     edges = [sum(sizes[:number]) for number in range(len(sizes) + 1)]
@@ -297,7 +297,7 @@ def test_the_tasks_are_the_range_and_know_all_that_was_counted(
     assert [each for piece in found for each in piece.counts] == list(item.counts)
 
 
-async def test_each_task_finds_what_was_counted_of_its_part() -> None:
+async def test_each_task_finds_its_counted_records() -> None:
     async with two_topics() as broker:
         broker.handlers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _: DescribeLogDirsResponse()
         log = broker.partition("a", 0)
@@ -315,7 +315,7 @@ async def test_each_task_finds_what_was_counted_of_its_part() -> None:
         assert str(failure(found[1])).startswith("a-0@10: compacted: 10 records were counted from")
 
 
-def test_a_document_stays_small() -> None:
+def test_document_of_a_counted_snapshot_is_small() -> None:
     counts = tuple(
         Counted(place, place + 10**9, 10**9, DIGEST_END - 1)
         for place in range(10**12, 10**12 + STRETCHES_MAX * 10**9, 10**9)

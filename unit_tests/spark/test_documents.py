@@ -1,4 +1,4 @@
-"""The page about Spark names every option and column."""
+"""Tests that the page about Spark names every option and column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of workers in the form that the user sees."""
+"""Tests of the form in which a user sees errors of Spark's workers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ AT_LOAD = (
         (RuntimeError(), "RuntimeError"),
     ],
 )
-def test_the_reason_is_one_line(error: Exception, line: str | None) -> None:
+def test_reason_of_an_error_is_one_line(error: Exception, line: str | None) -> None:
     assert reason(error) == (line or str(error))
 
 
@@ -110,7 +110,7 @@ def test_the_reason_is_one_line(error: Exception, line: str | None) -> None:
     ("error", "hidden"),
     [(ReadFailed("orders-0@7: gone"), True), (ConfigError(["x"]), True), (KeyError("x"), False)],
 )
-def test_only_errors_of_ours_lose_their_stack(
+def test_only_pybroker_errors_are_shown_without_stack_trace(
     error: Exception, hidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
@@ -120,7 +120,7 @@ def test_only_errors_of_ours_lose_their_stack(
     assert ("SPARK_HIDE_TRACEBACK" in os.environ) is hidden
 
 
-def test_nothing_is_set_where_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_variable_is_set_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {})
     with in_one_line():
         pass

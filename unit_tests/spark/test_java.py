@@ -1,4 +1,4 @@
-"""The choice of a Java runtime for Spark, and the error without one."""
+"""Tests of the choice of a Java runtime for Spark, and of the error if there is none."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def javas(tmp_path: Path) -> dict[str, Path]:
     }
 
 
-def test_java_home_comes_first_then_the_path_then_the_package(javas: dict[str, Path]) -> None:
+def test_java_is_taken_from_java_home_then_path_then_package(javas: dict[str, Path]) -> None:
     home, path, package = javas["home"], javas["path"], javas["package"]
     assert find(home=home, on_path=path, bundled=package).home == home
     assert find(on_path=path, bundled=package).home == path
@@ -58,14 +58,14 @@ def test_java_home_comes_first_then_the_path_then_the_package(javas: dict[str, P
     assert find(str(path), home=home, bundled=package).home == path
 
 
-def test_an_old_java_of_the_path_gives_way_to_the_package(javas: dict[str, Path]) -> None:
+def test_package_is_preferred_to_an_old_java_on_the_path(javas: dict[str, Path]) -> None:
     assert find(on_path=javas["old"], bundled=javas["package"]).version == 25
     with pytest.raises(StartupError, match=r"no Java found .*/java is version 8$"):
         find(on_path=javas["old"])
 
 
-def test_a_java_that_was_named_is_not_replaced_by_another(javas: dict[str, Path]) -> None:
-    with pytest.raises(StartupError, match=r"JAVA_HOME=.* is Java 8, and Spark needs 17"):
+def test_explicitly_chosen_java_is_not_replaced(javas: dict[str, Path]) -> None:
+    with pytest.raises(StartupError, match=r"JAVA_HOME=.* is Java 8, but Spark needs version 17"):
         find(home=javas["old"], on_path=javas["path"])
     with pytest.raises(StartupError, match=r"JAVA_HOME=.*/nowhere has no bin/java"):
         find(home=javas["home"].parent / "nowhere", on_path=javas["path"])
@@ -73,7 +73,7 @@ def test_a_java_that_was_named_is_not_replaced_by_another(javas: dict[str, Path]
         find("/nowhere", home=javas["home"])
 
 
-def test_without_any_java_one_line_says_what_to_install() -> None:
+def test_missing_java_gives_one_line_with_packages_to_install() -> None:
     with pytest.raises(StartupError) as raised:
         find()
     assert str(raised.value) == NO_JAVA
@@ -81,24 +81,24 @@ def test_without_any_java_one_line_says_what_to_install() -> None:
     assert "\n" not in NO_JAVA
 
 
-def test_a_link_on_the_path_leads_to_its_home(javas: dict[str, Path], tmp_path: Path) -> None:
+def test_link_on_the_path_is_resolved_to_its_home(javas: dict[str, Path], tmp_path: Path) -> None:
     links = tmp_path / "links"
     (links / "bin").mkdir(parents=True)
     (links / "bin" / "java").symlink_to(javas["path"] / "bin" / "java")
     assert find(on_path=links).home == javas["path"]
 
 
-def test_a_runtime_that_tells_nothing_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_runtime_without_release_file_is_accepted(tmp_path: Path) -> None:
     found = find(home=make_java(tmp_path / "silent", ""))
     assert (found.version, found.is_too_old, found.lacks_vectors) == (0, False, False)
 
 
-def test_a_whole_runtime_is_its_own_home(javas: dict[str, Path], tmp_path: Path) -> None:
+def test_complete_runtime_is_used_unchanged(javas: dict[str, Path], tmp_path: Path) -> None:
     assert make_home(find(home=javas["home"]), tmp_path / "made") == javas["home"]
     assert not (tmp_path / "made").exists()
 
 
-def test_a_small_runtime_is_called_without_the_module_that_it_lacks(
+def test_runtime_without_vector_module_is_started_without_its_flag(
     tmp_path: Path,
 ) -> None:
     small = make_java(tmp_path / "it's small", "25.0.2", SMALL)

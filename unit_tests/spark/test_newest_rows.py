@@ -1,4 +1,4 @@
-"""The last row of each key, in memory and through files."""
+"""Tests of finding the last row of each key, in memory and with files."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ def random_batches(seed: int, rows: int, keys: int, each: int) -> list[pa.Record
         (40_000, 40_000, 30_000, True),
     ],
 )
-def test_the_last_row_of_each_key_is_left(
-    bytes_max: int, rows: int, keys: int, spills: bool
-) -> None:
+def test_last_row_of_each_key_remains(bytes_max: int, rows: int, keys: int, spills: bool) -> None:
     batches = random_batches(bytes_max, rows, keys, 700)
     found, has_spilled = newest(batches, bytes_max)
     assert by_key(found) == model(batches)
@@ -84,7 +82,7 @@ def test_the_last_row_of_each_key_is_left(
     st.lists(st.lists(st.binary(max_size=2), max_size=30), max_size=12),
     st.sampled_from([1, 500, 3_000, LARGE]),
 )
-def test_any_keys_in_any_batches(keys: list[list[bytes]], bytes_max: int) -> None:
+def test_last_rows_of_random_keys_and_batches(keys: list[list[bytes]], bytes_max: int) -> None:
     batches, first = [], 0
     for some in keys:
         batches.append(batch(some, first))
@@ -95,7 +93,7 @@ def test_any_keys_in_any_batches(keys: list[list[bytes]], bytes_max: int) -> Non
     assert by_key(found) == model(batches)
 
 
-def test_keys_that_share_a_file_are_divided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_divided_again_by_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = random_batches(7, 20_000, 20_000, 1_000)
     levels = []
     made = newest_rows._Files.__init__
@@ -124,7 +122,7 @@ def test_memory_stays_below_the_limit() -> None:
     assert max(held) < 300_000
 
 
-def test_the_rows_come_in_batches_that_suit_spark() -> None:
+def test_rows_are_yielded_in_batches_of_limited_size() -> None:
     many = [batch([b"%d" % row for row in range(30_000)], 0, 1)]
     found, _ = newest(many, LARGE)
     assert max(part.num_rows for part in found) == BATCH_ROWS

@@ -1,4 +1,4 @@
-"""The options of the source: their meaning, their precedence, and the faults."""
+"""Tests of the data source's options: their meaning, their precedence, and the error messages."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ END_RANK: Final = (
 
 @pytest.mark.parametrize("chosen", range(1, 8))
 @pytest.mark.parametrize("rank", [START_RANK, END_RANK], ids=["start", "end"])
-def test_of_several_bounds_the_first_counts_and_the_others_are_named(
+def test_first_of_several_bounds_wins_with_a_notice(
     chosen: int, rank: tuple[tuple[str, str, Bounds], ...]
 ) -> None:
     given = [row for number, row in enumerate(rank) if chosen >> number & 1]
@@ -124,7 +124,7 @@ def test_of_several_bounds_the_first_counts_and_the_others_are_named(
     ]
 
 
-def test_the_strategy_belongs_to_the_start() -> None:
+def test_timestamp_strategy_applies_to_the_start_only() -> None:
     found = request(
         startingTimestamp="5", endingTimestamp="6", startingOffsetsByTimestampStrategy="LATEST"
     )
@@ -145,7 +145,7 @@ def test_the_strategy_belongs_to_the_start() -> None:
         ({"kafka.isolation.level": "READ_COMMITTED"}, "isolation", "read_committed"),
     ],
 )
-def test_a_bound_means(options: dict[str, str], name: str, value: object) -> None:
+def test_each_bound_option_is_parsed(options: dict[str, str], name: str, value: object) -> None:
     assert getattr(request(**options).spec, name) == value
 
 
@@ -173,7 +173,7 @@ def test_a_bound_means(options: dict[str, str], name: str, value: object) -> Non
         ({"fetchOffset.retryIntervalMs": "7"}, "planning_retry_interval_ms", 7),
     ],
 )
-def test_an_option_means(options: dict[str, str], name: str, value: object) -> None:
+def test_each_option_is_parsed(options: dict[str, str], name: str, value: object) -> None:
     assert getattr(request(**options), name) == value
 
 
@@ -182,13 +182,13 @@ def test_an_option_means(options: dict[str, str], name: str, value: object) -> N
     [
         ({}, "exactly one of subscribe, subscribePattern, assign or snapshot must be given"),
         ({"subscribe": "a", "assign": '{"a":[0]}'}, "not subscribe and assign"),
-        ({"subscribe": " , "}, "subscribe must name at least one"),
-        ({"subscribePattern": " "}, "subscribePattern must be a regular expression, and is empty"),
+        ({"subscribe": " , "}, "subscribe must contain at least one name"),
+        ({"subscribePattern": " "}, "subscribePattern must be a regular expression, but is empty"),
         ({"subscribePattern": "("}, "subscribePattern must be a regular expression: missing )"),
         ({"assign": "orders"}, "assign must be JSON such as"),
         ({"assign": "[]"}, "assign must be JSON such as"),
-        ({"assign": "{}"}, "no topic is named"),
-        ({"assign": '{"a": []}'}, "no partition of 'a' is named"),
+        ({"assign": "{}"}, "it contains no topic"),
+        ({"assign": '{"a": []}'}, "the list of partitions of 'a' is empty"),
         ({"assign": '{"a": [0, -1]}'}, "'a' needs a list of partitions"),
         ({"assign": '{"a": [0], "a": [1]}'}, "'a' is given twice"),
     ],
@@ -204,8 +204,8 @@ def test_a_wrong_choice_of_partitions_is_refused(options: dict[str, str], fault:
         ({"startingOffsets": "latest"}, "startingOffsets must be earliest or JSON: latest would"),
         ({"endingOffsets": "earliest"}, "endingOffsets must be latest or JSON: earliest would"),
         ({"startingOffsets": "soon"}, "startingOffsets must be earliest or JSON such as"),
-        ({"startingOffsets": '{"orders":{"0":-1}}'}, "latest offset (-1) of orders-0"),
-        ({"endingOffsets": '{"orders":{"0":-2}}'}, "earliest offset (-2) of orders-0"),
+        ({"startingOffsets": '{"orders":{"0":-1}}'}, "latest offset (-1) for orders-0"),
+        ({"endingOffsets": '{"orders":{"0":-2}}'}, "earliest offset (-2) for orders-0"),
         ({"startingOffsets": '{"orders":{"0":-3}}'}, "'-3' of orders-0"),
         ({"startingOffsets": '{"orders":{"0":1.5}}'}, "'1.5' of orders-0"),
         ({"startingOffsets": '{"orders":{"0":true}}'}, "'true' of orders-0"),
@@ -214,15 +214,15 @@ def test_a_wrong_choice_of_partitions_is_refused(options: dict[str, str], fault:
         ({"startingOffsets": '{"orders":{"-1":1}}'}, "'-1' of 'orders' is not a partition"),
         ({"startingOffsets": '{"orders":{"0":1,"00":2}}'}, "orders-0 is given twice"),
         ({"startingOffsets": '{"orders":{"0":1,"0":2}}'}, "'0' is given twice"),
-        ({"startingOffsets": '{"orders":5}'}, "'orders' needs an object of partitions"),
+        ({"startingOffsets": '{"orders":5}'}, "'orders' needs an object with partitions"),
         ({"startingOffsets": '{"orders":'}, "startingOffsets must be JSON such as"),
         ({"startingOffsets": "{" * 100_000}, "startingOffsets must be JSON such as"),
-        ({"startingOffsets": '{"orders":{}}'}, "no partition is named"),
+        ({"startingOffsets": '{"orders":{}}'}, "it contains no partition"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp must be a whole number"),
         ({"startingTimestamp": "-1"}, "startingTimestamp must be from 0"),
         ({"endingOffsetsByTimestamp": '{"orders":{"0":-1}}'}, "'-1' of orders-0"),
         ({"startingOffsetsByTimestampStrategy": "first"}, "must be error or latest, not 'first'"),
-        ({"startingTimestamp": "6", "endingTimestamp": "5"}, "6 lies after endingTimestamp 5"),
+        ({"startingTimestamp": "6", "endingTimestamp": "5"}, "6 is later than endingTimestamp 5"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss must be true or false, not 'no'"),
         ({"includeHeaders": ""}, "includeHeaders must be true or false"),
         ({"minPartitions": "0"}, "minPartitions must be from 1"),
@@ -233,10 +233,10 @@ def test_a_wrong_choice_of_partitions_is_refused(options: dict[str, str], fault:
         ({"maxBytesPerPartition": "9" * 30}, "maxBytesPerPartition must be a size above 0"),
         ({"mode": "changelog"}, "mode must be append or latest, not 'changelog'"),
         ({"tombstones": "skip"}, "tombstones must be keep or drop"),
-        ({"columns": "key,valeu"}, "columns must be among key, value,"),
-        ({"columns": ""}, "columns must name at least one"),
-        ({"columns": "key", "includeHeaders": "true"}, "does not name headers"),
-        ({"columns": "headers", "includeHeaders": "false"}, "which names headers"),
+        ({"columns": "key,valeu"}, ": expected key, value,"),
+        ({"columns": ""}, "columns must contain at least one name"),
+        ({"columns": "key", "includeHeaders": "true"}, "does not contain headers"),
+        ({"columns": "headers", "includeHeaders": "false"}, "which contains headers"),
         (
             {"mode": "latest", "minPartitions": "4"},
             "minPartitions cannot be combined with mode=latest",
@@ -287,13 +287,13 @@ def test_starts_and_ends_name_the_same_partitions_in_order() -> None:
         }
     )
     assert found == [
-        "orders-1 is only in startingOffsets: name it in both",
-        "orders-3 is only in endingOffsets: name it in both",
-        "startingOffsets 9 of orders-0 lies after endingOffsets 8",
+        "orders-1 is only in startingOffsets: give it in startingOffsets and endingOffsets",
+        "orders-3 is only in endingOffsets: give it in startingOffsets and endingOffsets",
+        "startingOffsets 9 of orders-0 is after endingOffsets 8",
     ]
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     assert len(faults({"minPartitions": "x", "mode": "y", "nonsense": "z"})) == 5
 
 
@@ -304,11 +304,12 @@ def test_a_snapshot_excludes_bounds_and_topics() -> None:
     names = ("subscribePattern", "startingTimestamp", "endingOffsets")
     beside = dict(zip(names, ("x", "1", "latest"), strict=True))
     assert faults({**BROKER, "snapshot": "{}", **beside}) == [
-        f"{name} cannot be combined with snapshot, which holds the ranges to read" for name in names
+        f"{name} cannot be combined with snapshot, which contains the ranges to read"
+        for name in names
     ]
 
 
-def test_brokers_have_to_be_named() -> None:
+def test_bootstrap_servers_is_required() -> None:
     assert "kafka.bootstrap.servers is missing" in faults({"subscribe": "orders"})[0]
 
 

@@ -1,4 +1,5 @@
-"""Taking snapshots: the result for each spec, and one line for an impossible one."""
+"""Tests of taking snapshots: the result for each spec, and one line for a spec that cannot be
+satisfied."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ async def test_a_topic_without_records_is_an_empty_range() -> None:
         assert ends(await plan(broker, topics=["orders"])) == {0: (0, 0)}
 
 
-async def test_a_successor_starts_at_the_end_of_the_earlier_snapshot() -> None:
+async def test_snapshot_with_since_starts_where_the_earlier_snapshot_ends() -> None:
     async with two_partitions() as broker:
         first = await plan(broker, topics=["orders"])
         fill(broker, "orders", 0, 2)
@@ -115,7 +116,7 @@ async def test_a_successor_starts_at_the_end_of_the_earlier_snapshot() -> None:
         ({"orders": {0: 4}}, {"orders": AtTime(1_006)}, (4, 6)),
     ],
 )
-async def test_bounds_are_offsets_words_and_times(
+async def test_bounds_may_be_offsets_earliest_latest_or_times(
     start: object, end: object, expected: tuple[int, int]
 ) -> None:
     async with two_partitions() as broker:
@@ -134,16 +135,16 @@ async def test_topics_are_found_by_a_pattern() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ({}, "no topic is named: name at least one"),
+        ({}, "the list of topics is empty: give at least one"),
         ({"topics": ["orders"], "pattern": "x"}, "exclude each other"),
         ({"topics": [""]}, "the topic name is empty: name an existing topic"),
         ({"topics": ["a/b"]}, "characters other than letters"),
         ({"pattern": "("}, "is not a regular expression"),
         ({"topics": ["orders"], "isolation": "x"}, "isolation is 'x', expected read_uncommitted"),
-        ({"partitions": {"orders": []}}, "no partition of topic orders is named"),
+        ({"partitions": {"orders": []}}, "the list of partitions of topic orders is empty"),
         ({"partitions": {"orders": [1, 5]}}, "has no partition 5, it has 2 of them"),
         ({"topics": ["order"]}, "no topic order at .*: did you mean orders[?]"),
-        ({"topics": ["xyz", "orders"]}, "no topic xyz at .*: create it, or name another"),
+        ({"topics": ["xyz", "orders"]}, "no topic xyz at .*: create it, or give another topic"),
         ({"topics": ["orders"], "ends": {"orders": {0: 9}}}, "orders-1 is missing from the end"),
         (
             {"topics": ["orders"], "starts": {"orders": {1: 0}}},
@@ -151,25 +152,28 @@ async def test_topics_are_found_by_a_pattern() -> None:
         ),
         (
             {"topics": ["orders"], "ends": {"users": 5}},
-            "topic users in the end offsets is not read",
+            "topic users in the end offsets is not a chosen topic",
         ),
         (
             {"topics": ["orders"], "ends": {"orders": {0: 9, 1: 3, 2: 1}}},
-            "orders-2 in the end offsets is not read: leave it out",
+            "orders-2 in the end offsets is not a chosen partition: leave it out",
         ),
         (
             {"topics": ["orders"], "ends": 11},
-            "orders-0 ends at 10, its end offset 11 does not exist yet",
+            "orders-0 ends at offset 10, so its end offset 11 does not exist yet",
         ),
         (
             {"topics": ["orders"], "ends": {"orders": {0: 9, 1: 4}}, "starts": 10},
             "orders-1 ends at",
         ),
-        ({"topics": ["orders"], "ends": 2}, "range of orders-0 is reversed, from 3 to 2: give an"),
+        (
+            {"topics": ["orders"], "ends": 2},
+            "range of orders-0 starts at offset 3, after its end 2: give an",
+        ),
         ({"topics": ["orders"], "ends": -7}, "the end offset of orders-0 is -7: give 0 or more"),
         (
             {"topics": ["orders"], "starts": AtTime(9_999, or_latest=False)},
-            "orders-0 has no record of 9999 or later for its start",
+            "orders-0 has no record with the timestamp 9999 or later for its start",
         ),
     ],
 )
@@ -206,13 +210,16 @@ def other(snap: Snapshot, **changes: Any) -> Snapshot:
         ),
         (
             lambda s, b: other(s, end=12, leader_epoch=-1),
-            "orders-0 now ends at 10, before the end of snapshot",
+            "orders-0 now ends at offset 10, before the end of snapshot",
         ),
-        (lambda s, b: replace(s, cluster_id="other"), "is fake, the snapshot is of other"),
+        (
+            lambda s, b: replace(s, cluster_id="other"),
+            "of the cluster fake, but the snapshot is of the cluster other",
+        ),
         (lambda s, b: replace(s, isolation="read_uncommitted"), "isolation=read_uncommitted"),
         (
             lambda s, b: replace(s, topics={**s.topics, "gone": s.topics["orders"]}),
-            "topic gone of snapshot .* is not read: name it, or take a snapshot without",
+            "topic gone of snapshot .* is not chosen: add it, or take a snapshot without",
         ),
     ],
 )
@@ -229,10 +236,10 @@ async def test_an_end_before_the_earlier_end_is_refused() -> None:
     async with two_partitions() as broker:
         since = await plan(broker, topics=["orders"])
         found = await refusal(broker, topics=["orders"], since=since, ends=AtTime(1_001))
-        assert "orders-0 would end at 1, before the end of snapshot" in found
+        assert "orders-0 would end at offset 1, before the end of snapshot" in found
 
 
-async def test_a_truncated_log_that_has_grown_again_is_not_continued() -> None:
+async def test_since_refuses_a_truncated_log_that_has_grown_again() -> None:
     async with two_partitions() as broker:
         since = await plan(broker, topics=["orders"])
         broker.partition("orders", 0).epoch_end = 8
@@ -241,13 +248,13 @@ async def test_a_truncated_log_that_has_grown_again_is_not_continued() -> None:
         assert "orders-0@8: leader epoch 7 ends at 8 now, the range at 10" in found
 
 
-async def test_many_faults_are_one_line_of_bounded_length() -> None:
+async def test_many_faults_give_one_line_of_bounded_length() -> None:
     async with FakeBroker({"orders": 100}) as broker:
         found = await refusal(broker, topics=["orders"], ends=5)
         assert found.endswith("; and 95 more")
 
 
-async def test_a_topic_that_was_just_made_is_waited_for(
+async def test_new_topic_is_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with FakeBroker({}) as broker:
@@ -258,7 +265,7 @@ async def test_a_topic_that_was_just_made_is_waited_for(
         assert ends(await planned) == {0: (0, 0)}
 
 
-async def test_planning_goes_on_after_lost_answers() -> None:
+async def test_planning_retries_after_lost_responses() -> None:
     async with two_partitions() as broker:
         broker.will(ApiKey.METADATA, LOSE_REQUEST)
         broker.will(ApiKey.LIST_OFFSETS, LOSE_REQUEST, LOSE_REQUEST)
@@ -271,7 +278,7 @@ async def test_a_topic_without_permission_is_reported() -> None:
         assert "TOPIC_AUTHORIZATION_FAILED" in await refusal(broker, topics=["orders"])
 
 
-async def test_take_is_the_short_form(tmp_path: Any) -> None:
+async def test_take_gives_the_snapshot_of_plan(tmp_path: Any) -> None:
     async with two_partitions() as broker:
 
         def work() -> None:
@@ -298,7 +305,7 @@ async def test_take_is_the_short_form(tmp_path: Any) -> None:
                 snapshot.take(broker.address, since=tmp_path / "nosuch.json")
 
         await asyncio.to_thread(work)
-        work_in_loop = snapshot.take  # a notebook's loop runs while its cells do
+        work_in_loop = snapshot.take  # in a notebook, the event loop is running while a cell runs
         with pytest.raises(NoBrokers):
             work_in_loop("127.0.0.1:1", "orders", conf=QUICK)
 

@@ -1,4 +1,4 @@
-"""The check whether a snapshot can still be read: its problems and its warnings."""
+"""Tests of the check whether a snapshot can still be read: its problems and its warnings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def asked(snap: Snapshot) -> Readability:
     return await asyncio.to_thread(lambda: snap.is_readable(conf=CONF))
 
 
-async def test_a_snapshot_is_readable_as_long_as_nothing_of_it_is_missing() -> None:
+async def test_snapshot_is_readable_if_no_record_is_missing() -> None:
     async with one_topic() as broker:
         snap = await taken(broker)
         assert await asked(snap) == Readability()
@@ -80,7 +80,7 @@ async def test_a_recreated_topic_and_another_cluster_are_problems() -> None:
     async with one_topic() as broker:
         snap = await taken(broker)
         (text,) = (await asked(replace(snap, cluster_id="other"))).problems
-        assert "the snapshot is of other" in text
+        assert "the snapshot is of the cluster other" in text
         broker.topic_ids["t"] = NEW
         found = await asked(snap)
         assert all("deleted and created anew" in text for text in found.problems)
@@ -89,7 +89,7 @@ async def test_a_recreated_topic_and_another_cluster_are_problems() -> None:
         assert all("no such partition" in text for text in (await asked(snap)).problems)
 
 
-async def test_a_partition_without_an_answer_is_a_problem() -> None:
+async def test_partition_without_a_response_is_a_problem() -> None:
     async with one_topic() as broker:
         snap = await taken(broker)
         broker.without_leader = True
@@ -110,7 +110,7 @@ async def test_a_partition_without_an_answer_is_a_problem() -> None:
         ({"cleanup_policy": "delete", "min_compaction_lag_ms": "0"}, ""),
     ],
 )
-async def test_compaction_is_warned_of(values: dict[str, str], warning: str) -> None:
+async def test_compacted_topic_gives_a_warning(values: dict[str, str], warning: str) -> None:
     async with one_topic() as broker:
         snap = await taken(broker)
         snap = replace(snap, created_at_ms=snap.created_at_ms - 10)
@@ -135,10 +135,10 @@ async def test_a_topic_with_unknown_options_gives_a_warning() -> None:
         answer.results[0].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         broker.handlers[ApiKey.DESCRIBE_CONFIGS] = lambda _: answer
         (text,) = (await asked(snap)).warnings
-        assert "it is unknown whether it is compacted" in text
+        assert "t may be compacted, because its options cannot be read" in text
 
 
-async def test_brokers_must_be_known() -> None:
+async def test_snapshot_without_brokers_needs_bootstrap() -> None:
     async with one_topic() as broker:
         snap = await taken(broker)
         nowhere = replace(snap, bootstrap="")

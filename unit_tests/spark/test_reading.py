@@ -1,4 +1,4 @@
-"""The data source before it reads: snapshots, and brokers that do not answer."""
+"""Tests of the data source before it reads records: snapshots, and brokers that do not answer."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from unit_tests.client.fake_broker import FakeBroker
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the environment: a worker would end with the error, but the tests go on."""
+    """Restore the environment after each test: the code sets a variable because its worker is about
+    to end."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
 
 
 @pytest.fixture
 def no_listener() -> Iterator[str]:
-    """Return an address without a listener."""
+    """Return an address on which no process listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
@@ -51,7 +52,7 @@ def quickly(bootstrap: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": bootstrap, "kafka.bootstrap.timeout.ms": "1"}
 
 
-def test_the_brokers_come_from_the_snapshot_unless_they_are_named() -> None:
+def test_brokers_default_to_those_of_the_snapshot() -> None:
     text = snapshot("one:1").to_json()
     assert freeze({"snapshot": text}).request.client["bootstrap.servers"] == "one:1"
     named = freeze({"snapshot": text, "kafka.bootstrap.servers": "two:2"})
@@ -62,10 +63,12 @@ def test_the_brokers_come_from_the_snapshot_unless_they_are_named() -> None:
         freeze({"snapshot": snapshot("").to_json()})
 
 
-def test_a_snapshot_has_its_own_isolation() -> None:
+def test_isolation_level_must_equal_that_of_the_snapshot() -> None:
     text = snapshot("one:1").to_json()
     assert freeze({"snapshot": text, "kafka.isolation.level": "read_committed"})
-    with pytest.raises(ConfigError, match="contradicts the snapshot, which is read_committed"):
+    with pytest.raises(
+        ConfigError, match="contradicts the snapshot, whose isolation is read_committed"
+    ):
         freeze({"snapshot": text, "kafka.isolation.level": "read_uncommitted"})
 
 
@@ -76,7 +79,7 @@ def test_a_malformed_snapshot_is_refused() -> None:
         assert "\n" not in str(raised.value)
 
 
-def test_a_read_travels_to_the_workers() -> None:
+def test_read_can_be_pickled_for_workers() -> None:
     frozen = freeze({"snapshot": snapshot("one:1").to_json()})
     assert pickle.loads(pickle.dumps(frozen)) == frozen
     reader = FrozenReader(frozen, schema_of(["key"]))
@@ -111,7 +114,7 @@ def test_unreachable_brokers_are_tried_once(no_listener: str) -> None:
         )
 
 
-def test_a_task_that_finds_no_broker_says_where_it_was(no_listener: str) -> None:
+def test_error_of_an_unreachable_broker_names_the_offset(no_listener: str) -> None:
     request = read_request({**quickly(no_listener), "subscribe": "orders"})
     wanted = PartitionRange("orders", 3, 100, 250)
     with pytest.raises(
@@ -129,7 +132,7 @@ def test_a_task_that_finds_no_broker_says_where_it_was(no_listener: str) -> None
     ],
     ids=["small batches", "by size", "large batches stay whole"],
 )
-async def test_batches_of_the_log_are_put_together(
+async def test_small_stored_batches_are_joined(
     batches: int, records: int, value: bytes, expected: list[int]
 ) -> None:
     async with FakeBroker({"t": 1}) as broker:
@@ -150,7 +153,7 @@ async def test_batches_of_the_log_are_put_together(
         assert await asyncio.to_thread(read) == expected
 
 
-def test_it_reads_in_batch_only() -> None:
+def test_streams_and_writes_are_refused() -> None:
     source = PybrokerDataSource({"snapshot": snapshot("one:1").to_json()})
     assert source.name() == "pybroker"
     schema = source.schema()

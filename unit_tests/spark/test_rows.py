@@ -1,4 +1,4 @@
-"""The schema of a read, and the check of a user's own."""
+"""Tests of the schema of a read, and of the check of a user's own schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REQUEST = read_request({"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "
 
 
 @pytest.mark.parametrize("headers", [False, True])
-def test_the_client_makes_what_spark_expects(headers: bool) -> None:
+def test_client_schema_equals_sparks_schema(headers: bool) -> None:
     names = COLUMNS if headers else COLUMNS[:-1]
     assert arrow_schema(spark_schema(names)).equals(client_schema(headers=headers))
 
@@ -63,7 +63,7 @@ HEADER = StructType([StructField("key", StringType(), False), StructField("value
         ([StructField("headers", ArrayType(HEADER))], "column headers is array<struct<key"),
     ],
 )
-def test_another_users_schema_is_refused(fields: list[StructField], fault: str) -> None:
+def test_user_schema_with_other_columns_is_refused(fields: list[StructField], fault: str) -> None:
     with pytest.raises(ConfigError, match=f"schema: {fault}") as raised:
         check_schema(StructType(fields), REQUEST)
     assert len(raised.value.faults) == 1
@@ -72,14 +72,22 @@ def test_another_users_schema_is_refused(fields: list[StructField], fault: str) 
 @pytest.mark.parametrize(
     ("option", "names", "fault"),
     [
-        ({"columns": "key,offset"}, ["offset", "key"], "it has offset, key, the option columns"),
-        ({"includeHeaders": "true"}, ["key"], "it has no headers, which includeHeaders=true"),
+        (
+            {"columns": "key,offset"},
+            ["offset", "key"],
+            "the schema has offset, key, but the option columns",
+        ),
+        (
+            {"includeHeaders": "true"},
+            ["key"],
+            "the schema has no column headers, but includeHeaders=true",
+        ),
         ({"includeHeaders": "true"}, ["headers"], ""),
         ({"columns": "key,offset"}, ["key", "offset"], ""),
         ({}, ["headers"], ""),
     ],
 )
-def test_options_and_a_users_schema_agree(
+def test_user_schema_that_contradicts_options_is_refused(
     option: dict[str, str], names: list[str], fault: str
 ) -> None:
     request = read_request(

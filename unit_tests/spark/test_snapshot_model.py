@@ -1,4 +1,4 @@
-"""Snapshots as values and as documents."""
+"""Tests of snapshots as values and as documents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_document_gives_the_same_snapshot_again(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == ["snap.json"]
 
 
-def test_ranges_and_counts_tell_what_is_to_be_read() -> None:
+def test_ranges_and_counts_of_a_snapshot() -> None:
     snap = snapshot()
     assert snap.ranges() == [
         PartitionRange("orders", 0, 100, 250, ID, 7, 50),
@@ -58,7 +58,8 @@ def counted() -> Snapshot:
 
 
 def test_counts_are_part_of_the_document() -> None:
-    """The version is higher, so that a program that does not compare counts refuses it."""
+    """A document with counts has a higher version: a program that does not compare counts refuses
+    it."""
     snap = counted()
     document = json.loads(snap.to_json())
     assert (document["version"], snapshot().version) == (2, 1)
@@ -109,11 +110,11 @@ def test_impossible_counts_are_refused(counts: object, fault: str) -> None:
 
 def test_an_unknown_version_is_refused() -> None:
     text = snapshot().to_json().replace('"version":1', '"version":3')
-    with pytest.raises(SnapshotError, match="version 3, this program supports 1 and 2"):
+    with pytest.raises(SnapshotError, match="version 3, but this program supports only 1 and 2"):
         Snapshot.from_json(text)
 
 
-def bent(*path: str, value: object = None) -> str:
+def changed_document(*path: str, value: object = None) -> str:
     """Return the document with another value at a path, or without the value."""
     document = json.loads(snapshot().to_json())
     row = document
@@ -135,32 +136,56 @@ CUT = ("topics", "orders", "partitions", "0")
         ("", "is not valid JSON"),
         ("[" * 100_000, "is not valid JSON"),
         ("[]", "is not a JSON object"),
-        ("{}", "has version None, this program supports 1"),
-        (bent("version", value=True), "has version True"),
-        (bent("id"), "id of the snapshot is missing, expected text"),
-        (bent("clusterId", value=5), "clusterId of the snapshot is 5"),
+        ("{}", "has version None, but this program supports only 1"),
+        (changed_document("version", value=True), "has version True"),
+        (changed_document("id"), "id of the snapshot is missing, expected text"),
+        (changed_document("clusterId", value=5), "clusterId of the snapshot is 5"),
         (
-            bent("createdAtMs", value="now"),
+            changed_document("createdAtMs", value="now"),
             'createdAtMs of the snapshot is "now", expected',
         ),
-        (bent("isolation", value="x"), "isolation is 'x', expected read_uncommitted or"),
-        (bent("topics", value={}), "topics of the snapshot is {}, expected an object with keys"),
-        (bent("topics", "a/b", value={}), "characters other than"),
-        (bent("topics", "orders", value=[]), "orders of topics is [], expected an object"),
-        (bent("topics", "orders", "topicId", value="x"), "topicId of topic orders is 'x'"),
-        (bent("topics", "orders", "partitions"), "partitions of topic orders is missing"),
-        (bent(*CUT[:3], "01", value={}), "partition '01' of topic orders is not a number"),
-        (bent(*CUT[:3], "9" * 10, value={}), "is not a number"),
-        (bent(*CUT, "start"), "start of orders-0 is missing"),
-        (bent(*CUT, "end", value=-1), "end of orders-0 is -1, expected a whole number from 0"),
-        (bent(*CUT, "end", value=2**63), "end of orders-0"),
-        (bent(*CUT, "start", value=251), "orders-0 starts at 251, after its end 250"),
-        (bent(*CUT, "leaderEpoch", value=2**31), "leaderEpoch of orders-0"),
-        (bent("speed", value=1), "unknown key speed in the snapshot"),
-        (bent("topics", "orders", "topic_id", value=""), "unknown key topic_id in topic orders"),
-        (bent(*CUT, "leader_epoch", value=1), "unknown key leader_epoch in orders-0"),
-        (bent("parent", value=[]), "parent of the snapshot is [], expected text"),
-        ('{"version": 1, "version": 1}', "the key 'version' is in an object more than once"),
+        (
+            changed_document("isolation", value="x"),
+            "isolation is 'x', expected read_uncommitted or",
+        ),
+        (
+            changed_document("topics", value={}),
+            "topics of the snapshot is {}, expected an object with keys",
+        ),
+        (changed_document("topics", "a/b", value={}), "characters other than"),
+        (
+            changed_document("topics", "orders", value=[]),
+            "orders of topics is [], expected an object",
+        ),
+        (
+            changed_document("topics", "orders", "topicId", value="x"),
+            "topicId of topic orders is 'x'",
+        ),
+        (
+            changed_document("topics", "orders", "partitions"),
+            "partitions of topic orders is missing",
+        ),
+        (
+            changed_document(*CUT[:3], "01", value={}),
+            "partition '01' of topic orders is not a number",
+        ),
+        (changed_document(*CUT[:3], "9" * 10, value={}), "is not a number"),
+        (changed_document(*CUT, "start"), "start of orders-0 is missing"),
+        (
+            changed_document(*CUT, "end", value=-1),
+            "end of orders-0 is -1, expected a whole number from 0",
+        ),
+        (changed_document(*CUT, "end", value=2**63), "end of orders-0"),
+        (changed_document(*CUT, "start", value=251), "orders-0 starts at 251, after its end 250"),
+        (changed_document(*CUT, "leaderEpoch", value=2**31), "leaderEpoch of orders-0"),
+        (changed_document("speed", value=1), "unknown key speed in the snapshot"),
+        (
+            changed_document("topics", "orders", "topic_id", value=""),
+            "unknown key topic_id in topic orders",
+        ),
+        (changed_document(*CUT, "leader_epoch", value=1), "unknown key leader_epoch in orders-0"),
+        (changed_document("parent", value=[]), "parent of the snapshot is [], expected text"),
+        ('{"version": 1, "version": 1}', "an object contains the key 'version' more than once"),
     ],
 )
 def test_a_faulty_document_is_refused_with_its_fault(text: str, fault: str) -> None:
@@ -171,7 +196,9 @@ def test_a_faulty_document_is_refused_with_its_fault(text: str, fault: str) -> N
 
 
 def test_every_fault_is_named() -> None:
-    text = bent(*CUT, "start", value="x").replace('"isolation": "read_committed"', '"isolation": 3')
+    text = changed_document(*CUT, "start", value="x").replace(
+        '"isolation": "read_committed"', '"isolation": 3'
+    )
     with pytest.raises(SnapshotError) as caught:
         Snapshot.from_json(text)
     assert "isolation" in str(caught.value)
@@ -189,7 +216,7 @@ def test_optional_fields_may_be_missing() -> None:
     assert found.topics["orders"].partitions[0] == PartitionCut(100, 250, -1, -1)
 
 
-def test_a_file_without_a_snapshot_is_named(tmp_path: Path) -> None:
+def test_file_without_a_snapshot_is_refused_with_its_path(tmp_path: Path) -> None:
     path = tmp_path / "snap.json"
     with pytest.raises(SnapshotError, match=r"snap.json cannot be read: No such file"):
         Snapshot.load(path)
@@ -219,7 +246,7 @@ def test_a_snapshot_that_cannot_be_written_leaves_the_old_file(
     assert [item.name for item in tmp_path.iterdir()] == ["snap.json"]
 
 
-def test_a_snapshot_travels_to_other_processes() -> None:
+def test_snapshot_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(snapshot())) == snapshot()
 
 
@@ -245,7 +272,7 @@ def test_a_comparison_gives_the_change_of_each_partition() -> None:
 
 
 class Reader:
-    """A stand-in for Spark's reader that records its options."""
+    """A fake of Spark's reader that records its options."""
 
     def __init__(self) -> None:
         self.options: dict[str, str] = {}
@@ -266,7 +293,7 @@ class Reader:
         return self.options
 
 
-def test_reading_is_the_data_source_with_this_document() -> None:
+def test_read_passes_the_document_to_the_data_source() -> None:
     snap = snapshot()
     spark: Any = Reader()
     found: Any = snap.read(spark)

@@ -1,4 +1,5 @@
-"""Splitting ranges into pieces: their number, their bounds, and that they cover the range."""
+"""Tests of splitting ranges into pieces: the number of pieces, their bounds, and that the pieces
+cover the range."""
 
 from __future__ import annotations
 
@@ -34,12 +35,12 @@ def edges(pieces: list[PartitionRange]) -> list[tuple[int, int, int]]:
     return [(piece.partition, piece.start, piece.end) for piece in pieces]
 
 
-def test_without_limits_a_range_is_one_piece_and_an_empty_one_none() -> None:
+def test_without_limits_a_nonempty_range_is_one_piece() -> None:
     ranges = [PartitionRange("t", 0, 5, 9), PartitionRange("t", 1, 7, 7)]
     assert edges(split(ranges, Limits(), {})) == [(0, 5, 9)]
 
 
-def test_a_range_is_cut_by_bytes_where_its_size_is_known() -> None:
+def test_range_of_known_size_is_split_by_bytes() -> None:
     ranges = [PartitionRange("t", 0, 0, 100), PartitionRange("t", 1, 0, 100)]
     assert edges(split(ranges, Limits(max_bytes=400), {P0: 10.0})) == [
         *((0, 0, 33), (0, 33, 66), (0, 66, 100)),
@@ -47,7 +48,7 @@ def test_a_range_is_cut_by_bytes_where_its_size_is_known() -> None:
     ]
 
 
-def test_a_range_is_cut_by_offsets() -> None:
+def test_range_is_split_by_offsets() -> None:
     found = split([PartitionRange("t", 0, 10, 35)], Limits(max_offsets=10), {})
     assert edges(found) == [(0, 10, 18), (0, 18, 26), (0, 26, 35)]
 
@@ -61,7 +62,7 @@ def test_the_largest_ranges_are_split_most() -> None:
     assert edges(split(ranges[1:], Limits(min_pieces=500), {}))[:2] == [(1, 0, 1), (1, 1, 2)]
 
 
-def test_cuts_move_to_the_starts_of_batches() -> None:
+def test_splits_move_to_batch_starts() -> None:
     pieces = split([PartitionRange("t", 0, 0, 40)], Limits(max_offsets=10), {})
     moved = align(pieces, {(P0, 10): 4, (P0, 20): 4, (P0, 30): 33})
     assert edges(moved) == [(0, 0, 4), (0, 4, 33), (0, 33, 40)]
@@ -74,7 +75,7 @@ def test_cuts_move_to_the_starts_of_batches() -> None:
     st.integers(1, 60),
     st.dictionaries(st.integers(0, 260), st.integers(0, 300)),
 )
-def test_the_pieces_of_a_range_are_the_range(
+def test_pieces_cover_exactly_the_range(
     rows: list[tuple[int, int]], offsets_max: int, starts: dict[int, int]
 ) -> None:
     ranges = [PartitionRange("t", n, start, start + size) for n, (start, size) in enumerate(rows)]

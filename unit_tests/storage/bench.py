@@ -21,7 +21,7 @@ from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import AppendResult, LogOwner
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch
 
 PARTITION = TopicPartition("orders", 0)
@@ -209,7 +209,7 @@ class Bench:
 
 def on_simulated_disk(config: LogConfig, seed: int) -> tuple[SimDisk, Bench]:
     """Return a log of 60 records in many segments, all of it durable."""
-    disk = SimDisk(World(str(seed)), "m")
+    disk = SimDisk(Environment(str(seed)), "m")
     bench = Bench(Path("/logs"), config, DiskView(disk))
     for folder in ("/", "/logs"):
         bench.disk.sync_dir(folder)

@@ -15,12 +15,12 @@ from pybroker.ports import Disk
 from pybroker.storage.files import SystemDisk
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 from unit_tests.storage.faulty_disk import FaultyDisk
 
 
 def simulated_disk(home: Path) -> Disk:
-    disk = DiskView(SimDisk(World("1"), "m"))
+    disk = DiskView(SimDisk(Environment("1"), "m"))
     disk.make_dirs(str(home))
     return disk
 

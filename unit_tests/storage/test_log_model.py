@@ -15,7 +15,7 @@ from pybroker.records.batch import iter_headers
 from pybroker.storage.log_config import LogConfig
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch
 from unit_tests.storage.bench import Bench
 
@@ -171,7 +171,7 @@ class LogOnSimulatedDisk(LogAgainstList):
         config = LogConfig(
             segment_bytes=SEGMENT_BYTES, index_interval_bytes=interval, retention_ms=1000
         )
-        self.simulated = SimDisk(World("1"), "m")
+        self.simulated = SimDisk(Environment("1"), "m")
         disk = DiskView(self.simulated)
         disk.make_dirs("/data")
         disk.sync_dir("/")

@@ -7,7 +7,7 @@ import pytest
 from pybroker.storage.directory import make_durable
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 
 HOME = "/mnt/kafka/data"
 
@@ -15,7 +15,7 @@ HOME = "/mnt/kafka/data"
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("there", ["/", "/mnt", HOME])
 def test_no_directory_above_the_data_is_lost_with_the_power(seed: int, there: str) -> None:
-    disk = SimDisk(World(str(seed)), "m")
+    disk = SimDisk(Environment(str(seed)), "m")
     disk.writes_back = False
     before = DiskView(disk)
     before.make_dirs(there)

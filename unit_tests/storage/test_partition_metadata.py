@@ -14,7 +14,7 @@ from pybroker.storage.log import Log
 from pybroker.storage.manager import LogManager
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 from unit_tests.storage.batches import batch
 from unit_tests.storage.bench import refused
 from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, Host
@@ -27,7 +27,7 @@ class SimulatedHost(Host):
 
     def __init__(self) -> None:
         super().__init__(Path("/"))
-        self.simulated = SimDisk(World("1"), "m")
+        self.simulated = SimDisk(Environment("1"), "m")
         self.simulated.writes_back = False
         self.disk = self.view = DiskView(self.simulated)
 

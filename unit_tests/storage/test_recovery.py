@@ -9,7 +9,7 @@ import pytest
 from pybroker.storage.log_config import LogConfig
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 from unit_tests.storage.batches import FIRST_TIMESTAMP, batch, marker, stamped
 from unit_tests.storage.bench import Bench, on_simulated_disk, storage_error
 
@@ -436,7 +436,7 @@ def test_an_index_with_zeros_inside_is_not_used_after_a_power_loss(
 
 
 def simulated_bench(seed: int, config: LogConfig) -> tuple[SimDisk, Bench]:
-    simulated = SimDisk(World(str(seed)), "m")
+    simulated = SimDisk(Environment(str(seed)), "m")
     disk = DiskView(simulated)
     disk.make_dirs("/data")
     disk.sync_dir("/")

@@ -26,7 +26,7 @@ from pybroker.storage.segment import Segment
 from pybroker.testing.simulation.disk import SimDisk
 from pybroker.testing.simulation.disk_faults import ProcessKilled
 from pybroker.testing.simulation.disk_view import DiskView
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 from unit_tests.patience import MOMENT_S
 from unit_tests.storage.batches import batch
 from unit_tests.storage.bench import Bench, on_simulated_disk, refused
@@ -210,7 +210,7 @@ def killed(disk: SimDisk) -> LogManager:
 def test_a_log_that_begins_anew_is_known_as_such_from_the_beginning() -> None:
     """Otherwise the next start takes the empty log for a complete one, and could lead with it."""
     for step in itertools.count():
-        disk = SimDisk(World("1"), "m")
+        disk = SimDisk(Environment("1"), "m")
         manager = begins_anew(disk)
         disk.kill_at(step, disk.process_ended)
         with contextlib.suppress(ProcessKilled):

@@ -1,4 +1,4 @@
-"""A proxy forwards bytes, and fails as requested."""
+"""Tests of the TCP proxy: it forwards bytes, and injects the requested faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unit_tests.patience import MOMENT_S, PATIENCE_S
 
 
 class Echo:
-    """A server that sends everything back until the peer ends the connection."""
+    """A server that echoes all data until the peer ends the connection."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -55,7 +55,7 @@ def client(proxy: TcpProxy) -> socket.socket:
 
 
 def answer(connection: socket.socket, words: bytes) -> bytes:
-    """Send the words and return the reply."""
+    """Send the bytes and return the reply."""
     connection.sendall(words)
     return receive(connection, len(words))
 
@@ -68,7 +68,7 @@ def receive(connection: socket.socket, count: int) -> bytes:
 
 
 def is_silent(connection: socket.socket) -> bool:
-    """Return whether nothing arrives, not even the end of data."""
+    """Return whether neither data nor the end of data arrives."""
     connection.settimeout(MOMENT_S)
     try:
         connection.recv(1)
@@ -79,7 +79,7 @@ def is_silent(connection: socket.socket) -> bool:
     return False
 
 
-def test_everything_passes_in_order(proxy: TcpProxy) -> None:
+def test_a_proxy_forwards_all_data_in_order(proxy: TcpProxy) -> None:
     words = bytes(range(256)) * 4_000
     with client(proxy) as connection:
         sender = threading.Thread(target=connection.sendall, args=(words,))
@@ -88,14 +88,14 @@ def test_everything_passes_in_order(proxy: TcpProxy) -> None:
         sender.join(PATIENCE_S)
 
 
-def test_the_end_of_one_side_reaches_the_other(proxy: TcpProxy) -> None:
+def test_the_end_of_data_of_one_side_reaches_the_other_side(proxy: TcpProxy) -> None:
     with client(proxy) as connection:
         connection.sendall(b"last words")
         connection.shutdown(socket.SHUT_WR)
         assert receive(connection, 100) == b"last words"
 
 
-def test_a_cut_is_silent_and_what_was_sent_arrives_after_healing(proxy: TcpProxy) -> None:
+def test_a_cut_holds_data_until_it_is_healed(proxy: TcpProxy) -> None:
     with client(proxy) as connection:
         assert answer(connection, b"one") == b"one"
         proxy.cut()
@@ -105,7 +105,7 @@ def test_a_cut_is_silent_and_what_was_sent_arrives_after_healing(proxy: TcpProxy
         assert receive(connection, 3) == b"two"
 
 
-def test_a_new_connection_hears_nothing_while_cut(proxy: TcpProxy) -> None:
+def test_a_new_connection_receives_nothing_during_a_cut(proxy: TcpProxy) -> None:
     proxy.cut()
     with client(proxy) as connection:
         connection.sendall(b"hello")
@@ -114,7 +114,7 @@ def test_a_new_connection_hears_nothing_while_cut(proxy: TcpProxy) -> None:
         assert receive(connection, 5) == b"hello"
 
 
-def test_the_end_of_a_server_is_not_heard_through_a_cut() -> None:
+def test_a_cut_holds_the_end_of_data_of_a_server() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         TcpProxy(("127.0.0.1", listener.getsockname()[1])) as proxy,
@@ -129,7 +129,7 @@ def test_the_end_of_a_server_is_not_heard_through_a_cut() -> None:
 
 
 @pytest.mark.parametrize("direction", Direction)
-def test_a_link_may_be_half_open(direction: Direction) -> None:
+def test_a_cut_of_one_direction_leaves_the_other_direction_open(direction: Direction) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         TcpProxy(("127.0.0.1", listener.getsockname()[1])) as proxy,
@@ -148,7 +148,7 @@ def test_a_link_may_be_half_open(direction: Direction) -> None:
             assert is_silent(near)
 
 
-def test_refusing_breaks_what_is_open_and_what_comes(proxy: TcpProxy) -> None:
+def test_refuse_resets_existing_and_new_connections(proxy: TcpProxy) -> None:
     with client(proxy) as connection:
         assert answer(connection, b"one") == b"one"
         proxy.refuse()
@@ -161,7 +161,7 @@ def test_refusing_breaks_what_is_open_and_what_comes(proxy: TcpProxy) -> None:
         assert answer(connection, b"two") == b"two"
 
 
-def test_a_slow_link_is_slow_both_ways(proxy: TcpProxy) -> None:
+def test_a_delay_applies_to_both_directions(proxy: TcpProxy) -> None:
     with client(proxy) as connection:
         proxy.delay(0.05)
         assert answer(connection, b"slowly") == b"slowly"
@@ -178,7 +178,7 @@ def test_a_slow_link_is_slow_both_ways(proxy: TcpProxy) -> None:
         assert is_silent(far) and is_silent(near)
 
 
-def test_an_uneven_link_keeps_the_order(proxy: TcpProxy) -> None:
+def test_jitter_keeps_the_order_of_data(proxy: TcpProxy) -> None:
     with client(proxy) as connection:
         proxy.delay(0, jitter=0.01)
         for piece in (b"one", b"two", b"three"):
@@ -186,7 +186,7 @@ def test_an_uneven_link_keeps_the_order(proxy: TcpProxy) -> None:
         assert receive(connection, 11) == b"onetwothree"
 
 
-def test_a_reset_breaks_what_is_open_and_nothing_that_comes(proxy: TcpProxy) -> None:
+def test_reset_breaks_existing_connections_only(proxy: TcpProxy) -> None:
     with client(proxy) as connection:
         assert answer(connection, b"one") == b"one"
         proxy.reset()
@@ -196,7 +196,7 @@ def test_a_reset_breaks_what_is_open_and_nothing_that_comes(proxy: TcpProxy) -> 
         assert answer(connection, b"two") == b"two"
 
 
-def test_a_tap_sees_all_of_a_connection_and_breaks_it_instead_of_passing_on(
+def test_a_tap_receives_all_data_and_may_reset_the_connection(
     proxy: TcpProxy,
 ) -> None:
     taps: list[list[tuple[Direction, bytes]]] = []
@@ -229,7 +229,7 @@ def test_a_tap_sees_all_of_a_connection_and_breaks_it_instead_of_passing_on(
         assert answer(connection, b"two") == b"two"
 
 
-def test_nobody_behind_it_is_told_by_a_reset() -> None:
+def test_a_target_without_a_listener_resets_the_client() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # the port is reserved, and nothing listens on it
         with TcpProxy(bound.getsockname()) as proxy, suppress(ConnectionResetError):
@@ -237,7 +237,7 @@ def test_nobody_behind_it_is_told_by_a_reset() -> None:
             assert connection.recv(1) == b""
 
 
-def test_closing_ends_connections_and_gives_the_port_free(echo: Echo) -> None:
+def test_close_ends_connections_and_frees_the_port(echo: Echo) -> None:
     proxy = TcpProxy(("127.0.0.1", echo.port), port=free_ports(1)[0])
     with client(proxy) as connection:
         assert answer(connection, b"one") == b"one"

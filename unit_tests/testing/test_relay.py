@@ -1,4 +1,4 @@
-"""Rules of a relay about one of its peers."""
+"""Tests of a relay's rules that apply to one peer only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 class Site:
-    """A server that echoes behind a relay, and clients that the relay names by their order."""
+    """An echo server behind a relay. The relay names the clients in the order of their
+    connections.
+    """
 
     def __init__(self, server: asyncio.Server) -> None:
         self.asked: list[int] = []
@@ -62,8 +64,8 @@ async def is_echoed(stream: Stream, text: bytes) -> bool:
     return await in_time(reader.readexactly(len(text))) == text
 
 
-async def test_peers_are_not_named_while_no_rule_is_about_one(site: Site) -> None:
-    """Finding the name may take long, and would delay all connections."""
+async def test_peer_names_are_not_searched_without_a_rule_about_a_peer(site: Site) -> None:
+    """The search for a peer's name may be slow, and would delay all connections."""
     stream = await site.connect("a")
     assert await is_echoed(stream, b"one")
     site.relay.cut()
@@ -72,7 +74,7 @@ async def test_peers_are_not_named_while_no_rule_is_about_one(site: Site) -> Non
     assert site.asked == []
 
 
-async def test_a_rule_about_a_peer_holds_for_its_connections_only(site: Site) -> None:
+async def test_a_rule_about_a_peer_applies_to_its_connections_only(site: Site) -> None:
     cut, other = await site.connect("a"), await site.connect("b")
     assert await is_echoed(cut, b"one") and await is_echoed(other, b"one")
     site.relay.cut("a")
@@ -83,7 +85,7 @@ async def test_a_rule_about_a_peer_holds_for_its_connections_only(site: Site) ->
     assert await in_time(cut[0].readexactly(3)) == b"two"
 
 
-async def test_a_peer_is_named_once(site: Site) -> None:
+async def test_the_name_of_a_peer_is_searched_once(site: Site) -> None:
     site.relay.cut("nobody", frozenset({Direction.FROM_TARGET}))
     stream = await site.connect("a")
     for text in (b"one", b"two", b"three"):
@@ -91,7 +93,7 @@ async def test_a_peer_is_named_once(site: Site) -> None:
     assert len(site.asked) == 1
 
 
-async def test_a_refused_peer_is_reset_and_others_are_not(site: Site) -> None:
+async def test_a_refused_peer_is_reset_and_other_peers_are_not(site: Site) -> None:
     refused, other = await site.connect("a"), await site.connect("b")
     assert await is_echoed(refused, b"one") and await is_echoed(other, b"one")
     site.relay.refuse("a")

@@ -1,4 +1,4 @@
-"""`broker-api-versions`: its lines."""
+"""Tests of `broker-api-versions`: the printed lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ NODE = Node(1, "host", 9092)
         (999, (0, 2), "UNKNOWN(999): 0 to 2"),
     ],
 )
-def test_one_api(number: int, offered: tuple[int, int] | None, text: str) -> None:
+def test_each_api_is_printed_with_its_versions(
+    number: int, offered: tuple[int, int] | None, text: str
+) -> None:
     assert describe_api(number, offered, APIS_BY_NUMBER.get(number)) == text
 
 
@@ -47,14 +49,14 @@ def test_all_apis_of_a_broker() -> None:
     assert as_text(BrokerVersions(NODE, {52: (0, 1)})).count("Vote(52): 0 to 1") == 1
 
 
-def test_our_names_are_kafkas() -> None:
+def test_api_names_are_those_of_kafka() -> None:
     assert all(
         NAMES[int(key)].upper() == key.name.replace("_", "").upper()
         for key in APIS
     )  # fmt: skip
 
 
-def test_a_broker_that_does_not_answer() -> None:
+def test_unreachable_broker_is_printed_with_its_error() -> None:
     answer = BrokerVersions(Node(2, "h", 1, "r"), error=NotConnected("it is gone"))
     assert as_text(answer) == "h:1 (id: 2 rack: r) -> ERROR: it is gone"
     assert as_json(answer) == {"broker": 2, "host": "h", "port": 1, "error": "it is gone"}

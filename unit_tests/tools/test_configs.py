@@ -1,4 +1,4 @@
-"""`configs`: the command line and the printed lines."""
+"""Tests of `configs`: the command line and the printed lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SERVER = ["--bootstrap-server", "127.0.0.1:1"]
 
 
 def parse(*words: str, server: list[str] | None = None) -> Args:
-    """Parse a command line as the command itself does."""
+    """Return a command line as the command itself parses it."""
     context = command.make_context("configs", [*(SERVER if server is None else server), *words])
     meta: dict[str, list[str]] = context.meta
     names = next((value for key, value in meta.items() if "entity names" in key), [])
@@ -184,13 +184,15 @@ def test_lines() -> None:
         (ConfigResource.loggers(1), None),
     ],
 )
-def test_which_options_are_a_resources_own(
+def test_describe_shows_only_options_set_for_the_resource(
     resource: ConfigResource, source: ConfigSource | None
 ) -> None:
     assert dynamic_source(resource) is source
 
 
-def test_a_failure_repeats_the_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_line_repeats_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.timeout.ms=0\n")
     words = [*SERVER, "--describe", "--topic", "t", "--command-config", str(file)]

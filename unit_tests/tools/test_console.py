@@ -1,4 +1,4 @@
-"""The console tools: lines become records, and records become lines."""
+"""Tests of the console tools: input lines become records, and records become output lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ BOTH = {"parse.key": "true", "parse.headers": "true"}
 
 
 def pieces(*chunks: bytes) -> Any:
-    """Return a `read` that returns the chunks one by one and then the end of input."""
+    """Return a function `read` that returns the chunks one by one, and then the end of the
+    input."""
     rest = list(chunks)
     return lambda: rest.pop(0) if rest else b""
 
@@ -88,30 +89,30 @@ def test_lines_are_split_into_headers_key_and_value(
         (BOTH, b"h\tk\tv", "No header key separator found in pair 'h' on line number 4"),
     ],
 )
-def test_lines_without_a_part_are_refused(
+def test_lines_without_key_or_headers_are_refused(
     properties: dict[str, str], line: bytes, text: str
 ) -> None:
     with pytest.raises(Failure, match=text):
         line_format(properties).parse(line, 4)
 
 
-def test_properties_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(Failure, match=r"unknown --property parse\.keys"):
+def test_unknown_properties_are_refused() -> None:
+    with pytest.raises(Failure, match=r"--property parse\.keys is unknown"):
         line_format({"parse.keys": "true"})
     with pytest.raises(Failure, match="must not be empty"):
         line_format({"key.separator": ""})
-    with pytest.raises(Failure, match=r"unknown --property print\.keys"):
+    with pytest.raises(Failure, match=r"--property print\.keys is unknown"):
         line_style({"print.keys": "true"})
 
 
-async def test_lines_may_arrive_in_pieces_and_end_with_lf_or_crlf() -> None:
+async def test_lines_are_split_at_lf_and_crlf_across_chunks() -> None:
     found = [line async for line in lines_of(pieces(b"a\nb", b"c\r", b"\n\nd\re", b"\nlast"))]
     assert found == [b"a", b"bc", b"", b"d\re", b"last"]
 
 
 @pytest.mark.filterwarnings("error")
-def test_input_that_goes_on_after_the_end_is_left_alone() -> None:
-    """The reading thread cannot be interrupted. It finds that the loop has ended, or ends."""
+def test_the_input_thread_does_not_delay_the_end() -> None:
+    """The reading thread cannot be interrupted. It ends when it finds the event loop closed."""
     is_over = threading.Event()
     threads: list[threading.Thread] = []
 
@@ -131,7 +132,7 @@ def test_input_that_goes_on_after_the_end_is_left_alone() -> None:
     gc.collect()
 
 
-async def test_input_is_not_read_far_ahead() -> None:
+async def test_input_is_read_at_most_a_few_chunks_ahead() -> None:
     reads: list[None] = []
 
     def read() -> bytes:
@@ -227,7 +228,7 @@ def test_records_become_json() -> None:
         (0, "12", False, 12),
     ],
 )
-def test_where_reading_starts(
+def test_start_position_follows_from_the_flags(
     partition: int | None, offset: str | None, from_beginning: bool, start: int | str
 ) -> None:
     assert parse_start(partition, offset, from_beginning) == start
@@ -242,7 +243,7 @@ def test_where_reading_starts(
         (0, "x", False, "The provided offset value 'x' is incorrect"),
     ],
 )
-def test_contradictory_starts_are_refused(
+def test_contradictory_start_flags_are_refused(
     partition: int | None, offset: str | None, from_beginning: bool, text: str
 ) -> None:
     with pytest.raises(click.UsageError) as caught:
@@ -262,7 +263,7 @@ async def run_printer(
     return output.getvalue().splitlines()
 
 
-async def test_the_printer_ends_after_enough_or_when_nothing_comes(
+async def test_printing_ends_at_max_messages_or_after_the_timeout(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with FakeBroker({"t": 2}) as broker:
@@ -276,16 +277,16 @@ async def test_the_printer_ends_after_enough_or_when_nothing_comes(
         capsys.readouterr()
 
 
-async def test_the_printer_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_missing_topic_and_partition_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     async with FakeBroker({"t": 2}) as broker:
-        with pytest.raises(Failure, match="topic t has no partition 7; it has 2"):
+        with pytest.raises(Failure, match="topic t has no partition 7; it has 2 partitions"):
             await run_printer(broker, partition=7)
         del broker.topics["t"]
         assert await run_printer(broker) == []
     assert "WARNING: topic t did not become known in time" in capsys.readouterr().err
 
 
-def test_a_group_may_be_named_in_three_places(tmp_path: Path) -> None:
+def test_contradictory_group_ids_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "consumer.properties"
     path.write_text("group.id=a\n")
     assert group_of(None, [], None, 3) is None
@@ -298,7 +299,7 @@ def test_a_group_may_be_named_in_three_places(tmp_path: Path) -> None:
         group_of("a", [], None, 0)
 
 
-def test_where_reading_starts_without_a_commit() -> None:
+def test_auto_offset_reset_follows_from_the_flags() -> None:
     for given, start, from_beginning, by_offset, expected in (
         (None, "latest", False, False, "latest"),
         (None, "earliest", True, False, "earliest"),
@@ -322,7 +323,7 @@ def test_a_consumer_without_a_timeout_waits_for_a_leader(
     assert leaderless_ms(timeout_ms) == limit_ms
 
 
-async def test_a_partition_without_a_leader_is_not_an_empty_one() -> None:
+async def test_partition_without_a_leader_is_an_error() -> None:
     async with FakeBroker({"t": 1}) as broker:
         broker.without_leader = True
         printer = Printer(consumer(broker, leaderless_timeout_ms=20), io.BytesIO(), format_json)

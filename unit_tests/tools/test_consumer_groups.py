@@ -1,4 +1,4 @@
-"""`consumer-groups`: its flags, its CSV, its tables, and the new offsets of a reset."""
+"""Tests of `consumer-groups`: its flags, its CSV, its tables, and the new offsets of a reset."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_a_malformed_csv_line_is_refused(tmp_path: Path, second: str) -> None:
 
 
 class FakeAdmin(Admin):
-    """Partitions begin at 10 and end at 20, the last record is of time 1000; a-0 is committed at
-    15, b-0 at 20."""
+    """An admin client of partitions with the offsets 10 to 20. The last record has the timestamp
+    1000. The committed offset of a-0 is 15, that of b-0 is 20."""
 
     def __init__(self) -> None:
         pass
@@ -192,9 +192,12 @@ async def test_plans(reset: Reset, plan: dict[TopicPartition, int]) -> None:
     assert list(found.items()) == list(plan.items())
 
 
-async def test_plans_that_cannot_be_made() -> None:
+async def test_impossible_resets_are_refused() -> None:
     for reset, says in (
-        (Reset(to_latest=True, topics=("c",)), "topic c: This broker does not host"),
+        (
+            Reset(to_latest=True, topics=("c",)),
+            "topic c cannot be described: This broker does not host",
+        ),
         (Reset(to_latest=True, topics=("a:2",)), "topic a has no partition 2; it has 2"),
     ):
         with pytest.raises(Failure, match=says):
@@ -230,7 +233,7 @@ def test_the_table_of_offsets() -> None:
     assert document["logEndOffset"] is None and document["error"] is not None
 
 
-def test_members_with_instances_have_a_column_more() -> None:
+def test_static_members_have_an_instance_column() -> None:
     group = GroupDescription("g", "Stable", members=(member("m1"), member("m2", B0, A1, A0)))
     lines = tables.member_lines(group, verbose=True, shown=True)
     assert [line.split(maxsplit=5) for line in lines] == [
@@ -240,7 +243,7 @@ def test_members_with_instances_have_a_column_more() -> None:
     ]
     group = GroupDescription("g", "Stable", members=(member("m1", instance="i"),))
     assert "GROUP-INSTANCE-ID" in tables.member_lines(group, verbose=False, shown=True)[0]
-    assert tables.still_there(group) == [
+    assert tables.active_member_lines(group) == [
         "  still in group 'g': m1 (instance i), client client, host /127.0.0.1"
     ]
 

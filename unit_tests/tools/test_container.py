@@ -1,4 +1,5 @@
-"""The entry point of the image: a broker or a command; health, stop, Kafka's names of tools."""
+"""Tests of the image's entry point: it runs a broker or a command, checks the broker's health,
+stops the broker, and writes scripts with Kafka's names."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from pybroker.tools.container_topics import request_for
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BrokerConfig]:
-    """The configurations passed to `run_broker`, which is replaced. The environment is empty."""
+    """Return the list of configurations passed to `run_broker`, which a fake replaces. The
+    environment is empty."""
     configs: list[BrokerConfig] = []
     for name in [name for name in os.environ if name.startswith("KAFKA_")]:
         monkeypatch.delenv(name)
@@ -34,7 +36,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BrokerConfig]:
 # The broker
 
 
-def test_variables_become_a_broker(
+def test_broker_options_come_from_variables(
     ran: list[BrokerConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "3")
@@ -45,7 +47,9 @@ def test_variables_become_a_broker(
     assert [line for line in config.warnings if "KAFKA_HEAP_OPTS" in line]
 
 
-def test_words_may_be_variables(ran: list[BrokerConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_may_be_variables(
+    ran: list[BrokerConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KAFKA_BROKER_ID", "1")
     assert main(["container", "KAFKA_BROKER_ID=2", "KAFKA_BROKER_RACK=a=b"]) == 0
     assert [(config.broker_id, config.broker_rack) for config in ran] == [(2, "a=b")]
@@ -60,7 +64,7 @@ def test_mounted_files_are_read(ran: list[BrokerConfig], tmp_path: Path) -> None
     assert config.pybroker_log_config == str(tmp_path / "logging.ini")
 
 
-def test_every_fault_is_one_line_that_names_its_variable(
+def test_each_fault_gives_one_line_with_its_variable(
     ran: list[BrokerConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "none")
@@ -74,7 +78,7 @@ def test_every_fault_is_one_line_that_names_its_variable(
     assert ran == []
 
 
-def test_a_start_that_cannot_be_is_one_line(
+def test_failed_start_gives_one_error_line(
     ran: list[BrokerConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(config: BrokerConfig) -> None:
@@ -86,7 +90,7 @@ def test_a_start_that_cannot_be_is_one_line(
     assert ran == []
 
 
-def test_an_image_without_zookeeper_needs_one(
+def test_image_without_zookeeper_requires_zookeeper_connect(
     ran: list[BrokerConfig],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -102,7 +106,7 @@ def test_an_image_without_zookeeper_needs_one(
     assert [config.zookeeper_connect for config in ran] == ["zoo:2181", None]
 
 
-def test_topics_are_asked_for_as_they_were_wanted() -> None:
+def test_topics_are_requested_with_the_given_settings() -> None:
     request = request_for([WantedTopic("a"), WantedTopic("b", 3, 2, "compact")])
     shapes = [
         (
@@ -127,7 +131,7 @@ def test_topics_are_asked_for_as_they_were_wanted() -> None:
         (["kafka-topics.sh", "--list"], ["-m", "pybroker", "kafka-topics.sh", "--list"]),
     ],
 )
-def test_other_words_are_a_command(
+def test_other_arguments_run_a_command(
     ran: list[BrokerConfig],
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],
@@ -148,18 +152,20 @@ def test_other_words_are_a_command(
     assert ran == []
 
 
-def test_an_unknown_command_is_one_line(
+def test_unknown_command_gives_one_error_line(
     ran: list[BrokerConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["container", "no-such-command"])
     assert ended.value.code == 127
-    assert capsys.readouterr().err.startswith("pybroker: no-such-command cannot be run: ")
+    assert capsys.readouterr().err.startswith(
+        "pybroker: the command no-such-command cannot be run: "
+    )
     assert ran == []
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_every_tool_has_kafkas_names(tool: str) -> None:
+def test_scripts_have_kafkas_command_names(tool: str) -> None:
     names = container.command_names(tool)
     assert all(f"{name}.sh" in names for name in names if not name.endswith(".sh"))
     if tool not in ("start", "container"):
@@ -167,7 +173,7 @@ def test_every_tool_has_kafkas_names(tool: str) -> None:
         assert all(name.startswith(("kafka-", "zookeeper-")) for name in names)
 
 
-def test_the_commands_run_their_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_script_runs_its_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "pybroker").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "pybroker").chmod(0o755)
@@ -191,7 +197,7 @@ def test_the_commands_run_their_tools(tmp_path: Path, monkeypatch: pytest.Monkey
 # Health and the end
 
 
-def test_a_broker_that_does_not_answer_is_unhealthy(
+def test_broker_without_response_is_unhealthy(
     ran: list[BrokerConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as closed:
@@ -213,7 +219,7 @@ def test_a_broker_that_does_not_answer_is_unhealthy(
         ("A://0.0.0.0:1,B://0.0.0.0:2", "B", ("127.0.0.1", 2)),
     ],
 )
-def test_the_broker_is_asked_where_brokers_ask_it(
+def test_health_check_uses_the_inter_broker_listener(
     listeners: str, inter_broker: str, expected: tuple[str, int]
 ) -> None:
     config = BrokerConfig.parse(
@@ -243,12 +249,12 @@ def test_the_broker_is_asked_where_brokers_ask_it(
         ("", False),
     ],
 )
-def test_which_processes_are_brokers(line: str, broker: bool) -> None:
+def test_broker_processes_are_recognised(line: str, broker: bool) -> None:
     assert container.is_broker(line.split(" ")) is broker
     assert container.is_broker([*line.split(" "), ""]) is broker
 
 
-def test_without_a_broker_there_is_nothing_to_stop(
+def test_stop_without_a_broker_is_reported(
     ran: list[BrokerConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(container, "is_broker", lambda arguments: False)

@@ -1,4 +1,4 @@
-"""Variables of a container become Kafka's options, or a message that names the variable."""
+"""Tests that a container's variables become Kafka's options, or messages that name the variable."""
 
 from __future__ import annotations
 
@@ -76,31 +76,31 @@ def test_the_option_of_a_variable(variable: str, option: str) -> None:
 
 
 @pytest.mark.parametrize("option", sorted({*BROKER_OPTIONS, *NOT_IMPLEMENTED}))
-def test_every_option_of_kafka_has_its_variable(option: str) -> None:
+def test_every_kafka_option_has_a_variable(option: str) -> None:
     assert option_name(variable_name(option)) == option
 
 
-def test_the_names_of_all_images_are_taken() -> None:
+def test_variable_names_of_other_images_are_accepted() -> None:
     assert set_by(KAFKA_NUM_PARTITIONS="3", KAFKA_CFG_BROKER_ID="7") == {
         "num.partitions": "3",
         "broker.id": "7",
     }
 
 
-def test_two_names_of_one_option_must_agree() -> None:
+def test_two_variables_of_one_option_must_be_equal() -> None:
     assert set_by(KAFKA_BROKER_ID="1", KAFKA_CFG_BROKER_ID="1") == {"broker.id": "1"}
     (fault,) = read(KAFKA_BROKER_ID="1", KAFKA_CFG_BROKER_ID="2").faults
     assert "KAFKA_BROKER_ID" in fault and "KAFKA_CFG_BROKER_ID" in fault
 
 
-def test_an_empty_variable_says_nothing() -> None:
+def test_empty_variable_is_ignored() -> None:
     assert set_by(KAFKA_BROKER_RACK="", KAFKA_PROCESS_ROLES=" ") == {}
 
 
 # Defaults
 
 
-def test_without_variables_it_is_a_broker_with_its_own_zookeeper() -> None:
+def test_without_variables_the_broker_embeds_zookeeper() -> None:
     config = config_of(read(PATH="/bin", HOME="/home/kafka"))
     assert [str(each) for each in config.bound_listeners] == ["PLAINTEXT://0.0.0.0:9092"]
     assert [str(each) for each in config.advertised] == ["PLAINTEXT://localhost:9092"]
@@ -110,7 +110,7 @@ def test_without_variables_it_is_a_broker_with_its_own_zookeeper() -> None:
     assert config.http_address == ("0.0.0.0", 8090)
 
 
-def test_in_a_cluster_kafkas_own_defaults_hold() -> None:
+def test_with_zookeeper_connect_kafkas_defaults_apply() -> None:
     config = config_of(read(KAFKA_ZOOKEEPER_CONNECT="zoo:2181/kafka"))
     assert config.zookeeper_connect == "zoo:2181/kafka"
     assert config.offsets_topic_replication_factor == 3
@@ -125,14 +125,14 @@ def test_in_a_cluster_kafkas_own_defaults_hold() -> None:
         ("PLAINTEXT://:9092", "PLAINTEXT://0.0.0.0:9092"),
     ],
 )
-def test_it_listens_where_it_is_advertised(advertised: str, listeners: str) -> None:
+def test_listeners_use_the_advertised_ports(advertised: str, listeners: str) -> None:
     settings = read(KAFKA_ADVERTISED_LISTENERS=advertised)
     assert settings.properties["listeners"] == listeners
     assert settings.sources["listeners"] == "KAFKA_ADVERTISED_LISTENERS"
 
 
 @pytest.mark.parametrize("where", ["variable", "file"])
-def test_listeners_that_are_given_stay(where: str) -> None:
+def test_given_listeners_are_unchanged(where: str) -> None:
     given = "PLAINTEXT://127.0.0.1:1"
     advertised = "PLAINTEXT://kafka:9092"
     if where == "file":
@@ -210,7 +210,7 @@ def test_an_unknown_variable_gets_a_notice_with_the_nearest_name(variable: str, 
     config_of(settings)
 
 
-def test_the_level_of_the_log_is_that_of_the_broker() -> None:
+def test_log_level_variable_sets_the_brokers_log_levels() -> None:
     assert set_by(KAFKA_LOG4J_ROOT_LOGLEVEL="warn") == {"pybroker.log.level": "WARN"}
 
 
@@ -230,7 +230,7 @@ def test_the_level_of_the_log_is_that_of_the_broker() -> None:
         ("KAFKA_CREATE_TOPICS", "a:b:c", "partitions"),
     ],
 )
-def test_an_impossible_value_is_one_fault_that_names_the_variable(
+def test_invalid_value_gives_a_fault_with_its_variable(
     variable: str, value: str, says: str
 ) -> None:
     (fault,) = read(**{variable: value}).faults
@@ -274,7 +274,7 @@ def test_topics_to_create(text: str, topics: list[WantedTopic]) -> None:
     assert parse_topics(text) == (topics, [])
 
 
-def test_topics_may_be_separated_otherwise() -> None:
+def test_topics_may_have_another_separator() -> None:
     expected: tuple[list[WantedTopic], list[str]] = (
         [WantedTopic("a", 1, 1), WantedTopic("b", 1, 1)],
         [],
@@ -288,14 +288,14 @@ def test_topics_may_be_separated_otherwise() -> None:
     "item", ["a:0:1", "a:1:0", "a:1:40000", "a:x:1", "a b:1:1", "..:1:1", ":1:1", "a:1:1:keep",
              "a:1:1:compact:x", "a:99999999999:1"]
 )  # fmt: skip
-def test_each_malformed_topic_is_a_fault_of_its_own(item: str) -> None:
+def test_each_malformed_topic_gives_a_fault(item: str) -> None:
     topics, faults = parse_topics(f"good:1:1,{item}")
     assert topics == [WantedTopic("good", 1, 1)]
     assert len(faults) == 1
     assert faults[0].startswith(f"KAFKA_CREATE_TOPICS: {item}: ")
 
 
-def test_a_topic_is_named_once() -> None:
+def test_topic_listed_twice_is_a_fault() -> None:
     assert parse_topics("a:1:1,a:2:1")[1] == [
-        "KAFKA_CREATE_TOPICS: a:2:1: the topic is named twice"
+        "KAFKA_CREATE_TOPICS: a:2:1: the topic is listed twice"
     ]

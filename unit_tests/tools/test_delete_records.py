@@ -1,4 +1,4 @@
-"""`delete-records` reads Kafka's file and prints what Kafka's tool prints."""
+"""Tests of `delete-records`: it reads Kafka's file format and prints the lines of Kafka's tool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A0, B7 = TopicPartition("a", 0), TopicPartition("b", 7)
 
 
 class FakeAdmin(Admin):
-    """An admin client that deletes records of partition 0 and fails for others."""
+    """An admin client that deletes records of partition 0 and fails for other partitions."""
 
     def __init__(self) -> None:
         self.asked: dict[TopicPartition, int] = {}
@@ -38,7 +38,7 @@ class FakeAdmin(Admin):
         }
 
 
-async def test_each_partition_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_result_of_each_partition_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     admin = FakeAdmin()
     await perform(admin, {A0: 5, B7: 9}, as_json=False)
     assert admin.asked == {A0: 5, B7: 9}
@@ -68,7 +68,7 @@ def row(**changes: object) -> dict[str, object]:
         {"partitions": [row(more="ignored"), row(topic="b", partition=7, offset=-1)]},
     ],
 )
-def test_the_file_is_read(document: object) -> None:
+def test_offsets_are_read_from_the_file(document: object) -> None:
     assert parse_offsets(json.dumps(document)) == {A0: 5, B7: -1}
 
 
@@ -102,6 +102,6 @@ def test_a_malformed_file_is_refused(document: object, text: str) -> None:
     assert text in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="nosuch cannot be read: No such file"):
         read_file(str(tmp_path / "nosuch"))

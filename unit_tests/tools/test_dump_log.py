@@ -1,4 +1,5 @@
-"""`dump-log` and `log-dirs`: refusals, and output that needs no comparison with Apache's tool."""
+"""Tests of `dump-log` and `log-dirs`: error messages, and output that is not compared with Apache's
+tools elsewhere."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ MEMBER_TEXT = (
         (
             b"\0",
             b"?",
-            "key: Error at offset 0, skipping. 1 bytes, expected a version of 2 bytes and more",
+            "key: Error at offset 0, skipping. 1 bytes, expected at least a version of 2 bytes",
         ),
     ],
 )
@@ -135,13 +136,13 @@ def test_the_offsets_decoder_names_a_record_of_another_topic(
             ("--files", "x.log", "--transaction-log-decoder"),
             "--transaction-log-decoder is not supported",
         ),
-        (("--files", "x.log", "--value-decoder-class", "my.Own"), "decoder my.Own is not known"),
+        (("--files", "x.log", "--value-decoder-class", "my.Own"), "decoder my.Own is unknown"),
         (("--files", f"/nowhere/{NAME}.log"), "No such file"),
         (("--files", "/nowhere/abc.log"), "/nowhere/abc.log: No such file or directory"),
         (("--files", f"/nowhere/{NAME}.index"), f"{NAME}.index: No such file or directory"),
     ],
 )
-def test_wrong_flags_and_missing_files_are_refused(
+def test_invalid_flags_and_missing_files_are_refused(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str
 ) -> None:
     exit_code, _, err = dumped(capsys, *words)
@@ -153,12 +154,12 @@ def test_wrong_flags_and_missing_files_are_refused(
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("abc.log", "abc.log: the name does not begin with an offset"),
-        (f"{'9' * 200}.log", "the name does not begin with an offset"),
-        (f"{NAME}.index", "the log of this index is missing"),
+        ("abc.log", "abc.log: the file name does not begin with an offset"),
+        (f"{'9' * 200}.log", "the file name does not begin with an offset"),
+        (f"{NAME}.index", "the log file of this index is missing"),
     ],
 )
-def test_files_with_a_wrong_name_or_no_log_are_refused(
+def test_invalid_file_names_and_missing_logs_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, complaint: str
 ) -> None:
     (tmp_path / name).write_bytes(b"")
@@ -167,7 +168,7 @@ def test_files_with_a_wrong_name_or_no_log_are_refused(
     assert complaint in err
 
 
-def test_a_gigantic_snapshot_is_not_read_into_memory(
+def test_too_large_producer_snapshot_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pybroker.tools._dump_indexes.SNAPSHOT_BYTES_MAX", 1000)
@@ -175,16 +176,22 @@ def test_a_gigantic_snapshot_is_not_read_into_memory(
     path.write_bytes(bytes(1001))
     exit_code, _, err = dumped(capsys, "--files", str(path))
     assert exit_code == 1
-    assert err == f"{path}: more than 1000 bytes is too large for a snapshot\n"
+    assert err == (
+        f"{path}: the file is larger than 1000 bytes, the limit for a producer snapshot\n"
+    )
 
 
-def test_a_decoder_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_value_with_a_wrong_length_for_its_decoder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = segment(tmp_path, (None, b"text"))
     _, _, err = dumped(capsys, "--files", path, "--value-decoder-class", "LongDecoder")
-    assert err == "LongDecoder expects 8 bytes, but a record has 4\n"
+    assert err == "LongDecoder expects a key or value of 8 bytes, but a record has 4 bytes\n"
 
 
-def test_a_message_of_an_old_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_of_an_old_message_format_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / f"{NAME}.log"
     body = struct.pack(">bbqii", 1, 0, 77, -1, -1)
     path.write_bytes(struct.pack(">qiI", 4, 4 + len(body), 1) + body)
@@ -195,7 +202,7 @@ def test_a_message_of_an_old_format(tmp_path: Path, capsys: pytest.CaptureFixtur
         " isvalid: false"
     )
     exit_code, _, err = dumped(capsys, "--files", str(path), "--deep-iteration")
-    assert exit_code == 1 and "format 1 cannot be decoded" in err
+    assert exit_code == 1 and "has the format 1, which cannot be decoded" in err
 
 
 def test_the_document_of_log_dirs() -> None:
@@ -225,5 +232,5 @@ def test_the_document_of_log_dirs() -> None:
         ],
         "version": 1,
     }
-    with pytest.raises(Failure, match="expects broker ids"):
+    with pytest.raises(Failure, match="expected broker ids"):
         log_dirs.parse_brokers("0,one")

@@ -1,4 +1,4 @@
-"""`leader-election` and `preferred-replica-election`: their files, output and reports."""
+"""Tests of `leader-election` and `preferred-replica-election`: their files, output and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A0, A1, B7 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 STARTED = "Successfully started preferred replica election for partitions"
 
 
-def test_each_result_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_election_result_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     results: dict[TopicPartition, ClientError | None] = {
         B7: None,
         A0: None,
@@ -77,7 +77,9 @@ def test_wrong_usage_of_leader_election(
 
 
 @pytest.mark.parametrize("words", ["", "--zookeeper a:1 --bootstrap-server b:2"])
-def test_either_zookeeper_or_a_broker(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exactly_one_of_zookeeper_and_bootstrap_server_is_required(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["preferred-replica-election", *words.split()]) == 1
     complaint = "Exactly one of '[bootstrap-server]' or '[zookeeper]' must be provided"
     assert complaint in capsys.readouterr().err
@@ -106,7 +108,7 @@ def test_either_zookeeper_or_a_broker(words: str, capsys: pytest.CaptureFixture[
         ),
     ],
 )
-def test_files_that_are_refused(content: str, says: str, tmp_path: Path) -> None:
+def test_malformed_election_files_are_refused(content: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "partitions.json"
     path.write_text(content)
     with pytest.raises(Failure) as refused:
@@ -114,7 +116,7 @@ def test_files_that_are_refused(content: str, says: str, tmp_path: Path) -> None
     assert str(refused.value) == says
 
 
-def test_a_file_is_read_in_its_order(tmp_path: Path) -> None:
+def test_partitions_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "partitions.json"
     rows = [{"topic": each.topic, "partition": each.partition} for each in (B7, A0)]
     path.write_text(json.dumps({"version": 9, "partitions": rows, "more": 1}))
@@ -123,15 +125,15 @@ def test_a_file_is_read_in_its_order(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    """A cluster of brokers 1 and 2. Broker 2 leads orders-0, whose preferred leader is 1, and
-    orders-1."""
+    """Start a cluster of brokers 1 and 2. Broker 2 leads both partitions of the topic orders; the
+    preferred leader of orders-0 is broker 1."""
     cluster = Cluster()
     await cluster.prepare()
     for number in (1, 2):
         await cluster.member(number)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     await cluster.create("orders", {0: (1, 2), 1: (2, 1)})
-    await cluster.told(2, "metadata orders-1 leader=2 epoch=0")
+    await cluster.received(2, "metadata orders-1 leader=2 epoch=0")
     for member in cluster.members:
         await member.controller.stop()
     await write_state(cluster, leader=2, isr=[2, 1])
@@ -145,7 +147,7 @@ async def write_state(cluster: Cluster, **changes: object) -> None:
     await cluster.write_json(path, {**cluster.json(path), "leader_epoch": 5, **changes})
 
 
-async def test_an_election_by_zookeeper(
+async def test_election_is_requested_through_zookeeper(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await perform(cluster.tool, None)
@@ -158,7 +160,7 @@ async def test_an_election_by_zookeeper(
     assert state.leader == 1
 
 
-async def test_partitions_that_do_not_exist_are_left_out(
+async def test_missing_partitions_are_skipped(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unknown = [key("orders-7"), key("nosuch-0"), key("a/b-0"), key("-0")]
@@ -181,7 +183,7 @@ async def test_partitions_that_do_not_exist_are_left_out(
         ([2], True, "is not running; the leader is 2"),
     ],
 )
-async def test_an_election_that_did_not_happen_is_reported(
+async def test_preferred_replicas_that_do_not_lead_are_reported(
     cluster: Cluster, isr: list[int], dies: bool, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await write_state(cluster, leader=2, isr=isr)
@@ -195,7 +197,7 @@ async def test_an_election_that_did_not_happen_is_reported(
     ]
 
 
-async def test_an_election_under_way_is_not_disturbed(cluster: Cluster) -> None:
+async def test_a_second_election_request_is_refused(cluster: Cluster) -> None:
     await cluster.members[2].controller.stop()
     pending = schemas.encode_partitions([key("orders-0"), B7])
     await cluster.tool.create(paths.PREFERRED_ELECTION, pending)
@@ -207,11 +209,11 @@ async def test_an_election_under_way_is_not_disturbed(cluster: Cluster) -> None:
     )
 
 
-async def test_waiting_for_a_controller_has_a_limit(
+async def test_missing_controller_is_reported_after_the_time_limit(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preferred_replica_election, "ELECTION_WAIT_S", 0.05)
     await cluster.members[2].controller.stop()
-    with pytest.raises(Failure, match="the controller has not run the election"):
+    with pytest.raises(Failure, match="no controller has run the election"):
         await in_time(perform(cluster.tool, [key("orders-0")]))
     assert cluster.exists(paths.PREFERRED_ELECTION)

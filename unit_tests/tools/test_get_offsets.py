@@ -1,4 +1,4 @@
-"""`get-offsets`: its patterns and its output."""
+"""Tests of `get-offsets`: its patterns and its output."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_topic_and_partitions(
     assert names(choose(TOPICS, wanted, with_internal)) == chosen
 
 
-def test_patterns_that_match_nothing_or_are_malformed_are_refused() -> None:
+def test_malformed_patterns_and_patterns_without_match_are_refused() -> None:
     with pytest.raises(Failure, match="Could not match any topic-partitions"):
         choose(TOPICS, parse_topic_and_partitions("nosuch", None), True)
     with pytest.raises(Failure, match="numeric partition ids"):

@@ -1,4 +1,4 @@
-"""The list of tools, and the boundary at which errors become one line."""
+"""Tests of the list of tools, and of the code that turns an error into one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOWHERE = ["--bootstrap-server", "127.0.0.1:1"]
 @click.command("example", cls=Tool, error_prefix="Error : ")
 @click.option("--how", required=True)
 def example(how: str) -> int:
-    """An example."""
+    """An example of a tool."""
     match how:
         case "fail":
             raise Failure("it cannot be done")
@@ -74,21 +74,22 @@ def example(how: str) -> int:
         (
             ["--how", "\udcff"],
             1,
-            "Error : a text that is not valid Unicode cannot be sent: '\\udcff' in it\n",
+            "Error : an argument contains '\\udcff', which is not valid Unicode and cannot be"
+            " sent\n",
         ),
         ([], 1, 'Missing required argument "[how]"\nTry example --help.\n'),
         (["--version"], 0, ""),
         (["--nosuch"], 1, "No such option '--nosuch'.\nTry example --help.\n"),
     ],
 )
-def test_how_tools_end(
+def test_exit_code_and_error_lines_of_a_tool(
     capsys: pytest.CaptureFixture[str], words: list[str], code: int, error: str
 ) -> None:
     assert _cli.run(example, words, "example") == code
     assert capsys.readouterr().err == error
 
 
-def test_a_mistake_of_a_broker_is_shown_with_its_place() -> None:
+def test_an_unexpected_error_of_the_broker_is_printed_with_its_stack_trace() -> None:
     @click.command("start")
     def broker() -> None:
         raise ZeroDivisionError
@@ -120,7 +121,7 @@ def test_options_of_a_client_come_from_flags_then_the_file_then_words(
 
 
 @pytest.mark.parametrize("word", ["topics", "kafka-topics", "kafka-topics.sh", "topics.sh"])
-def test_kafkas_spellings_of_a_name(word: str) -> None:
+def test_tool_is_found_by_each_of_kafkas_command_names(word: str) -> None:
     assert tool_name(word) == "topics"
 
 
@@ -133,21 +134,19 @@ def test_help_names_every_tool(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith(f"pybroker {__version__}\n")
 
 
-def test_an_unknown_tool(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topic"]) == 1
     assert "there is no tool topic" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", list(TOOLS))
-def test_every_tool_of_the_list_can_explain_itself(
-    capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_every_listed_tool_prints_its_help(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert isinstance(importlib.import_module(TOOLS[name].module).command, click.Command)
     assert main([name, "--help"]) == 0
     assert f"Usage: pybroker {name}" in capsys.readouterr().out
 
 
-def test_a_cluster_that_cannot_be_reached(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_cluster_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     properties = "bootstrap.timeout.ms=0"
     assert (
         main(["console-consumer", *NOWHERE, "--topic", "t", "--consumer-property", properties]) == 1
@@ -167,7 +166,7 @@ def test_a_cluster_that_cannot_be_reached(capsys: pytest.CaptureFixture[str]) ->
     ],
     ids=lambda words: words[0],
 )
-def test_a_zookeeper_that_refuses_is_told_at_once(
+def test_refused_zookeeper_connection_is_reported_at_once(
     capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     with socket.socket() as closed:
@@ -187,7 +186,7 @@ def test_only_the_module_of_the_tool_is_loaded() -> None:
 
 
 @pytest.mark.parametrize(("tool", "wait"), [("start", True), ("topics", False)])
-def test_signals_wait_while_start_is_loaded(
+def test_signals_are_blocked_while_start_is_loaded(
     monkeypatch: pytest.MonkeyPatch, tool: str, wait: bool
 ) -> None:
     ends = {signal.SIGTERM, signal.SIGINT}
@@ -207,7 +206,8 @@ def test_signals_wait_while_start_is_loaded(
 
 
 def ended_tool(words: list[str], *, stdout: int, stderr: int = subprocess.PIPE) -> tuple[int, str]:
-    """Run a tool whose standard output is this descriptor. Return exit code and standard error."""
+    """Run a tool whose standard output is the descriptor. Return its exit code and standard
+    error."""
     done = subprocess.run(
         [sys.executable, "-m", "pybroker", *words],
         stdout=stdout,
@@ -237,7 +237,7 @@ def unread() -> Iterator[int]:
     ],
     ids=lambda words: words[0],
 )
-def test_a_tool_ends_silently_when_the_reader_of_its_output_is_gone(
+def test_a_tool_ends_silently_when_its_output_pipe_is_closed(
     tmp_path: Path, unread: int, words: list[str]
 ) -> None:
     job = tmp_path / "job.yaml"
@@ -261,7 +261,7 @@ def test_a_tool_ends_silently_in_the_middle_of_a_file(tmp_path: Path) -> None:
     ) as tool:
         assert tool.stdout is not None and tool.stderr is not None
         assert tool.stdout.readline() == f"Dumping {log}\n".encode()
-        tool.stdout.close()  # long before the end, which does not fit into a pipe
+        tool.stdout.close()  # the rest of the output does not fit into the pipe
         assert tool.stderr.read() == b""
         assert tool.wait(PATIENCE_S) == 0
 
@@ -285,20 +285,21 @@ with ended_by_its_reader():
 
 
 def test_a_task_that_writes_to_a_closed_pipe_ends_the_tool_silently(unread: int) -> None:
-    """asyncio would complain about a task whose exception was never retrieved."""
+    """asyncio logs an error for a task whose exception was never retrieved; the tool must retrieve
+    it."""
     done = subprocess.run(
         [sys.executable, "-c", _IN_A_TASK], stdout=unread, stderr=subprocess.PIPE, check=True
     )
     assert done.stderr == b""
 
 
-def test_a_tool_goes_on_when_its_complaints_are_not_read(unread: int) -> None:
+def test_a_tool_continues_when_its_standard_error_is_closed(unread: int) -> None:
     code, _ = ended_tool(["topics", "--nosuch"], stdout=subprocess.DEVNULL, stderr=unread)
     assert code == 1
 
 
 @pytest.mark.parametrize("words", [["--help"], ["topics", "--help"]])
-def test_a_full_disk_under_the_output_is_told_in_one_line(words: list[str]) -> None:
+def test_full_disk_at_standard_output_gives_one_error_line(words: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
         code, error = ended_tool(words, stdout=full.fileno())
     assert code == 1

@@ -1,5 +1,5 @@
-"""The performance tests: their numbers, dates and lines. Apache's tool printed the expected lines
-of the consumer."""
+"""Tests of the performance tools: their numbers, dates and lines. The expected lines were printed
+by Apache's tools."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def test_dates(pattern: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "word"), [("b", "'b'"), ("'open", "Unterminated")])
-def test_dates_that_mean_nothing(pattern: str, word: str) -> None:
+def test_malformed_date_patterns_are_refused(pattern: str, word: str) -> None:
     with pytest.raises(Failure, match=word):
         date_format(pattern)
 
 
-def test_metrics_stand_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_are_printed_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_metrics({"bb": 1.0, "a": math.nan})
     assert capsys.readouterr().out == "\nMetric Name   Value\na  : NaN\nbb : 1.000\n"
 
@@ -100,7 +100,7 @@ def test_stats_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_stats_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stats_without_records(capsys: pytest.CaptureFixture[str]) -> None:
     Stats(4, 0).print_total(1_000)
     assert capsys.readouterr().out == (
         "0 records sent, 0.000000 records/sec (0.00 MB/sec), NaN ms avg latency,"
@@ -108,7 +108,7 @@ def test_stats_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_nothing_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_without_records(capsys: pytest.CaptureFixture[str]) -> None:
     Stats(4, 0, as_json=True).print_total(0)
     reader(as_json=True)._print(Tally(0), Tally(0), 0, "00:00:00:000")
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -147,7 +147,7 @@ def test_payloads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         {"record_size": 5, "payload_file": "f"},
     ],
 )
-def test_there_is_one_way_to_make_records(flags: dict[str, Any]) -> None:
+def test_exactly_one_payload_flag_is_required(flags: dict[str, Any]) -> None:
     with pytest.raises(click.UsageError):
         producing.check_payload({**FLAGS, **flags})
 
@@ -175,7 +175,7 @@ def test_options_of_the_producer(tmp_path: Path) -> None:
         ({"properties": ("transactional.id=b",)}, (), "no transactions yet"),
     ],
 )
-def test_options_that_are_refused(
+def test_malformed_producer_options_are_refused(
     flags: dict[str, Any], more: tuple[str, ...], complaint: str
 ) -> None:
     with pytest.raises((click.UsageError, Failure)) as caught:
@@ -192,8 +192,8 @@ def reader(**changes: Any) -> consuming.Test:
     return consuming.Test(args, {})
 
 
-def test_the_line_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """The numbers of a run of Apache's tool give the line that it printed."""
+def test_final_line_equals_that_of_apaches_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    """The numbers of a run of Apache's tool give the line that Apache's tool printed."""
     start, end = Tally(1_795_247_086_153), Tally(1_795_247_086_810, 100_000, 10_000_000)
     reader()._print(start, end, 390, "07:44:46:153")
     assert capsys.readouterr().out == (
@@ -202,7 +202,7 @@ def test_the_line_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_line_in_between(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interval_line(capsys: pytest.CaptureFixture[str]) -> None:
     told, now = Tally(1_795_247_126_303), Tally(1_795_247_126_503, 51_401, 5_140_100)
     reader(detailed=True)._print(told, now, 30)
     assert capsys.readouterr().out == (
@@ -210,14 +210,14 @@ def test_a_line_in_between(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_nothing_was_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_final_line_without_records(capsys: pytest.CaptureFixture[str]) -> None:
     reader()._print(Tally(0), Tally(0), 0, "00:00:00:000")
     assert capsys.readouterr().out == (
         "00:00:00:000, 00:00:00:000, 0.0000, NaN, 0, NaN, 0, 0, NaN, NaN\n"
     )
 
 
-def test_bytes_are_those_of_keys_and_values() -> None:
+def test_throughput_counts_bytes_of_keys_and_values() -> None:
     tally = Tally(0)
     tally.add(
         ConsumerRecord("t", 0, number, 0, TimestampType.CREATE_TIME, key, value, (), 0)

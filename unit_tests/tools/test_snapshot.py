@@ -1,4 +1,4 @@
-"""`snapshot` takes, shows and compares snapshots; wrong usage is one line."""
+"""Tests of `snapshot`: it takes, shows and compares snapshots; wrong usage gives one line."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_sees_how_far_counting_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pybroker.tools.snapshot.LINE_S", 0.0)
     for out in (Terminal(), io.StringIO()):
         with CountingLine(out) as progress:
@@ -131,7 +131,7 @@ def test_show_asks_the_cluster(
     assert (document["readable"], document["problems"]) == (not problems, list(problems))
 
 
-def test_diff_tells_what_became_of_partitions(
+def test_diff_prints_the_change_of_each_partition(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [saved(tmp_path, OLD), saved(tmp_path, NEW)]
@@ -193,7 +193,10 @@ def test_take_prints_the_document_or_writes_it(
     ("words", "error"),
     [
         (["take"], 'Missing required argument "[bootstrap-server]"'),
-        (["take", "--bootstrap-server", "127.0.0.1:1"], "no topic is named: name at least one"),
+        (
+            ["take", "--bootstrap-server", "127.0.0.1:1"],
+            "the list of topics is empty: give at least one",
+        ),
         (["show", "nosuch.json"], "the snapshot nosuch.json cannot be read: No such file"),
         (["show", "nosuch.json", "--bootstrap-server", "h:1"], "need --check"),
         (["show", "nosuch.json", "--recount"], "need --check"),
@@ -209,7 +212,7 @@ def test_wrong_usage_is_one_line(
     assert error in found.splitlines()[0]
 
 
-def test_the_end_is_a_word_a_time_or_offsets() -> None:
+def test_until_accepts_latest_a_time_or_offsets() -> None:
     assert parse_until("latest") == "latest"
     assert parse_until("1780000000000") == 1_780_000_000_000
     assert parse_until('{"orders": {"0": 250, "1": 300}}') == {"orders": {0: 250, 1: 300}}

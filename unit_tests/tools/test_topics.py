@@ -1,4 +1,4 @@
-"""`topics` prints what Kafka's tool prints."""
+"""Tests of `topics`: it prints the lines of Kafka's tool."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def topic(
 
 
 class FakeAdmin(Admin):
-    """An admin client that holds topics and records the requests."""
+    """An admin client that stores topics and records the requests."""
 
     def __init__(self, *topics: TopicInfo, configs: bool = True) -> None:
         self.topics = {item.name: item for item in topics}
@@ -203,13 +203,15 @@ async def test_output(
     assert await printed(capsys, cluster(), **flags) == lines
 
 
-async def test_names_with_dots_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_topic_names_with_dots_give_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = await printed(capsys, cluster(), create=True, topic="a.b")
     assert first.startswith(WARNING_START)
     assert second == "Created topic a.b."
 
 
-async def test_describe_does_without_configs_and_ids(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_describe_works_without_configs_and_topic_ids(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     admin = cluster(configs=False)
     admin.topics["ab"] = TopicInfo("ab", ErrorCode.NONE, NO_TOPIC_ID, False, {})
     lines = await printed(capsys, admin, describe=True, topic="ab")
@@ -331,7 +333,7 @@ async def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         ("topics_with_overrides", {"a": [], "ab": [], "__consumer_offsets": []}),
     ],
 )
-async def test_json_leaves_out_the_topics_that_the_text_leaves_out(
+async def test_json_and_text_output_list_the_same_topics(
     capsys: pytest.CaptureFixture[str], flag: str, shown: dict[str, list[int]]
 ) -> None:
     flags = {"describe": True, flag: True}
@@ -345,7 +347,7 @@ async def test_json_leaves_out_the_topics_that_the_text_leaves_out(
     assert named == set(shown)
 
 
-def test_a_topic_without_options_of_its_own_is_not_shown_among_those_with_them() -> None:
+def test_topics_with_overrides_excludes_topics_without_own_options() -> None:
     plain = Described(topic("a", (1, [1], [1])), (), {1})
     assert not plain.is_shown(Reports(overrides=True))
     assert plain.is_shown(Reports())

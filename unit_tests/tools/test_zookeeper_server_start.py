@@ -1,4 +1,4 @@
-"""`zookeeper-server-start`: the process it turns into, and its errors."""
+"""Tests of `zookeeper-server-start`: the Java process that replaces it, and its errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from pybroker.errors import StartupError
 from pybroker.tools import zookeeper_server_start as tool
 
 
-def test_it_becomes_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_is_replaced_by_the_java_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "zookeeper.properties"
     config.write_text("clientPort=2181\n")
     executed: list[list[str]] = []
@@ -31,13 +33,13 @@ def test_it_becomes_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert executed == [["/usr/bin/java", "-Xms64m", "-Xmx1g", str(config)]]
 
 
-def test_a_missing_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_properties_file_gives_one_error_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zookeeper-server-start", "/no/such/file"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "/no/such/file" in line
 
 
-def test_a_missing_server_is_one_line(
+def test_missing_server_jar_gives_one_error_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def words(config: Path, logging: Path, flags: Sequence[str]) -> list[str]:

@@ -1,5 +1,5 @@
-"""`zookeeper-shell`: the parsing of its lines. The integration tests compare its commands with
-ZooKeeper's own shell."""
+"""Tests of `zookeeper-shell`: the parsing of its lines. The integration tests compare its commands
+with ZooKeeper's own shell."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STAT = SimpleNamespace(
 
 
 class Session:
-    """A tree of nodes with kazoo's methods, as far as walking it needs."""
+    """A tree of nodes with the methods of kazoo that walking and deleting the tree need."""
 
     def __init__(self, *paths: str) -> None:
         self.paths = set(paths)
@@ -80,7 +80,7 @@ def perform(session: Session, *words: str) -> None:
         ("   ", []),
     ],
 )
-def test_the_words_of_a_line(line: str, words: list[str]) -> None:
+def test_a_line_is_split_into_words(line: str, words: list[str]) -> None:
     assert split_words(line) == words
 
 
@@ -92,7 +92,7 @@ def test_the_words_of_a_line(line: str, words: list[str]) -> None:
         (["h:1/c", "-timeout", "5", "-r", "quit"], Args("h:1/c", 5, True, ("quit",))),
     ],
 )
-def test_the_command_line(words: list[str], args: Args) -> None:
+def test_command_lines_are_parsed(words: list[str], args: Args) -> None:
     assert parse_args(words) == args
 
 
@@ -101,13 +101,13 @@ def test_the_command_line(words: list[str], args: Args) -> None:
     [
         ([], "is missing"),
         (["-timeout", "5"], "is missing"),
-        (["h:1", "-timeout"], "number of milliseconds"),
-        (["h:1", "-timeout", "0"], "number of milliseconds"),
-        (["h:1", "-zk-tls-config-file", "f"], "TLS to ZooKeeper is not supported"),
+        (["h:1", "-timeout"], "number of ms"),
+        (["h:1", "-timeout", "0"], "number of ms"),
+        (["h:1", "-zk-tls-config-file", "f"], "the shell has no TLS"),
         (["h:1", "-x"], "No such option: -x"),
     ],
 )
-def test_command_lines_that_are_refused(words: list[str], complaint: str) -> None:
+def test_malformed_command_lines_are_refused(words: list[str], complaint: str) -> None:
     with pytest.raises(click.UsageError, match=complaint):
         parse_args(words)
 
@@ -124,7 +124,7 @@ def test_command_lines_that_are_refused(words: list[str], complaint: str) -> Non
         ("/a\x01", 'Invalid path string "/a\x01" caused by invalid character @2'),
     ],
 )
-def test_paths(path: str, fault: str) -> None:
+def test_malformed_paths_are_refused(path: str, fault: str) -> None:
     with pytest.raises(ShellError) as caught:
         check_path(path)
     assert str(caught.value) == fault
@@ -140,13 +140,13 @@ def test_paths(path: str, fault: str) -> None:
         ("ls", ["-z", "/"], "Unrecognized option: -z"),
     ],
 )
-def test_commands_that_cannot_be_read(name: str, words: list[str], message: str) -> None:
+def test_malformed_commands_are_refused(name: str, words: list[str], message: str) -> None:
     with pytest.raises(ShellError) as caught:
         parse(name, COMMANDS[name], words)
     assert str(caught.value) == message
 
 
-def test_options_may_stand_anywhere_and_together() -> None:
+def test_options_may_be_combined_and_follow_arguments() -> None:
     call = parse("ls", COMMANDS["ls"], ["/a", "-sw"])
     assert (set(call.options), call.path) == ({"s", "w"}, "/a")
     assert parse("set", COMMANDS["set"], ["-v", "7", "/a", "x"]).version == 7
@@ -154,13 +154,13 @@ def test_options_may_stand_anywhere_and_together() -> None:
         _ = parse("set", COMMANDS["set"], ["-v", "x", "/a", "x"]).version
 
 
-def test_the_old_way_to_ask_for_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_deprecated_form_of_a_watch_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     assert "w" in parse("get", COMMANDS["get"], ["/a", "true"]).options
     assert "'get path [watch]' has been deprecated." in capsys.readouterr().err
     assert parse("delete", COMMANDS["delete"], ["/a", "3"]).version == -1
 
 
-def test_a_node_in_eleven_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stat_prints_eleven_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = format_stat(STAT).splitlines()
     assert len(lines) == 11
     assert lines[0] == "cZxid = 0x4"
@@ -168,7 +168,7 @@ def test_a_node_in_eleven_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[8] == "ephemeralOwner = 0xfffffffffffffffe"
 
 
-def test_errors_have_zookeepers_words() -> None:
+def test_errors_have_the_messages_of_zookeepers_shell() -> None:
     assert meaning_of(kazoo.exceptions.NoNodeError(), "/a") == "Node does not exist: /a"
     assert meaning_of(kazoo.exceptions.BadVersionError(), "/a") == "version No is not valid : /a"
     assert meaning_of(kazoo.exceptions.ConnectionLoss(), "/a") == (
@@ -176,7 +176,7 @@ def test_errors_have_zookeepers_words() -> None:
     )
 
 
-def test_rights(capsys: pytest.CaptureFixture[str]) -> None:
+def test_permissions_are_parsed(capsys: pytest.CaptureFixture[str]) -> None:
     (acl,) = parse_acls("digest:user:hash=:rwx,bad")
     assert (acl.perms, acl.id.scheme, acl.id.id) == (3, "digest", "user:hash=")
     assert capsys.readouterr().err.splitlines() == [
@@ -185,7 +185,7 @@ def test_rights(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_a_tree_is_walked_and_deleted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_deleteall_deletes_nodes_in_zookeepers_order(capsys: pytest.CaptureFixture[str]) -> None:
     session = Session("/", "/a", "/a/y", "/a/x", "/a/x/2", "/a/x/2/3", "/a/x/1", "/b")
     perform(session, "ls", "-R", "/a")
     walked = ["/a", "/a/x", "/a/y", "/a/x/1", "/a/x/2", "/a/x/2/3"]
@@ -199,28 +199,28 @@ def test_a_tree_is_walked_and_deleted(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("option", ["-c", "-t 5"])
-def test_nodes_that_cannot_be_made(option: str) -> None:
+def test_unsupported_node_kinds_are_refused(option: str) -> None:
     with pytest.raises(ShellError, match="this shell cannot create"):
         perform(Session("/"), "create", *option.split(), "/a")
 
 
-def test_the_list_of_commands() -> None:
+def test_help_lists_the_commands() -> None:
     lines = usage().splitlines()
     assert "\tls [-s] [-w] [-R] path" in lines
     assert "\tquit " in lines
 
 
-def test_a_server_that_is_not_zookeeper(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_that_is_not_zookeeper_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address: Any = server.getsockname()
         words = [f"127.0.0.1:{address[1]}", "-timeout", "200", "ls", "/"]
         assert main(["zookeeper-shell", *words]) == 1
-    assert "no ZooKeeper answered at 127.0.0.1:" in capsys.readouterr().err
+    assert "no ZooKeeper server answered at 127.0.0.1:" in capsys.readouterr().err
 
 
-def test_a_wrong_address(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_address_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zookeeper-shell", "127.0.0.1:1", "ls", "/"]) == 1
-    assert "no ZooKeeper could be reached (127.0.0.1:1: Connection refused)" in (
+    assert "no ZooKeeper server could be reached (127.0.0.1:1: Connection refused)" in (
         capsys.readouterr().err
     )
     assert main(["zookeeper-shell", "127.0.0.1:port", "ls", "/"]) == 1

@@ -18,24 +18,25 @@ from pybroker.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """The partitions that a member reports as owned, and in which generation (-1: unknown)."""
+class Ownership:
+    """The partitions that a member reports as owned, and the generation in which it owned them (-1:
+    unknown)."""
 
     partitions: tuple[TopicPartition, ...]
     generation: int
 
 
-def owners(claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
-    """Return the owner of each partition. Of several members that claim it, the one of the latest
-    generation: the others missed a rebalance. If two claim it in the same generation, it has no
-    owner, because one of them must be wrong."""
+def owners(ownerships: Mapping[str, Ownership]) -> dict[TopicPartition, str]:
+    """Return the owner of each partition. If several members report the same partition, the owner
+    is the member of the latest generation: the others missed a rebalance. If two members report it
+    in the same generation, it has no owner, because one of the reports must be wrong."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
-    for member_id, claim in claims.items():
-        for partition in dict.fromkeys(claim.partitions):
+    for member_id, ownership in ownerships.items():
+        for partition in dict.fromkeys(ownership.partitions):
             generation, _ = best.get(partition, (None, None))
-            if generation is None or claim.generation > generation:
-                best[partition] = (claim.generation, member_id)
-            elif claim.generation == generation:
+            if generation is None or ownership.generation > generation:
+                best[partition] = (ownership.generation, member_id)
+            elif ownership.generation == generation:
                 best[partition] = (generation, None)
     return {partition: owner for partition, (_, owner) in best.items() if owner is not None}
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from pybroker.client.assignors.balance import Claim, balanced, owners
+from pybroker.client.assignors.balance import Ownership, balanced, owners
 from pybroker.client.assignors.base import Assignments, GroupMember
 from pybroker.errors import MalformedInput
 from pybroker.model import TopicPartition
@@ -66,8 +66,8 @@ class StickyAssignor:
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
         """See `Assignor`."""
-        claims = {member.member_id: _earlier(member.subscription) for member in members}
-        return balanced(partition_counts, members, owners(claims))
+        ownerships = {member.member_id: _earlier(member.subscription) for member in members}
+        return balanced(partition_counts, members, owners(ownerships))
 
     def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
         """See `Assignor`."""
@@ -94,12 +94,12 @@ class CooperativeStickyAssignor:
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
         """See `Assignor`."""
-        claims = {member.member_id: _present(member.subscription) for member in members}
-        valid = owners(claims)
+        ownerships = {member.member_id: _present(member.subscription) for member in members}
+        valid = owners(ownerships)
         found = balanced(partition_counts, members, valid)
         holders: dict[TopicPartition, set[str]] = {}
-        for member_id, claim in claims.items():
-            for partition in claim.partitions:
+        for member_id, ownership in ownerships.items():
+            for partition in ownership.partitions:
                 holders.setdefault(partition, set()).add(member_id)
         for member_id, partitions in found.items():
             partitions[:] = [
@@ -114,9 +114,9 @@ class CooperativeStickyAssignor:
         self._generation = generation
 
 
-def _earlier(subscription: Subscription) -> Claim:
-    """Return the claim of a member of `sticky`. Invalid user data counts as none: another client
-    may send anything."""
+def _earlier(subscription: Subscription) -> Ownership:
+    """Return the partitions that a member of `sticky` reports as owned in its user data. Invalid
+    user data counts as no partitions: another client may send anything."""
     for version in (USER_DATA_VERSION, 0):
         try:
             data = decode_message(
@@ -133,17 +133,18 @@ def _earlier(subscription: Subscription) -> Claim:
             for row in data.previous_assignment
             for number in row.partitions
         )
-        return Claim(partitions, data.generation)
-    return Claim((), NO_GENERATION)
+        return Ownership(partitions, data.generation)
+    return Ownership((), NO_GENERATION)
 
 
-def _present(subscription: Subscription) -> Claim:
-    """Return the claim of a member of `cooperative-sticky`: the generation is in the subscription
-    since its version 2, before that in the user data, in either form."""
+def _present(subscription: Subscription) -> Ownership:
+    """Return the partitions that a member of `cooperative-sticky` reports as owned. The generation
+    is in the subscription since its version 2. Before, it is in the user data: as a bare number, or
+    in the format of `sticky`."""
     generation = subscription.generation_id
     data = subscription.user_data or b""
     if generation == NO_GENERATION and len(data) == _GENERATION.size:
         (generation,) = _GENERATION.unpack(data)
     elif generation == NO_GENERATION:
         generation = _earlier(subscription).generation
-    return Claim(subscription.owned_partitions, generation)
+    return Ownership(subscription.owned_partitions, generation)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from pybroker.coordinator.zookeeper import paths, topic_nodes
-from pybroker.coordinator.zookeeper.asking_again import tried_again
+from pybroker.coordinator.zookeeper.repeating import repeat_conditional_write
 from pybroker.coordinator.zookeeper.schemas import decode_state, decode_topic, encode_state
 from pybroker.errors import MalformedNode, NoNode
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition, is_orphaned
@@ -61,7 +61,9 @@ class StepAside:
         Both are done again after a change by others and after a lost reply. Raises CoordError if
         that does not help."""
         try:
-            return await tried_again(partial(self._try, key, reason, decide, raises=raises))
+            return await repeat_conditional_write(
+                partial(self._try, key, reason, decide, raises=raises)
+            )
         except NoNode:
             return None
         except MalformedNode as error:

@@ -1,4 +1,5 @@
-"""Histories: the operations of clients and brokers during faults, recorded and judged afterwards.
+"""Histories: the operations of clients and brokers during faults, which are recorded, and checked
+for violations afterwards.
 
 `ops` is the log that each process of a workload writes, and `values` the content of its records.
 `loader` reads all logs of a run into one `model.History`. `checker.check` returns every violation

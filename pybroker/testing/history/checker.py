@@ -1,4 +1,4 @@
-"""The checker: it takes a history and returns all violations of the rules."""
+"""The checker, which returns all violations of the rules in a history."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SHOWN_PER_RULE: Final = 5
 
 
 def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violation]:
-    """Return the violations of these rules, rule by rule."""
+    """Return the violations of these rules in a history, rule by rule."""
     judged = split(history)
     # A loss receipt must name records that were acknowledged before it, so eras end only with the
     # topic for that rule.
@@ -55,7 +55,9 @@ def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violati
 
 
 def report(violations: Sequence[Violation]) -> str:
-    """Return a text for people: the number of violations of each rule, and the first few."""
+    """Return a readable report: for each rule the number of its violations, and the first few of
+    them.
+    """
     counts = Counter(violation.rule for violation in violations)
     shown: Counter[str] = Counter()
     lines = [f"{rule}: {count} violations" for rule, count in counts.items()]
@@ -67,8 +69,9 @@ def report(violations: Sequence[Violation]) -> str:
 
 
 def repeated(history: History) -> int:
-    """Return the number of duplicates from producers without idempotence. They are allowed, but
-    worth knowing."""
+    """Return the number of duplicate values of producers without idempotence. Such duplicates are
+    allowed.
+    """
     return sum(
         len(offsets) - 1
         for places in client_rules.offsets_of_values(history).values()

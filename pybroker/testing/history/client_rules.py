@@ -1,7 +1,7 @@
 """The rules for producers and consumers. Each function takes a history and yields violations.
 
-Each takes O(n log n) in the number of operations. A send without a known outcome may have been
-carried out, so its value may be stored once or not at all.
+Each function takes O(n log n) time in the number of operations. A send with an unknown outcome may
+have succeeded, so its value may be stored once or be absent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from pybroker.testing.history.model import UNTOLD, History, Poll, Send, Violation
+from pybroker.testing.history.model import UNKNOWN, History, Poll, Send, Violation
 from pybroker.testing.history.values import TopicPartition, has_no_era, is_past, read_value
 
 
@@ -45,8 +45,9 @@ def _acknowledged(history: History) -> Iterator[Send]:
 
 
 def acked_present(history: History) -> Iterator[Violation]:
-    """Every value acknowledged with acks=all is at its offset at the end. If the client did not
-    learn the offset, the value is somewhere in the partition."""
+    """Check that the final read has every value acknowledged with acks=all at its offset. If the
+    client did not receive the offset, the value may be anywhere in the partition.
+    """
     final = history.final()
     content = {key: dict(r[:2] for r in read.records) for key, read in final.items()}
     values = {key: set(found.values()) for key, found in content.items()}
@@ -55,22 +56,26 @@ def acked_present(history: History) -> Iterator[Violation]:
         if is_past(send.partition):
             continue
         if read is None:
-            text = f"{send.value} was acknowledged, and the partition was not read at the end"
+            text = f"value {send.value} was acknowledged, but the partition has no final read"
             yield Violation("acked-present", send.partition, send.offset, text, (str(send),))
-        elif send.offset == UNTOLD:
+        elif send.offset == UNKNOWN:
             if send.value not in values[send.partition] and read.start == 0:
-                text = f"{send.value} was acknowledged and is nowhere"
-                yield Violation("acked-present", send.partition, UNTOLD, text, (str(send),))
+                text = f"value {send.value} was acknowledged, but the final read does not have it"
+                yield Violation("acked-present", send.partition, UNKNOWN, text, (str(send),))
         elif send.offset >= read.start:
             found = content[send.partition].get(send.offset)
             if found != send.value:
-                text = f"{send.value} was acknowledged, and {found or 'nothing'} is there"
+                text = (
+                    f"value {send.value} was acknowledged, but the final read has"
+                    f" {found or 'nothing'} there"
+                )
                 yield Violation("acked-present", send.partition, send.offset, text, (str(send),))
 
 
 def no_phantom(history: History) -> Iterator[Violation]:
-    """Every value that was read had been sent, is intact, and is not of a send that certainly
-    failed."""
+    """Check that every value that was read had been sent, is intact, and does not belong to a send
+    that certainly failed.
+    """
     judged: set[tuple[TopicPartition, int, str]] = set()
     for seen in sightings(history):
         if seen[:3] in judged:
@@ -84,16 +89,19 @@ def no_phantom(history: History) -> Iterator[Violation]:
             text = f"{seen.value!r}: {error}"
         else:
             if send is None:
-                text = f"{seen.value} was never sent"
+                text = f"value {seen.value} was read, but never sent"
             elif send.outcome == "fail":
-                text, ops = f"{seen.value} was refused and is read", (str(send), seen.seen)
+                text, ops = (
+                    f"value {seen.value} was read, although its send certainly failed",
+                    (str(send), seen.seen),
+                )
             else:
                 continue
         yield Violation("no-phantom", seen.partition, seen.offset, text, ops)
 
 
 def one_value_per_offset(history: History) -> Iterator[Violation]:
-    """All reads and acknowledgements of an offset have the same value."""
+    """Check that all reads and acknowledgements of an offset have the same value."""
     first: dict[tuple[TopicPartition, int], tuple[str, str]] = {}
     told: set[tuple[TopicPartition, int]] = set()
 
@@ -102,18 +110,18 @@ def one_value_per_offset(history: History) -> Iterator[Violation]:
         known, known_op = first.setdefault(place, (value, op))
         if known != value and place not in told:
             told.add(place)
-            text = f"{known} and {value} at one offset"
+            text = f"values {known} and {value} at the same offset"
             yield Violation("one-value-per-offset", partition, offset, text, (known_op, op))
 
     for send in _acknowledged(history):
-        if send.offset != UNTOLD:
+        if send.offset != UNKNOWN:
             yield from judge(send.partition, send.offset, send.value, str(send))
     for seen in sightings(history):
         yield from judge(*seen)
 
 
 def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[int]]]:
-    """Return partition -> value -> its offsets at the end, in rising order."""
+    """Return partition -> value -> the ascending offsets of the value in the final read."""
     found: dict[TopicPartition, dict[str, list[int]]] = {}
     for partition, read in history.final().items():
         places: dict[str, list[int]] = defaultdict(list)
@@ -124,11 +132,11 @@ def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[i
 
 
 def duplicates(history: History) -> Iterator[Violation]:
-    """An idempotent producer's value is stored once, or once for each producer epoch if its client
-    starts a new epoch after an error.
+    """Check that an idempotent producer's value is stored once, or once for each producer epoch if
+    the client starts a new epoch after an error.
 
     A value that was sent while its topic was recreated is exempt: a replica of the recreated topic
-    has forgotten the producer and accepts any first sequence number.
+    has no state of the producer and accepts any first sequence number.
     """
     for partition, places in offsets_of_values(history).items():
         for value, offsets in places.items():
@@ -139,12 +147,12 @@ def duplicates(history: History) -> Iterator[Violation]:
             if facts is not None and facts.idempotent:
                 if facts.starts_anew and _in_different_epochs(history, partition, offsets):
                     continue
-                text = f"{value} of an idempotent producer stands at {offsets}"
+                text = f"value {value} of an idempotent producer is stored at offsets {offsets}"
                 yield Violation("duplicates", partition, offsets[1], text, (str(send),))
 
 
 def _in_different_epochs(history: History, partition: TopicPartition, offsets: list[int]) -> bool:
-    """Return whether the files have a different producer epoch at each of these offsets."""
+    """Return whether the batches at these offsets all have different producer epochs."""
     stored = next((files for files in history.files if files.partition == partition), None)
     if stored is None:
         return False
@@ -158,11 +166,12 @@ def _in_different_epochs(history: History, partition: TopicPartition, offsets: l
 
 
 def producer_order(history: History) -> Iterator[Violation]:
-    """A producer's values are stored in the order in which it sent them.
+    """Check that a producer's values are stored in the order in which it sent them.
 
-    For an idempotent producer the rule covers all stored values. For one with a single request in
-    flight it covers acknowledged values, since a value that the producer gave up may arrive later.
-    The first offset of a value counts, even if retention has deleted it.
+    For an idempotent producer the rule covers all stored values. For a producer with a single
+    request in flight it covers acknowledged values, since a value that the producer reported as
+    failed may arrive later. Only the first offset of a value is compared, even if retention has
+    deleted the record there.
     """
     for partition, places in offsets_of_values(history).items():
         by_producer: dict[tuple[str, int], list[tuple[int, int, Send]]] = defaultdict(list)
@@ -176,21 +185,25 @@ def producer_order(history: History) -> Iterator[Violation]:
             if facts.idempotent or send.outcome == "ok":
                 key = send.identity[:2]
                 first = offsets[0]
-                if history.expires and not facts.idempotent and send.offset != UNTOLD:
+                if history.expires and not facts.idempotent and send.offset != UNKNOWN:
                     first = min(first, send.offset)
                 by_producer[key].append((first, send.identity.counter, send))
         for row in by_producer.values():
             row.sort(key=lambda item: item[0])
             for (_, before, earlier), (offset, after, later) in pairwise(row):
                 if after < before:
-                    text = f"{later.value} is stored after {earlier.value}"
+                    text = (
+                        f"value {later.value} is stored after {earlier.value}, but was sent"
+                        " before it"
+                    )
                     ops = (str(earlier), str(later))
                     yield Violation("producer-order", partition, offset, text, ops)
 
 
 def consumer_order(history: History) -> Iterator[Violation]:
-    """A consumer of an assigned partition gets rising offsets, skips no existing record, and never
-    loses its position."""
+    """Check that a consumer of an assigned partition gets ascending offsets, skips no existing
+    record, and never gets an error because its position does not exist.
+    """
     rule = "consumer-order"
     final = history.final()
     for lost in history.lost_positions:
@@ -200,37 +213,37 @@ def consumer_order(history: History) -> Iterator[Violation]:
         is_unknown = read is None or (lost.partition is not None and is_past(lost.partition))
         if history.expires and lost.partition is not None and is_unknown:
             continue  # its log start is unknown: it was deleted, or is not read at the end
-        text = f"{lost.client} lost its position: {lost.error}"
+        text = f"the position of consumer {lost.client} does not exist any more: {lost.error}"
         yield Violation(rule, lost.partition, lost.offset, text)
     offsets = {key: sorted(record.offset for record in read.records) for key, read in final.items()}
     steps: list[tuple[int, str, TopicPartition, int, Poll | None]] = [
         (item.at, item.client, item.partition, item.offset, None) for item in history.assignments
     ]
-    steps += [(poll.at, poll.client, poll.partition, UNTOLD, poll) for poll in history.polls]
+    steps += [(poll.at, poll.client, poll.partition, UNKNOWN, poll) for poll in history.polls]
     steps.sort(key=lambda step: step[0])
     expected: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
     for _, client, partition, begin, poll in steps:
         if poll is None:
             expected[client, partition] = (begin, "its assignment")
             continue
-        position, before = expected.get((client, partition), (UNTOLD, "its beginning"))
+        position, before = expected.get((client, partition), (UNKNOWN, "its beginning"))
         existing = offsets.get(partition, [])
         for record in poll.records:
             ops = (before, str(poll))
             if record.offset < position:
-                text = f"{client} got it, but {position} was next"
+                text = f"consumer {client} got this offset, but its position was {position}"
                 yield Violation(rule, partition, record.offset, text, ops)
-            elif position != UNTOLD:
+            elif position != UNKNOWN:
                 left_out = bisect.bisect_left(existing, position)
                 if left_out < len(existing) and existing[left_out] < record.offset:
-                    text = f"{client} did not get it, but {record.offset}"
+                    text = f"consumer {client} did not get this offset, but {record.offset}"
                     yield Violation(rule, partition, existing[left_out], text, ops)
             position, before = record.offset + 1, str(poll)
         expected[client, partition] = (position, before)
 
 
 def read_implies_durable(history: History) -> Iterator[Violation]:
-    """Every record that a consumer got exists at the end, acknowledged or not."""
+    """Check that the final read has every record that a consumer received, acknowledged or not."""
     final = history.final()
     content = {key: dict(r[:2] for r in read.records) for key, read in final.items()}
     told: set[tuple[TopicPartition, int]] = set()
@@ -246,7 +259,10 @@ def read_implies_durable(history: History) -> Iterator[Violation]:
             ):
                 continue
             told.add(place)
-            text = f"{record.value} was delivered, and {found or 'nothing'} is there at the end"
+            text = (
+                f"value {record.value} was delivered, but the final read has {found or 'nothing'}"
+                " there"
+            )
             yield Violation(
                 "read-implies-durable", poll.partition, record.offset, text, (str(poll),)
             )

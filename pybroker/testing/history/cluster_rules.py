@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
 from pybroker.testing.history.model import (
-    UNTOLD,
+    UNKNOWN,
     Batch,
     History,
     Latest,
@@ -16,33 +16,34 @@ from pybroker.testing.history.model import (
     State,
     Violation,
 )
-from pybroker.testing.history.untold import Untold
+from pybroker.testing.history.stale_leaders import StaleLeaders
 from pybroker.testing.history.values import TopicPartition
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
-    """The latest offset of a partition never goes back for a client, and lies above every record
-    that a client had read, or had acknowledged, before the request. `untold.py` explains
-    exceptions."""
+    """Check that ListOffsets latest never decreases for a client, and is above every record that a
+    client had read, or had acknowledged, before the request. `stale_leaders.py` defines the
+    exceptions.
+    """
     rule = "monotone-watermarks"
-    untold = Untold(history)
+    stale_leaders = StaleLeaders(history)
     highest: dict[tuple[str, TopicPartition], Latest] = {}
     for answer in history.latest:
         known = highest.get((answer.client, answer.partition))
         # Requests of one client may overlap. Only one sent after an answer must not be lower.
         goes_back = known is not None and answer.offset < known.offset
         if known is not None and goes_back and answer.asked > known.answered:
-            if untold.explain(answer):
+            if stale_leaders.explain(answer):
                 continue
             ops = (str(known), str(answer))
-            text = f"the end goes back from {known.offset}"
+            text = f"the latest offset decreased from {known.offset}"
             yield Violation(rule, answer.partition, answer.offset, text, ops)
         if known is None or answer.offset > known.offset:
             highest[answer.client, answer.partition] = answer
-    yield from _below_what_is_known(history, untold)
+    yield from _below_known_offsets(history, stale_leaders)
 
 
-def _below_what_is_known(history: History, untold: Untold) -> Iterator[Violation]:
+def _below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
     known: dict[TopicPartition, list[tuple[int, int, str]]] = defaultdict(list)
     for partition, at, offset, op in history.committed():
         known[partition].append((at, offset, op))
@@ -51,23 +52,27 @@ def _below_what_is_known(history: History, untold: Untold) -> Iterator[Violation
         answers[answer.partition].append(answer)
     for partition, asked in answers.items():
         facts_in_time = sorted(known[partition])
-        position, top, witness = 0, UNTOLD, ""
+        position, top, witness = 0, UNKNOWN, ""
         for answer in sorted(asked, key=lambda item: item.asked):
             while position < len(facts_in_time) and facts_in_time[position][0] < answer.asked:
                 _, offset, op = facts_in_time[position]
                 if offset > top:
                     top, witness = offset, op
                 position += 1
-            if answer.offset <= top and not untold.explain(answer):
-                text = f"the end was said to be {answer.offset} when {top} was known"
+            if answer.offset <= top and not stale_leaders.explain(answer):
+                text = (
+                    f"the answer to ListOffsets latest was {answer.offset}, but offset {top} was"
+                    " known to be committed"
+                )
                 yield Violation(
                     "monotone-watermarks", partition, answer.offset, text, (witness, str(answer))
                 )
 
 
 def replicas_identical(history: History) -> Iterator[Violation]:
-    """At the end all replicas hold the same batches below the high watermark, byte for byte, the
-    same leader epochs and the same producers, and all final reads are equal."""
+    """Check that all replicas finally have the same batches below the high watermark, byte for
+    byte, the same leader epochs and the same producers, and that all final reads are equal.
+    """
     by_partition: dict[TopicPartition, list[ReplicaFiles]] = defaultdict(list)
     for files in history.files:
         by_partition[files.partition].append(files)
@@ -103,10 +108,10 @@ def _compare(
     their_epochs = _epochs_within(other, start, end)
     if mine_epochs != their_epochs:
         ops = (f"broker {one.broker}: {mine_epochs}", f"broker {other.broker}: {their_epochs}")
-        yield Violation(rule, partition, UNTOLD, f"{names} know different leader epochs", ops)
+        yield Violation(rule, partition, UNKNOWN, f"{names} have different leader epochs", ops)
     if None not in (one.producers, other.producers) and one.producers != other.producers:
         ops = (f"broker {one.broker}: {one.producers}", f"broker {other.broker}: {other.producers}")
-        yield Violation(rule, partition, UNTOLD, f"{names} know different producers", ops)
+        yield Violation(rule, partition, UNKNOWN, f"{names} have different producer states", ops)
 
 
 def _between(files: ReplicaFiles, start: int, end: int) -> list[Batch]:
@@ -114,23 +119,28 @@ def _between(files: ReplicaFiles, start: int, end: int) -> list[Batch]:
 
 
 def _epochs_within(files: ReplicaFiles, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the epochs of the compared batches. An epoch without batches may be missing on a
-    follower, which learns epochs from batches."""
+    """Return the epochs of the compared batches. A follower may lack an epoch without batches,
+    because it learns epochs from batches.
+    """
     used = {batch.epoch for batch in _between(files, start, end)}
     return [(epoch, max(offset, start)) for epoch, offset in files.epochs if epoch in used]
 
 
 def epochs(history: History) -> Iterator[Violation]:
-    """A leader epoch has one leader, a controller epoch has one controller, and only the present
-    controller starts a leader epoch. Epochs never fall, neither along a log nor from one version of
-    a partition's state to the next."""
+    """Check that a leader epoch has one leader, that a controller epoch has one controller, and
+    that only the current controller starts a leader epoch. Epochs never decrease, neither along a
+    log nor from one version of a partition's state to the next.
+    """
     yield from _along_logs(history)
     holders: dict[int, int] = {}
     for term in history.controller_terms:
         holder = holders.setdefault(term.epoch, term.broker)
         if holder != term.broker:
-            text = f"controller epoch {term.epoch} belongs to {holder} and to {term.broker}"
-            yield Violation("epochs", None, UNTOLD, text)
+            text = (
+                f"controller epoch {term.epoch} belongs to broker {holder} and to broker"
+                f" {term.broker}"
+            )
+            yield Violation("epochs", None, UNKNOWN, text)
     leaders: dict[tuple[TopicPartition, int], int] = {}
     by_partition: dict[TopicPartition, dict[int, tuple[int, int]]] = defaultdict(dict)
     yield from _of_deposed(history)
@@ -140,8 +150,11 @@ def epochs(history: History) -> Iterator[Violation]:
             continue
         holder = leaders.setdefault((state.partition, state.epoch), state.leader)
         if holder != state.leader:
-            text = f"leader epoch {state.epoch} belongs to {holder} and to {state.leader}"
-            yield Violation("epochs", state.partition, UNTOLD, text)
+            text = (
+                f"leader epoch {state.epoch} belongs to broker {holder} and to broker"
+                f" {state.leader}"
+            )
+            yield Violation("epochs", state.partition, UNKNOWN, text)
     for partition, versions in by_partition.items():
         for before, after in pairwise(sorted(versions)):
             (epoch, controller), (next_epoch, next_controller) = versions[before], versions[after]
@@ -150,28 +163,29 @@ def epochs(history: History) -> Iterator[Violation]:
                     f"epochs (leader, controller) fall from {epoch}, {controller} in version"
                     f" {before} to {next_epoch}, {next_controller} in version {after}"
                 )
-                yield Violation("epochs", partition, UNTOLD, text)
+                yield Violation("epochs", partition, UNKNOWN, text)
 
 
 def _of_deposed(history: History) -> Iterator[Violation]:
-    """Yield a violation for each leader that a controller elected after it was replaced. A broker
-    that steps down as leader itself is exempt."""
+    """Yield a violation for each leader that was elected by a controller after another broker had
+    replaced this controller. A leader that resigns by itself is exempt.
+    """
     known: dict[TopicPartition, int] = {}
     for state in history.states:
-        before = known.get(state.partition, UNTOLD)
+        before = known.get(state.partition, UNKNOWN)
         known[state.partition] = state.epoch
-        is_chosen = state.epoch > before and state.leader != UNTOLD
-        if is_chosen and UNTOLD != state.current_controller_epoch > state.controller_epoch:
+        is_chosen = state.epoch > before and state.leader != UNKNOWN
+        if is_chosen and UNKNOWN != state.current_controller_epoch > state.controller_epoch:
             text = (
                 f"leader epoch {state.epoch} was made by the controller of epoch"
                 f" {state.controller_epoch}, after {state.current_controller_epoch} had begun"
             )
-            yield Violation("epochs", state.partition, UNTOLD, text)
+            yield Violation("epochs", state.partition, UNKNOWN, text)
 
 
 def _along_logs(history: History) -> Iterator[Violation]:
     for read in history.finals:
-        rows = [(record.offset, record.epoch) for record in read.records if record.epoch != UNTOLD]
+        rows = [(record.offset, record.epoch) for record in read.records if record.epoch != UNKNOWN]
         yield from _falling(read.partition, rows, f"final read by {read.source}")
     for files in history.files:
         # Batches below the log start are no longer part of the log.
@@ -191,8 +205,8 @@ def _falling(
 
 
 def clean_elections(history: History) -> Iterator[Violation]:
-    """A leader is in the ISR, and was in sync or eligible before its election, unless a loss
-    receipt was written at the same moment.
+    """Check that each leader is in the ISR, and was in sync or eligible before its election, unless
+    a loss receipt was written at the same moment.
     """
     admitted = {(loss.partition, loss.at) for loss in history.losses}
     versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
@@ -200,7 +214,7 @@ def clean_elections(history: History) -> Iterator[Violation]:
         versions[state.partition][state.version] = state
         if state.leader >= 0 and state.leader not in state.isr:
             text = f"the leader {state.leader} is not among the in-sync replicas {state.isr}"
-            yield Violation("clean-elections", state.partition, UNTOLD, text)
+            yield Violation("clean-elections", state.partition, UNKNOWN, text)
     for partition, known in versions.items():
         for version, state in known.items():
             before = known.get(version - 1)
@@ -213,4 +227,4 @@ def clean_elections(history: History) -> Iterator[Violation]:
                     f"version {version} makes {state.leader} the leader, version {version - 1}"
                     f" has {before.isr} in sync and {before.eligible} eligible"
                 )
-                yield Violation("clean-elections", partition, UNTOLD, text)
+                yield Violation("clean-elections", partition, UNKNOWN, text)

@@ -1,10 +1,10 @@
-"""Recreated topics and admitted losses: a promise made before such a moment does not bind the
-cluster afterwards. The time between two such moments is an era of the partition.
+"""The eras of a partition. An era ends when the topic is recreated or a loss receipt is written:
+the guarantees of an era do not hold in the next era.
 
-`split` gives every partition a name for each era. The last era keeps the plain name. Earlier ones
-end with PAST and a number, so that the rules judge each era by itself. A client does not know which
-era an answer belongs to. An answer at a time when a broker of the previous era may still have
-answered belongs to no era, and proves only that the value was sent.
+`split` gives every partition a name for each era. The last era keeps the plain name. The names of
+earlier eras end with PAST and a number, so that the rules check each era separately. A client
+cannot see to which era an answer belongs. If a broker of the previous era may still have answered,
+the answer belongs to no era, and proves only that the value was sent.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from pybroker.testing.history.model import UNTOLD, History, Poll, Send
+from pybroker.testing.history.model import UNKNOWN, History, Poll, Send
 from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class _Era:
-    """The time from `begin` to `end`; answers within it belong to the era. `name` is appended to
-    the topic's name.
+    """An era from `begin` to `end`; answers in this time belong to it. `name` is appended to the
+    topic's name.
     """
 
     begin: float
@@ -30,8 +30,9 @@ class _Era:
 
 
 def split(history: History, *, at_losses: bool = True) -> History:
-    """Return the history split by eras; the same history if there is only one. Without `at_losses`,
-    an era ends only with its topic."""
+    """Return the history split by eras, or the same history if there is only one era. Without
+    `at_losses`, an era ends only when its topic is deleted.
+    """
     is_split = at_losses and history.losses
     if not is_split and not any(life.doomed for life in history.lives):
         return history
@@ -78,7 +79,7 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition's name at that time; None if the era is uncertain."""
+        """Return the partition's name in the era of the interval; None if the era is uncertain."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -101,18 +102,20 @@ class _Eras:
             return replace(send, partition=partition)
         unknown = (f"{send.partition[0]}{NO_ERA}", send.partition[1])
         outcome = "info" if send.outcome == "ok" else send.outcome
-        return replace(send, partition=unknown, outcome=outcome, offset=UNTOLD)
+        return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll in its era. A poll of no era gets a unique name, so that its offsets are
-        compared with no other."""
+        """Return the poll under the partition's name in its era. A poll that belongs to no era gets
+        a unique name, so that its offsets are not compared with other polls.
+        """
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition's name for a change in ZooKeeper, which certainly belongs to one
-        topic; losses do not matter here."""
+        """Return the partition's name for a change in ZooKeeper at that time. Only recreations of
+        the topic start another name here, not losses.
+        """
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

@@ -1,8 +1,8 @@
 """The rules for consumer groups. Each function takes a history and yields violations.
 
-Offsets are judged only for topics that were never recreated and lost no records, since otherwise an
-offset may mean another record. A commit without an acknowledgement may have been carried out, or
-may be carried out later.
+Offsets are checked only for topics that were never recreated and lost no records, since otherwise
+an offset may belong to another record. A commit without an acknowledgement may have succeeded, or
+may succeed later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from pybroker.testing.history.model import (
-    UNTOLD,
+    UNKNOWN,
     Commit,
     Committed,
     FinalRead,
@@ -37,8 +37,9 @@ Place = tuple[str, TopicPartition]
 
 
 class _Known(NamedTuple):
-    """A client learned that `offset` is committed. It is known from `since` on, and was committed
-    between `begun` and `since`."""
+    """An offset that a client knows to be committed. It was committed between `begun` and `since`,
+    and is known from `since` on.
+    """
 
     since: int
     begun: int
@@ -47,8 +48,9 @@ class _Known(NamedTuple):
 
 
 def one_owner(history: History) -> Iterator[Violation]:
-    """In one generation a partition has one owner, and a member processes only partitions that it
-    holds."""
+    """Check that a partition has one owner in each generation, and that a member processes only
+    partitions that are assigned to it.
+    """
     owners: dict[tuple[str, int, TopicPartition], Holding] = {}
     held: dict[tuple[str, str], list[Holding]] = defaultdict(list)
     for holding in history.groups.holdings:
@@ -58,7 +60,7 @@ def one_owner(history: History) -> Iterator[Violation]:
             first = owners.setdefault(key, holding)
             if first.member != holding.member:
                 text = f"{first.member} and {holding.member} own it in one generation"
-                yield Violation(OWNER, partition, UNTOLD, text, (str(first), str(holding)))
+                yield Violation(OWNER, partition, UNKNOWN, text, (str(first), str(holding)))
     for each in history.groups.processed:
         rows = held[each.group, each.client]
         # The order of events at the same time is unknown.
@@ -66,14 +68,15 @@ def one_owner(history: History) -> Iterator[Violation]:
         end = bisect_right(rows, each.at, key=lambda holding: holding.at)
         current = rows[max(begin, 0) : end]
         if not any(each.partition in holding.partitions for holding in current):
-            text = f"{each.client} of {each.group} processed what it does not hold"
+            text = f"{each.client} of {each.group} processed a partition that is not assigned to it"
             ops = (*map(str, current), str(each))
             yield Violation(OWNER, each.partition, each.offset, text, ops)
 
 
 def committed_is_processed(history: History) -> Iterator[Violation]:
-    """The group has processed every record below a committed offset before the commit, so that a
-    member that continues there skips nothing."""
+    """Check that the group had processed every record below a committed offset before the commit,
+    so that a member that continues at this offset skips no record.
+    """
     final = _final(history)
     done = _first_processed(history)
     for place, known in _known(history).items():
@@ -86,15 +89,17 @@ def committed_is_processed(history: History) -> Iterator[Violation]:
             below = bisect_left(offsets, each.offset)
             if below and latest[below - 1] > each.since:
                 skipped = next(i for i in range(below) if times[i] > each.since)
-                text = f"{place[0]} committed {each.offset} without having processed this"
+                text = (
+                    f"group {place[0]} committed {each.offset} without having processed this offset"
+                )
                 yield Violation(PROCESSED, place[1], offsets[skipped], text, (each.op,))
 
 
 def committed_never_falls(history: History) -> Iterator[Violation]:
-    """No answer is lower than an offset that was known to be committed before the request. There
-    are two exceptions: a commit that began earlier may overtake a later one on its way to the same
-    coordinator; and a coordinator may not know that it was replaced, if a fault ended its session
-    early.
+    """Check that no answer to OffsetFetch is lower than an offset that was known to be committed
+    before the request. There are two exceptions: a later commit may reach the coordinator before an
+    earlier commit; and a coordinator may not know that it was replaced, if a fault ended its
+    session early.
     """
     commits, known = _commits(history), _known(history)
     for place, answers in _answers(history).items():
@@ -111,14 +116,16 @@ def committed_never_falls(history: History) -> Iterator[Violation]:
                     and not any(_may_follow(history, commit, before) for commit in late)
                     and not _is_unaware(history, answer, before)
                 ):
-                    text = f"{place[0]} had committed {before.offset}, and the answer is lower"
+                    text = (
+                        f"group {place[0]} had committed {before.offset}, and the answer is lower"
+                    )
                     ops = (before.op, str(answer), *map(str, late))
                     yield Violation(NEVER_FALLS, place[1], answer.offset, text, ops)
                     break
 
 
 def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
-    """Return whether the commit may have been carried out after the commit in `before`."""
+    """Return whether the coordinator may have applied the commit after the commit in `before`."""
     ended = commit.ended or math.inf
     if commit.begun >= before.since:
         return False  # a member never commits less than is committed
@@ -132,7 +139,7 @@ def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
 
 def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
     """Return whether the answer may come from a coordinator that was replaced before `before`
-    became known, and that had not learned of the end of its session.
+    became known, and that did not know that its session had ended.
     """
     number = history.groups.coordinated_by[answer.group]
     terms = [each for each in history.groups.coordinator_terms if each.partition == number]
@@ -146,20 +153,22 @@ def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
 
 
 def committed_was_asked(history: History) -> Iterator[Violation]:
-    """Every committed offset was requested by a member before an answer showed it."""
+    """Check that a member had committed every offset before an answer to OffsetFetch showed it."""
     commits = _commits(history)
     for place, answers in _answers(history).items():
         first: dict[int, int] = {}
         for commit in commits[place]:
             first.setdefault(commit.offset, commit.begun)
         for answer in answers:
-            if answer.offset != UNTOLD and first.get(answer.offset, math.inf) > answer.answered:
+            if answer.offset != UNKNOWN and first.get(answer.offset, math.inf) > answer.answered:
                 text = f"no member of {place[0]} had committed that"
                 yield Violation(ASKED, place[1], answer.offset, text, (str(answer),))
 
 
 def stale_member_commits_nothing(history: History) -> Iterator[Violation]:
-    """After a member has joined a generation, no commit of an earlier generation is carried out."""
+    """Check that no commit of an earlier generation succeeds after a member has joined a newer
+    generation.
+    """
     highest: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for holding in history.groups.holdings:
         rows = highest[holding.group]
@@ -169,12 +178,15 @@ def stale_member_commits_nothing(history: History) -> Iterator[Violation]:
         rows = highest[commit.group]
         count = bisect_left(rows, commit.begun, key=lambda row: row[0])
         if commit.outcome == "ok" and count and rows[count - 1][1] > commit.generation:
-            text = f"{commit.group} was in generation {rows[count - 1][1]} by then"
+            text = (
+                f"the commit succeeded when group {commit.group} was in generation"
+                f" {rows[count - 1][1]} already"
+            )
             yield Violation(STALE, commit.partition, commit.offset, text, (str(commit),))
 
 
 def groups_process_all(history: History) -> Iterator[Violation]:
-    """After the faults, each group processes every acknowledged record that exists."""
+    """Check that after the faults each group processes every acknowledged record that exists."""
     if history.calm is None:
         return
     done = _first_processed(history)
@@ -218,7 +230,7 @@ def _final(history: History) -> dict[TopicPartition, FinalRead]:
 
 
 def _first_processed(history: History) -> dict[Place, dict[int, int]]:
-    """Return place -> offset -> the time of its first processing."""
+    """Return (group, partition) -> offset -> the time when a member first processed the record."""
     found: dict[Place, dict[int, int]] = defaultdict(dict)
     for each in history.groups.processed:
         found[each.group, each.partition].setdefault(each.offset, each.at)
@@ -244,7 +256,9 @@ def _answers(history: History) -> dict[Place, list[Committed]]:
 
 
 def _known(history: History) -> dict[Place, list[_Known]]:
-    """Return place -> the committed offsets that clients learned, in the order of `since`."""
+    """Return (group, partition) -> the offsets that clients knew to be committed, in the order of
+    `since`.
+    """
     found: dict[Place, list[_Known]] = defaultdict(list)
     for place, commits in _commits(history).items():
         for commit in commits:
@@ -253,7 +267,7 @@ def _known(history: History) -> dict[Place, list[_Known]]:
                 found[place].append(known)
     for place, answers in _answers(history).items():
         for answer in answers:
-            if answer.offset != UNTOLD:
+            if answer.offset != UNKNOWN:
                 known = _Known(answer.answered, answer.asked, answer.offset, str(answer))
                 found[place].append(known)
     for rows in found.values():

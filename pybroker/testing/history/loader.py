@@ -1,5 +1,6 @@
-"""Reads the logs of a run into one history. It refuses an unknown operation: a checker that skips
-what it does not understand proves nothing."""
+"""Reads the operation logs of a run into one history. An unknown operation is an error, because a
+checker that skips operations proves nothing.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from pybroker.testing.history.ops import SUFFIX, Op, read_ops
 from pybroker.testing.history.values import TopicPartition, read_value
 
 _NEVER: Final = 1 << 63
-"""The end of an interval that has not ended."""
+"""The end time of an interval that has not ended."""
 
 
 def load(folder: Path) -> History:
@@ -50,10 +51,10 @@ def from_ops(ops: Iterable[Op]) -> History:
     unknown operation."""
     history = History()
     for op in sorted(ops, key=lambda op: op["t"]):
-        take = _TAKES.get(op["f"])
-        if take is None:
-            raise ValueError(f"an unknown operation: {op}")
-        take(history, op)
+        read = _READERS.get(op["f"])
+        if read is None:
+            raise ValueError(f"unknown operation {op['f']!r}: {op}")
+        read(history, op)
     return history
 
 
@@ -79,16 +80,16 @@ def _send(history: History, op: Op) -> None:
     value = op["v"]
     if op["type"] == "invoke":
         if value in history.sends:
-            raise ValueError(f"value {value} is sent a second time: {op}")
+            raise ValueError(f"value {value} is sent twice: {op}")
         partition = _partition(op)
         identity = read_value(value, partition)
         history.sends[value] = Send(identity, partition, value, op["t"])
         return
     send = history.sends.get(value)
     if send is None:
-        raise ValueError(f"an end without a beginning: {op}")
+        raise ValueError(f"an outcome without the begin of its operation: {op}")
     if send.ended:
-        raise ValueError(f"a second end of {send}: {op}")
+        raise ValueError(f"a second outcome of {send}: {op}")
     send.outcome, send.ended = op["type"], op["t"]
     send.offset, send.error = op.get("off", -1), op.get("err", "")
 
@@ -162,7 +163,7 @@ def _topic(history: History, op: Op) -> None:
         return
     life = next((each for each in reversed(history.lives) if each.topic == name), None)
     if life is None or life.doomed:
-        raise ValueError(f"a change of a topic that does not exist: {op}")
+        raise ValueError(f"a change of topic {op['name']!r}, which does not exist: {op}")
     if kind == "info":
         life.replicas = _replicas(op)
     else:
@@ -222,7 +223,7 @@ def _commit(history: History, op: Op) -> None:
             each.outcome, each.ended, each.error = op["type"], op["t"], op.get("err", "")
             each.generation = op.get("generation", each.generation)
             return
-    raise ValueError(f"an end without a beginning: {op}")
+    raise ValueError(f"an outcome without the begin of its operation: {op}")
 
 
 def _committed(history: History, op: Op) -> None:
@@ -236,7 +237,7 @@ def _coordinator_term(history: History, op: Op) -> None:
     history.groups.coordinator_terms.append(CoordinatorTerm(op["partition"], op["broker"], op["t"]))
 
 
-_TAKES: Final[dict[str, Callable[[History, Op], None]]] = {
+_READERS: Final[dict[str, Callable[[History, Op], None]]] = {
     "producer": _producer,
     "send": _send,
     "assign": _assign,

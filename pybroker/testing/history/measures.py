@@ -1,5 +1,6 @@
 """Measures of availability from a history: pauses without acknowledgements, durations of elections,
-answers to a producer. Times are ns of the monotonic clock; durations are seconds."""
+answers to a producer. Times are in ns of the monotonic clock; durations are in seconds.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +12,21 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def fault(history: History, what: str, number: int = 0) -> tuple[int, int]:
-    """Return the begin and the end of a fault. `number` counts the faults of that name from 0.
-    Raises IndexError if there were fewer."""
+    """Return the begin and the end of the fault with that name and number, counted from 0. Raises
+    IndexError if there is no such fault.
+    """
     begun = [each for each in history.faults if each.what == what and each.kind == "invoke"]
     ended = [each for each in history.faults if each.what == what and each.kind == "ok"]
     return begun[number].at, ended[number].at
 
 
 def faults(history: History, what: str) -> list[Fault]:
-    """Return the beginnings of all faults of that name."""
+    """Return the begin times of all faults of that name."""
     return [each for each in history.faults if each.what == what and each.kind == "invoke"]
 
 
 def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartition, float]:
-    """Return partition -> the longest time without an acknowledgement of acks=all."""
+    """Return partition -> the longest time without an acknowledgement of a record with acks=all."""
     moments: dict[TopicPartition, list[int]] = defaultdict(lambda: [begin, end])
     for partition in {send.partition for send in history.sends.values()}:
         moments[partition].sort()
@@ -40,8 +42,9 @@ def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartitio
 
 
 def election_delay(history: History, since: int, loser: int) -> dict[TopicPartition, float]:
-    """Return, for each partition that `loser` led at `since`, the time until another broker led. A
-    partition without another leader is missing."""
+    """Return partition -> the time until another broker led, for each partition that `loser` led at
+    `since`. Partitions that got no other leader are missing.
+    """
     led: dict[TopicPartition, int] = {}
     found: dict[TopicPartition, float] = {}
     for state in sorted(history.states, key=lambda state: state.at):

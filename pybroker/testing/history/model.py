@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from pybroker.testing.history.values import Identity, TopicPartition
 
-UNTOLD: Final = -1
-"""Stands for an offset or an epoch that is unknown."""
+UNKNOWN: Final = -1
+"""The value of an unknown offset or epoch."""
 NANOSECONDS: Final = 1_000_000_000
 
 
@@ -18,9 +18,10 @@ NANOSECONDS: Final = 1_000_000_000
 class ProducerFacts:
     """The guarantees of a producer. `keeps_order`: acknowledged values are stored in the order in
     which they were sent (idempotence, or one request in flight). `starts_anew`: after an error in
-    one partition, the producer starts the next producer epoch and sends again values that another
-    partition may already have (#4953 in librdkafka's tracker). No broker can detect such a
-    duplicate."""
+    one partition, the producer starts the next producer epoch and resends values that other
+    partitions may already have (#4953 in librdkafka's tracker). No broker can detect these
+    duplicates.
+    """
 
     acks: int
     idempotent: bool
@@ -38,7 +39,7 @@ class Send:
     begun: int
     outcome: str = "info"
     ended: int = 0
-    offset: int = UNTOLD
+    offset: int = UNKNOWN
     error: str = ""
 
     def __str__(self) -> str:
@@ -48,7 +49,7 @@ class Send:
 
 
 class Record(NamedTuple):
-    """A record as a client read it."""
+    """A record that a client has read."""
 
     offset: int
     value: str
@@ -63,7 +64,7 @@ class Poll:
     partition: TopicPartition
     at: int
     records: tuple[Record, ...]
-    high_watermark: int = UNTOLD
+    high_watermark: int = UNKNOWN
 
     def __str__(self) -> str:
         first, last = self.records[0].offset, self.records[-1].offset
@@ -72,7 +73,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A consumer begins to read at `offset`, for the first time or again."""
+    """The start of a consumer's reads at `offset`, after an assignment or a seek."""
 
     client: str
     partition: TopicPartition
@@ -82,19 +83,20 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class LostPosition:
-    """A consumer got an error because its position does not exist. `partition` and `offset` are
-    set if known."""
+    """An error of a consumer whose position does not exist any more. `partition` and `offset` are
+    set if known.
+    """
 
     client: str
     at: int
     error: str
     partition: TopicPartition | None = None
-    offset: int = UNTOLD
+    offset: int = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """An answer of ListOffsets latest."""
+    """An answer to ListOffsets latest."""
 
     client: str
     partition: TopicPartition
@@ -158,7 +160,7 @@ class State:
     controller_epoch: int
     at: int
     """The time when it was first seen, a moment after it was written."""
-    current_controller_epoch: int = UNTOLD
+    current_controller_epoch: int = UNKNOWN
     """The controller epoch in force when it was written, if known."""
     written: int | None = None
     """The time when it was written, if ZooKeeper gave it. It may be much earlier than `at`."""
@@ -166,7 +168,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class ControllerTerm:
-    """A broker was the controller in that epoch."""
+    """The controller of a controller epoch."""
 
     epoch: int
     broker: int
@@ -184,15 +186,16 @@ class Fault:
 
 @dataclass(slots=True)
 class TopicLife:
-    """A topic from its creation to its deletion. A recreated topic is another life. `replicas` are
-    by partition, and include partitions that were added later."""
+    """A topic from its creation to its deletion. A recreated topic has another `TopicLife`.
+    `replicas` are by partition, and include partitions that were added later.
+    """
 
     topic: str
     begun: int
     replicas: dict[int, tuple[int, ...]]
     min_isr: int = 1
     doomed: int = 0
-    """The time when its deletion was decided; 0: never."""
+    """The time when the deletion of the topic was requested; 0: never."""
 
 
 @dataclass(slots=True)
@@ -208,8 +211,9 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """No fault begins after `since`, and all faults have ended. The cluster must be healthy `limit`
-    ns later."""
+    """The time after all faults of a run: no fault begins after `since`. The cluster must be
+    healthy `limit` ns later.
+    """
 
     since: int
     limit: int
@@ -228,8 +232,9 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """A fault ended the session of a broker before its timeout, which ZooKeeper itself never does,
-    at `begin`. The broker learned of it at `end`."""
+    """The expiry of a broker's session by a fault at `begin`, before the session timeout, which
+    ZooKeeper never does by itself. The broker was notified at `end`.
+    """
 
     broker: int
     begin: int
@@ -238,9 +243,10 @@ class EarlyEnd:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The partitions that a member of a group holds from `at` on, after an assignment or a
-    revocation. `member` is its member id, or its instance id if it is static. `generation` is that
-    of its last assignment."""
+    """The partitions that a group member has from `at` on, after an assignment or a revocation.
+    `member` is its member id, or the instance id of a static member. `generation` is the generation
+    of its last assignment.
+    """
 
     group: str
     client: str
@@ -252,12 +258,12 @@ class Holding:
     def __str__(self) -> str:
         names = " ".join(f"{topic}-{number}" for topic, number in self.partitions) or "nothing"
         who = f"{self.client} ({self.member}) of {self.group}"
-        return f"{who} holds {names} in generation {self.generation} at {_seconds(self.at)}"
+        return f"{who} has {names} in generation {self.generation} at {_seconds(self.at)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """A member of a group has processed a record."""
+    """A record that a group member has processed."""
 
     group: str
     client: str
@@ -271,9 +277,9 @@ class Processed:
 
 @dataclass(slots=True)
 class Commit:
-    """A member's commit of an offset, that of the next record to read. `ended` is 0 and `outcome`
-    is "info" while there is no answer. If the member was killed, `ended` is the time of its
-    death.
+    """A member's commit of an offset, which is the offset of the next record to read. While there
+    is no answer, `ended` is 0 and `outcome` is "info". If the member was killed, `ended` is the
+    time of the kill.
     """
 
     group: str
@@ -294,7 +300,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """An answer of OffsetFetch; UNTOLD: no offset."""
+    """An answer to OffsetFetch; `offset` is UNKNOWN if no offset is committed."""
 
     group: str
     client: str
@@ -312,7 +318,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTerm:
-    """A broker became the coordinator of the groups of a partition of __consumer_offsets."""
+    """The time from which a broker coordinates the groups of a partition of __consumer_offsets."""
 
     partition: int
     broker: int
@@ -324,7 +330,7 @@ class Groups:
     """The facts about consumer groups. Lists are in the order of time."""
 
     coordinated_by: dict[str, int] = field(default_factory=dict)
-    """Judged group -> its partition of __consumer_offsets."""
+    """Checked group -> its partition of __consumer_offsets."""
     topics: dict[str, frozenset[str]] = field(default_factory=dict)
     """Group -> the topics that it must read completely."""
     holdings: list[Holding] = field(default_factory=list)
@@ -350,16 +356,17 @@ class History:
     controller_terms: list[ControllerTerm] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     lives: list[TopicLife] = field(default_factory=list)
-    """In the order of time; empty if no topic is deleted, or if it is unknown."""
+    """In the order of time; empty if no topic is deleted, or if deletions are unknown."""
     losses: list[Loss] = field(default_factory=list)
     expires: bool = False
     """Whether retention deletes old records."""
     may_lose: bool = True
     """Whether the faults justify loss receipts."""
     stale: int = 10 * NANOSECONDS
-    """The time in ns after the end of a topic or leadership in which a broker may still answer for
-    it. It is longer than a broker serves without ZooKeeper, and than a controller's request may
-    take."""
+    """The time in ns for which a broker may still answer for a deleted topic or an ended
+    leadership. It is longer than a broker serves without ZooKeeper, and longer than a controller's
+    request may take.
+    """
     calm: Calm | None = None
     silences: list[Silence] = field(default_factory=list)
     early_ends: list[EarlyEnd] = field(default_factory=list)
@@ -379,13 +386,14 @@ class History:
         return found
 
     def committed(self) -> Iterator[tuple[TopicPartition, int, int, str]]:
-        """Yield (partition, time, offset, operation) for each record that a client knew to be
-        committed from that time on."""
+        """Yield (partition, time, offset, operation) for each record. From that time on a client
+        knew that the record is committed.
+        """
         for poll in self.polls:
             yield poll.partition, poll.at, poll.records[-1].offset, str(poll)
         for send in self.sends.values():
             facts = self.facts(send.identity)
-            if send.outcome == "ok" and send.offset != UNTOLD and facts and facts.acks == -1:
+            if send.outcome == "ok" and send.offset != UNKNOWN and facts and facts.acks == -1:
                 yield send.partition, send.ended, send.offset, str(send)
 
     def facts(self, identity: Identity) -> ProducerFacts | None:
@@ -394,7 +402,9 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A violation: the rule, the place, and the operations that show it."""
+    """A violation: the rule, the partition and offset, and the operations that prove the
+    violation.
+    """
 
     rule: str
     partition: TopicPartition | None
@@ -404,7 +414,7 @@ class Violation:
 
     def __str__(self) -> str:
         where = "" if self.partition is None else f" {self.partition[0]}-{self.partition[1]}"
-        at = "" if self.offset == UNTOLD else f"@{self.offset}"
+        at = "" if self.offset == UNKNOWN else f"@{self.offset}"
         shown = "".join(f"\n    {op}" for op in self.ops)
         return f"{self.rule}{where}{at}: {self.text}{shown}"
 

@@ -1,19 +1,19 @@
-"""The log of operations: JSON lines, one file for each process, flushed line by line, so that a
-killed process leaves everything that it knew.
+"""The log of operations: JSON lines, one file for each process. Each line is flushed at once, so
+that the file of a killed process is complete.
 
 Every line has `t` (ns of the monotonic clock, which all processes of a machine share), `w` (wall
 clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) and `type`:
 
-    invoke   it begins          ok     it was done
-    fail     it was certainly not done
-    info     unknown: it may have been done, or may be done later
+    invoke   it begins          ok     it succeeded
+    fail     it certainly had no effect
+    info     unknown: it may have succeeded, or may succeed later
 
     f          type            further keys
     producer   info            acks, idempotent, keeps_order, starts_anew
     send       invoke          tp, v
-    send       ok              v, off (-1: the client was not told)
+    send       ok              v, off (-1: the client does not know it)
     send       fail, info      v, err
-    assign     ok              tp, off            a consumer begins to read there
+    assign     ok              tp, off            a consumer starts to read at `off`
     poll       ok              tp, recs [[offset, value, leader epoch]...], hw (-1: unknown)
     poll       fail, info      err, and perhaps tp, off   fail: the position was lost
     latest     ok              tp, off, asked     ListOffsets; `asked` in ns
@@ -30,7 +30,8 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     topic      info            name, replicas      it has more partitions
     topic      invoke          name                its deletion was decided
     loss       ok              tp, reason          a loss receipt was written
-    calm       ok              limit               the faults are over; healthy after `limit` ns
+    calm       ok              limit               the faults are over; the cluster must be
+                                                       healthy after `limit` ns
     group      info            group, topics, partition (of the offsets' topic)
     holds      ok              group, member, generation, tps    the member's partitions
     processed  ok              group, tp, offs [offset...]
@@ -39,9 +40,10 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
                                which it may have been sent
     committed  ok              group, tp, off (-1: nothing), asked
     committed  info            group, tp, err
-    reign      ok              partition, broker    it begins to coordinate the partition's groups
+    reign      ok              partition, broker    the broker starts to coordinate the partition's
+                                                groups
 
-A leader epoch that a client does not show is -1.
+The leader epoch is -1 if the client library does not return it.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ SUFFIX: Final = ".ops.jsonl"
 
 
 class OpsLog:
-    """The file of one process, shared by its clients. All methods are thread-safe."""
+    """The operation log of one process, shared by its clients. All methods are thread-safe."""
 
     def __init__(self, folder: Path, process: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +71,7 @@ class OpsLog:
     def write(
         self, client: str, function: str, kind: str, *, incarnation: int = 1, **more: Any
     ) -> None:
-        """Write one operation with the present time."""
+        """Write one operation with the current time."""
         with self._lock:
             if self._file.closed:
                 return
@@ -91,8 +93,9 @@ class OpsLog:
 
 
 def read_ops(path: Path) -> Iterator[Op]:
-    """Yield the operations of one file. A last line that a kill has cut off is skipped. Raises
-    ValueError for any other line that is not JSON."""
+    """Yield the operations of one file, without an incomplete last line, which a kill may leave.
+    Raises ValueError for any other line that is not JSON.
+    """
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:

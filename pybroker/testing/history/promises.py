@@ -1,5 +1,5 @@
-"""The promises of a cluster as a whole: it recovers after faults, refuses writes that it cannot
-keep, and names every loss.
+"""The guarantees of a whole cluster: it recovers after faults, rejects records that too few
+replicas can store, and reports every loss.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from dataclasses import replace
 from typing import Final
 
 from pybroker.testing.history.client_rules import acked_present
-from pybroker.testing.history.model import NANOSECONDS, UNTOLD, History, Send, State, Violation
+from pybroker.testing.history.model import NANOSECONDS, UNKNOWN, History, Send, State, Violation
 from pybroker.testing.history.values import TopicPartition, is_past
 
 _UNCLEAN_ELECTION: Final = "unclean-election"
 
 
 def availability(history: History) -> Iterator[Violation]:
-    """Soon after the last fault, every partition accepts values, and all its replicas are in
-    sync."""
+    """Check that every partition accepts values, and has all replicas in sync, soon after the last
+    fault.
+    """
     calm = history.calm
     if calm is None:
         return
@@ -38,8 +39,11 @@ def availability(history: History) -> Iterator[Violation]:
         replicas = set(alive.get(partition[0], {}).get(partition[1], ()))
         missing = sorted(replicas - set(state.isr))
         if missing or state.leader < 0:
-            text = f"{seconds:g} s after the last fault {state.leader} leads, {missing} lag behind"
-            yield Violation(rule, partition, UNTOLD, text, (str(state),))
+            text = (
+                f"{seconds:g} s after the last fault broker {state.leader} leads, brokers"
+                f" {missing} are not in sync"
+            )
+            yield Violation(rule, partition, UNKNOWN, text, (str(state),))
     for partition, sends in history.sends_by_partition().items():
         if partition[0] in gone or is_past(partition):
             continue
@@ -50,12 +54,13 @@ def availability(history: History) -> Iterator[Violation]:
         early = [send for send in asked if send.begun <= calm.since + calm.limit // 2]
         if early and not any(send.outcome == "ok" and send.ended <= end for send in asked):
             text = f"nothing was acknowledged within {seconds:g} s after the last fault"
-            yield Violation(rule, partition, UNTOLD, text, (str(early[0]),))
+            yield Violation(rule, partition, UNKNOWN, text, (str(early[0]),))
 
 
 def refusal(history: History) -> Iterator[Violation]:
-    """No value is acknowledged with acks=all while the partition has too few in-sync replicas or no
-    leader, once that state is old enough for every former leader to know it."""
+    """Check that no value is acknowledged with acks=all while the partition has too few in-sync
+    replicas or no leader. The rule starts when every former leader must know this state.
+    """
     states: dict[TopicPartition, list[State]] = defaultdict(list)
     for state in history.states:
         states[state.partition].append(state)
@@ -74,14 +79,15 @@ def refusal(history: History) -> Iterator[Violation]:
                 continue
             for state, begin, end in closed:
                 if begin + history.stale <= send.begun and send.ended <= end:
-                    text = f"{send.value} was acknowledged with {state.isr} in sync"
+                    text = f"value {send.value} was acknowledged with the ISR {state.isr}"
                     ops = (str(send), str(state))
                     yield Violation("refusal", partition, send.offset, text, ops)
 
 
 def _closed(states: list[State], required: int) -> list[tuple[State, float, float]]:
-    """Return (first state, begin, end) of each time in which no leader could acknowledge with
-    acks=all."""
+    """Return (first state, begin, end) of each interval in which no leader could acknowledge
+    records with acks=all.
+    """
     found: list[tuple[State, float, float]] = []
     first: State | None = None
     for state in states:
@@ -96,28 +102,30 @@ def _closed(states: list[State], required: int) -> list[tuple[State, float, floa
 
 
 def admitted_losses(history: History) -> Iterator[Violation]:
-    """Without a fault that can lose records, no partition writes a loss receipt."""
+    """Check that no partition has a loss receipt, unless a fault of the run can lose records."""
     if not history.may_lose:
         for loss in history.losses:
-            yield Violation("admitted-losses", loss.partition, UNTOLD, loss.reason)
+            yield Violation("admitted-losses", loss.partition, UNKNOWN, loss.reason)
 
 
 def losses_named(history: History) -> Iterator[Violation]:
-    """Every acknowledged value lost by an unclean election lies in a range that a replica's receipt
-    names. Other losses are exempt: after a power loss, a log ends earlier without a trace."""
+    """Check that every acknowledged value lost by an unclean election is in an offset range of a
+    loss receipt. Losses by other causes are exempt: a log that a power loss has shortened does not
+    show the lost range.
+    """
     given_up: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
     for loss in history.losses:
         given_up[loss.partition] += loss.given_up
-    untold = {loss.partition for loss in history.losses if loss.reason != _UNCLEAN_ELECTION}
+    without_ranges = {loss.partition for loss in history.losses if loss.reason != _UNCLEAN_ELECTION}
     for missing in acked_present(history):
-        if missing.partition is None or missing.partition in untold:
+        if missing.partition is None or missing.partition in without_ranges:
             continue
         named = given_up.get(missing.partition)
         if named is None or any(start <= missing.offset < end for start, end in named):
             continue
-        if missing.offset == UNTOLD and named:
+        if missing.offset == UNKNOWN and named:
             continue  # its offset is unknown
-        text = f"{missing.text}; given up were {sorted(named)}"
+        text = f"{missing.text}; the loss receipts name the offsets {sorted(named)}"
         yield replace(missing, rule="losses-named", text=text)
 
 

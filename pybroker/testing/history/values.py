@@ -11,13 +11,16 @@ from typing import Final, NamedTuple
 
 TopicPartition = tuple[str, int]
 PAST: Final = "@"
-"""Separates a topic's name from an earlier era (see `eras`). No topic's name contains it."""
+"""The separator between a topic's name and an earlier era (see `eras`). No topic's name contains
+it.
+"""
 NO_ERA: Final = f"{PAST}?"
 
 
 class Identity(NamedTuple):
-    """The sender of a value: the producer, its incarnation, and the number of the value within
-    it."""
+    """The sender of a value: the producer, its incarnation, and the number of the value within the
+    incarnation.
+    """
 
     producer: str
     incarnation: int
@@ -30,25 +33,29 @@ def make_value(identity: Identity, partition: TopicPartition) -> str:
 
 
 def read_value(value: str, partition: TopicPartition) -> Identity:
-    """Return the sender of a value. Raises ValueError for a damaged value."""
+    """Return the sender of a value. Raises ValueError for a damaged value, or one of another
+    partition.
+    """
     head, _, given = value.rpartition(":")
     words = head.split(":")
     if len(words) != 3 or not words[1].isdecimal() or not words[2].isdecimal():
-        raise ValueError("not a value of a workload")
+        raise ValueError(
+            f"{value!r} is not a value of a workload: name:incarnation:counter:checksum"
+        )
     if given != f"{_checksum(head, partition):08x}":
-        raise ValueError("the checksum is wrong: it was damaged, or is of another partition")
+        raise ValueError("wrong checksum: the value is damaged, or belongs to another partition")
     return Identity(words[0], int(words[1]), int(words[2]))
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether the operation overlaps the recreation of its topic or an admitted loss, so
-    that its era is unknown.
+    """Return whether the era of the operation is unknown, because it overlaps the recreation of its
+    topic or a loss receipt.
     """
     return NO_ERA in partition[0]
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether this is an era that ended before the end of the run."""
+    """Return whether the name belongs to an era that ended before the end of the run."""
     return PAST in partition[0]
 
 

@@ -1,4 +1,4 @@
-"""A simulated broker: the real one, started as a process of a simulated machine."""
+"""A simulated broker: a real broker, started as a process of a simulated machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OFFSETS: Final = "offsets"
 
 
 class SimBroker:
-    """Broker `id` on a machine of its own. `app` is set while its process serves or starts."""
+    """Broker `id` on its own machine. `app` is set while its process starts or serves."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class SimBroker:
         self.disk = SimDisk.of_machine(machine)
         self.app: BrokerApp | None = None
         self.rooms: Rooms | None = None
-        """The broker's observable state, set before it can be reached."""
+        """The broker's state for the checks, set before the broker accepts connections."""
         self.serves = False
         self.reasons: list[str] = []
-        """The reasons why its processes ended by themselves."""
+        """The reasons of the processes of this broker that ended by themselves."""
         self._network = network
         self._zookeeper = zookeeper
         self._end: Callable[[str | None], None] | None = None
@@ -76,12 +76,14 @@ class SimBroker:
         return self.machine.loop is not None
 
     def start(self) -> None:
-        """Start a process without waiting for it. Does nothing if one runs."""
+        """Start the broker's process without waiting until it serves. Does nothing if the process
+        runs.
+        """
         if not self.is_running:
             self.machine.start(self._main, self._network.sockets(self.machine))
 
     def terminate(self) -> None:
-        """Send SIGTERM: the broker hands over its partitions and ends when that is done."""
+        """Send SIGTERM: the broker hands over its partitions, and its process then ends."""
         loop = self.machine.loop
         if loop is not None and self._end is not None:
             loop.call_soon(self._end, None)
@@ -104,20 +106,20 @@ class SimBroker:
             loop.failures.append(reason)
         if reason is not None:
             self.reasons.append(reason)
-        loop.world.note(f"{loop.name} ends: {reason}")
+        loop.environment.note(f"{loop.name} ends: {reason}")
         self.machine.kill()
 
     async def _start(
         self, loop: ProcessLoop, stack: AsyncExitStack, end: Callable[[str | None], None]
     ) -> None:
         config = BrokerConfig.parse(self.properties)
-        machine, world = self.machine, self.machine.world
+        machine, environment = self.machine, self.machine.environment
         disk: Disk = DiskView(self.disk)
         listening = self._network.listen(machine, machine.name, PORT)
         stack.callback(listening.close)
 
         def threads(number: int) -> LoopBlocking:
-            blocking = LoopBlocking(loop, world.rng(f"threads of {loop.name}"), number)
+            blocking = LoopBlocking(loop, environment.rng(f"threads of {loop.name}"), number)
             blocking.delay_s = self.disk.delay_s
             return blocking
 
@@ -138,7 +140,7 @@ class SimBroker:
 
         around = StartupInputs(
             clock=machine.clock,
-            rng=world.rng(f"choices of {loop.name}"),
+            rng=environment.rng(f"choices of {loop.name}"),
             disk=disk,
             proc=machine,
             metrics=Metrics(),
@@ -147,11 +149,11 @@ class SimBroker:
             connect=connect,
             connect_offsets=connect_offsets,
             host_name=lambda: machine.name,
-            tell=self._hear,
+            report_phase=self._hear,
         )
         self.app = await start_broker(config, around, stack, end)
         self.serves = True
-        world.note(f"{loop.name} serves")
+        environment.note(f"{loop.name} serves")
 
     def _hear(self, _phase: Phase, rooms: Rooms | None) -> None:
         self.rooms = rooms or self.rooms

@@ -1,4 +1,4 @@
-"""The errors that the brokers of a run log. An error that no injected fault explains is a
+"""The error lines that the brokers of a run log. An error that no injected fault explains is a
 violation.
 """
 
@@ -11,19 +11,20 @@ from asyncio import events
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.loop import ProcessLoop
-from pybroker.testing.simulation.world import World
 
 _ROOTS: Final = ("pybroker",)
 _STORAGE: Final = (
-    r"log directory (failed|offline|lost|full)|log damaged|log not served|damaged replica"
-    r"|partition directory missing|partition cannot be opened|replica failed|KAFKA_STORAGE_ERROR"
-    r"|write refused|append failed"
-    r"|read failed|search failed|look-up failed|housekeeping failed|suspect replica"
-    r"|log cannot be|move failed|move not possible"
+    "log directory failed|log directory offline|log directory lost|log directory full"
+    "|log damaged|log not served|damaged replica"
+    "|partition directory missing|partition cannot be opened|replica failed|KAFKA_STORAGE_ERROR"
+    "|write refused|append failed"
+    "|read failed|search failed|look-up failed|housekeeping failed|suspect replica"
+    "|log cannot be|move failed|move not possible"
 )
 _ROTTEN: Final = r"|copying pauses .* error=CORRUPT_MESSAGE"
-"""The leader's batch is corrupt, and no other replica can take over."""
+"""A follower's line when the leader's batch is corrupt and no other replica can lead."""
 _EXPLAINED: Final = {
     "disk-full": _STORAGE,
     "sync-error": _STORAGE,
@@ -33,17 +34,18 @@ _EXPLAINED: Final = {
     "power": _STORAGE,
     "blackout": _STORAGE,
 }
-"""The log lines that a kind of fault explains."""
+"""Kind of fault -> a pattern of the error lines that the fault explains."""
 _FENCED: Final = "another member has taken over group.instance.id"
-"""The error of a static member whose id was given to it by a coordinator that could no longer store
-it. The next coordinator rejects the member, and its client process is restarted.
+"""The error of a static member whose member id was assigned by a coordinator that could no longer
+store the id. The next coordinator rejects the member, and its client process is restarted.
 """
 _LOSS: Final = "loss_receipt|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
-    """Return a pattern of the errors that these faults explain, and of those that are always
-    allowed. With `is_lossy` unclean elections are allowed, and so are the brokers' reports of them.
+    """Return a pattern of the error lines that these kinds of faults explain, and of the lines that
+    are always allowed. With `is_lossy`, unclean elections are allowed, and so are the loss receipts
+    that brokers log.
     """
     found = [_FENCED]
     found += [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
@@ -53,20 +55,22 @@ def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[
 
 
 class BrokerLog(logging.Handler):
-    """Collects errors. If the world keeps the text of its trace, every line goes there too."""
+    """A log handler that collects errors. If the environment keeps its trace as text, every line is
+    added to the trace too.
+    """
 
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.ERROR if world.lines is None else logging.INFO)
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(logging.ERROR if environment.lines is None else logging.INFO)
         self.errors: list[str] = []
-        self._world = world
+        self._environment = environment
         self.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         loop = events._get_running_loop()
         name = loop.name if isinstance(loop, ProcessLoop) else "a thread"
-        line = f"{self._world.now:.6f} {name}: {self.format(record)}"
-        if self._world.lines is not None:
-            self._world.lines.append(line)
+        line = f"{self._environment.now:.6f} {name}: {self.format(record)}"
+        if self._environment.lines is not None:
+            self._environment.lines.append(line)
         if record.levelno >= logging.ERROR:
             self.errors.append(line)
 
@@ -75,7 +79,9 @@ class BrokerLog(logging.Handler):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Receive all log lines of the brokers; no other handler gets them meanwhile."""
+        """Receive all log lines of the brokers while the block runs; no other handler receives
+        them.
+        """
         loggers = [logging.getLogger(name) for name in _ROOTS]
         before = [(each.level, each.propagate, each.handlers) for each in loggers]
         for each in loggers:

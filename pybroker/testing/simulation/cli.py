@@ -22,10 +22,10 @@ _SHRINK_RUNS_MAX: Final = 400
 
 
 class Simulate(Protocol):
-    """Runs a schedule. Worker processes import it by its name."""
+    """A function that runs a schedule. Worker processes import it by its name."""
 
     def __call__(
-        self, schedule: Schedule, *, keep_trace: bool = False, hurries: bool = False
+        self, schedule: Schedule, *, keep_trace: bool = False, stop_early: bool = False
     ) -> Result: ...
 
 
@@ -46,7 +46,7 @@ class Args:
 
 def command(simulate: Simulate, bugs: Mapping[str, str] | None = None) -> click.Command:
     """Return the command. Its exit code is 1 if a seed failed. `bugs` maps the name of each mutant
-    that `simulate` can plant to the rule that it removes.
+    that `simulate` can plant to the rule that the mutant removes.
     """
     known = bugs or {}
 
@@ -93,8 +93,8 @@ def _check(args: Args, bugs: Mapping[str, str]) -> None:
 
 
 def _the_one(args: Args, bugs: Mapping[str, str]) -> Schedule | None:
-    """Return the single schedule that was requested, or None. A file's own seed and bug apply
-    unless others are given.
+    """Return the schedule of a single run; None if many seeds are requested. The seed and the bug
+    in a schedule file apply unless options override them.
     """
     if args.schedule is not None:
         try:
@@ -132,7 +132,7 @@ def _run_one(simulate: Simulate, schedule: Schedule, args: Args) -> bool:
 
 
 def _shrink(simulate: Simulate, failed: Result) -> None:
-    """Print the smallest schedule that violates one of the same rules."""
+    """Print the smallest schedule found that violates one of the rules that `failed` violates."""
     click.echo(f"looking for a smaller one that violates {', '.join(sorted(failed.rules))} ...")
     found = shrink(failed.schedule, partial(_fails, simulate, failed), runs_max=_SHRINK_RUNS_MAX)
     again = simulate(found.schedule)

@@ -1,4 +1,4 @@
-"""Brokers, ZooKeeper and links of one simulated cluster."""
+"""The brokers, ZooKeeper and links of one simulated cluster."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Final
 
 from pybroker.testing.cluster_parts import default_config, option_text
 from pybroker.testing.simulation.broker import SimBroker
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.links import Links
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.network import Network
-from pybroker.testing.simulation.world import World
 from pybroker.testing.simulation.zookeeper import ZooKeeper
 
 ZOOKEEPER: Final = "zookeeper"
-"""Its members are the machines `zookeeper-1`, `zookeeper-2` and so on."""
+"""The ZooKeeper service, whose members are the machines `zookeeper-1`, `zookeeper-2` and so on."""
 
 
 class SimCluster:
-    """Brokers 1 to `brokers`, on machines `broker-1`, `broker-2` and so on. Nothing runs before
-    `start`.
+    """A cluster of brokers with the ids 1 to `brokers`, on machines `broker-1`, `broker-2` and so
+    on. Nothing runs before `start`.
     """
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         brokers: int = 3,
         *,
         zookeepers: int = 3,
@@ -36,12 +36,12 @@ class SimCluster:
         config: Mapping[str, object] | None = None,
     ) -> None:
         """`log_dirs` is the number of log directories per broker, all on its machine's disk."""
-        self.world = world
+        self.environment = environment
         self.machines: dict[str, Machine] = {}
-        self.links = Links(world)
+        self.links = Links(environment)
         self.network = Network(self.links)
         self.zookeeper = ZooKeeper(
-            world, self.links, [f"zookeeper-{number}" for number in range(1, zookeepers + 1)]
+            environment, self.links, [f"zookeeper-{number}" for number in range(1, zookeepers + 1)]
         )
         given = {name: option_text(value) for name, value in (config or {}).items()}
         properties = {**default_config(brokers), **given}
@@ -69,28 +69,30 @@ class SimCluster:
         return ",".join(broker.address for broker in self.brokers.values())
 
     def machine(self, name: str) -> Machine:
-        """Return the machine of that name. It is created on first use."""
+        """Return the machine of that name, which is created at the first call."""
         if name not in self.machines:
-            self.machines[name] = Machine(self.world, name)
+            self.machines[name] = Machine(self.environment, name)
         return self.machines[name]
 
     def start(self) -> None:
-        """Start all brokers that do not run, without waiting for them."""
+        """Start all brokers that do not run, without waiting until they serve."""
         for broker in self.brokers.values():
             broker.start()
 
     def run_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Run the world until the condition holds. Return False if it did not within `seconds` of
-        virtual time.
+        """Advance virtual time until the condition holds. Return False if it does not hold within
+        `seconds`.
         """
-        return self.world.run(self.world.now + seconds, condition)
+        return self.environment.run(self.environment.now + seconds, condition)
 
     def run_until_ready(self, seconds: float = 60.0) -> bool:
-        """Run the world until all brokers serve."""
+        """Advance virtual time until all brokers serve. Return False if some broker does not serve
+        in time.
+        """
         return self.run_until(lambda: all(each.serves for each in self.brokers.values()), seconds)
 
     def close(self) -> None:
-        """Stop everything. Call this at the end of a run, or its memory is not freed."""
+        """Stop everything, and free the memory of the run."""
         level = logging.root.manager.disable
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         logging.disable()  # tasks that are unwound after their process's death must not log

@@ -1,7 +1,7 @@
-"""Writes the decisions in ZooKeeper into a history: lives of topics, states of partitions,
-controllers and admitted losses.
+"""Writes the changes in ZooKeeper into a history: creations and deletions of topics, states of
+partitions, controllers and loss receipts.
 
-It parses the nodes itself: the checker shares no code with the brokers that it checks.
+This module parses the nodes itself, because the checker shares no code with the brokers.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Change(Protocol):
 
 
 class ClusterRecord:
-    """Pass every change to `committed`, in order. `states`, `lives` and `topic_ids` describe the
-    current state.
+    """The record of a cluster's changes in ZooKeeper. The caller passes every change to
+    `committed`, in order. `states`, `lives` and `topic_ids` are the current state.
     """
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
-        """`min_isr` applies to topics that do not set their own."""
+        """`min_isr` is min.insync.replicas of topics without a value of their own."""
         self.history = history
         self.states: dict[TopicPartition, State] = {}
         self.lives: dict[str, TopicLife] = {}
@@ -90,7 +90,7 @@ class ClusterRecord:
                 self._controller_term()
 
     def alive(self) -> list[TopicPartition]:
-        """Return the partitions of all topics whose deletion was not decided."""
+        """Return the partitions of all topics without a pending deletion."""
         return [
             TopicPartition(life.topic, number)
             for life in self.lives.values()
@@ -99,11 +99,11 @@ class ClusterRecord:
         ]
 
     def loaded(self) -> list[TopicPartition]:
-        """Return those partitions of `alive` that hold values of a workload."""
+        """Return the partitions of `alive` whose records are values of a workload."""
         return [each for each in self.alive() if not each.topic.startswith(_INTERNAL)]
 
     def required(self, partition: TopicPartition) -> int:
-        """Return the number of replicas that must be in sync for acks=all."""
+        """Return the number of in-sync replicas that the partition needs for acks=all."""
         life = self.lives[partition[0]]
         return min(life.min_isr, len(life.replicas.get(partition[1], ())))
 
@@ -129,7 +129,9 @@ class ClusterRecord:
             life.doomed = at
 
     def _config(self, name: str, data: bytes | None) -> None:
-        """When the config changes, the weakest of its versions applies to the whole history."""
+        """Record min.insync.replicas of a topic. If it changes, the smallest value applies to the
+        whole history.
+        """
         config: dict[str, str] = {} if data is None else json.loads(data)["config"]
         min_isr = int(config.get(_MIN_ISR, self._min_isr))
         self._min_isr_of[name] = min_isr
@@ -156,9 +158,9 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """A receipt counts from its first version; later versions only add what replicas give up.
-        Receipts are deleted with their topic, and the next topic of that name starts its leader
-        epochs anew.
+        """Record a loss receipt at its first version; later versions only add the ranges that
+        replicas truncate. Receipts are deleted with their topic, and the recreated topic restarts
+        its leader epochs at 0.
         """
         if data is None:
             self._admitted = {
@@ -175,6 +177,6 @@ class ClusterRecord:
             )
 
     def _controller_term(self) -> None:
-        """An epoch and a holder belong together if one transaction wrote both."""
+        """Record a controller and its epoch if one transaction wrote both."""
         if self._epoch[0] == self._holder[0]:
             self.history.controller_terms.append(ControllerTerm(self._epoch[1], self._holder[1]))

@@ -1,9 +1,10 @@
-"""The number of brokers whose disks may lose data at a time, so that every lost record is a bug.
+"""The limit on the number of brokers whose disks may lose data at a time. Within this limit every
+lost record is a bug.
 
 An acknowledged record is on min.insync.replicas brokers, so all of them but one may lose data. A
-broker that lost data counts until it is in sync again with all committed records, and no flipped
-bit is left on its disk. A flipped bit may be found much later, and then costs the broker the
-records that it has copied since.
+broker that lost data counts until it is in sync again with all committed records, and its disk has
+no flipped bit any more. A broker may detect a flipped bit much later, and then discards the records
+that it has copied since.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pybroker.testing.simulation.view import replica, stored_states
 
 
 class DataLossBudget:
-    """The brokers that have lost data: at most `min_isr` - 1."""
+    """The set of brokers that have lost data: at most `min_isr` - 1 brokers."""
 
     def __init__(self, cluster: SimCluster, min_isr: int) -> None:
         self._cluster = cluster
@@ -30,7 +31,9 @@ class DataLossBudget:
         self._harmed: set[int] = set()
 
     def allows(self, broker: int) -> bool:
-        """Return whether this broker may lose data now, in addition to those that have."""
+        """Return whether this broker may lose data now, in addition to the brokers that have lost
+        data.
+        """
         states = stored_states(self._cluster)
         self._harmed = {each for each in self._harmed if not self._is_whole(each, states)}
         return len(self._harmed | {broker}) <= self._most
@@ -44,8 +47,9 @@ class DataLossBudget:
         return all(self._has_all(broker, key, state) for key, state in states.items())
 
     def _has_all(self, broker: int, key: TopicPartition, state: PartitionState) -> bool:
-        """Return whether the broker's replica is in sync with all committed records. Every broker
-        has a replica of every partition."""
+        """Return whether all replicas of the broker are in sync with all committed records. Every
+        broker has a replica of every partition.
+        """
         mine = replica(self._cluster, broker, key)
         leaders = replica(self._cluster, state.leader, key)
         if mine is None or leaders is None or not leaders.is_leader or broker not in state.isr:
@@ -58,7 +62,9 @@ class DataLossBudget:
 
 
 def _is_used(path: str) -> bool:
-    """Return False for a file that was set aside: deleted, stray or damaged."""
+    """Return whether the broker uses the file. It does not use files that are marked as deleted,
+    stray or damaged.
+    """
     *_, folder, name = path.split("/")
     is_aside = is_stray_directory(folder) or is_deleted_directory(folder)
     return not is_aside and not name.endswith((CORRUPT_SUFFIX, DELETED_SUFFIX))

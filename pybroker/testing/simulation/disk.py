@@ -2,7 +2,7 @@
 
 A change is visible at once and durable later (`inodes.py`). Killing the process loses nothing; a
 power loss may lose pending changes. A process can be killed at any operation that changes
-something: that operation and all later ones raise `ProcessKilled`.
+something: this operation and all later operations raise `ProcessKilled`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 
 from pybroker.ports import Clock
 from pybroker.testing.simulation.disk_faults import CrashPoint, DiskFaults, When, os_error
+from pybroker.testing.simulation.environment import WALL_MS_AT_START, Environment
 from pybroker.testing.simulation.inodes import DirectoryNode, FileNode, Renaming, lose_names
 from pybroker.testing.simulation.machine import Machine
-from pybroker.testing.simulation.world import WALL_MS_AT_START, World
 
 KINDS_OF_LOSS: Final = ("none", "all", "torn", "torn", "holes", "mixed")
 """The possible fates of a file's pending changes at a power loss; see `FileNode.lose_power`."""
@@ -25,18 +25,18 @@ _WRITE_BACK_S_MOST: Final = 30.0
 
 
 class SimDisk:
-    """A disk with a root directory; other directories must be made. Operations that change
+    """A disk with a root directory; other directories must be created. The operations that change
     something are named `create`, `append`, `write`, `truncate`, `sync`, `rename`, `delete`, `make
-    directory` and `sync directory`; `read` can fail, too.
+    directory` and `sync directory`. They can fail, and so can `read`.
     """
 
-    def __init__(self, world: World, name: str, *, clock: Clock | None = None) -> None:
-        self.world = world
+    def __init__(self, environment: Environment, name: str, *, clock: Clock | None = None) -> None:
+        self.environment = environment
         self.name = name
         self._clock = clock
         self.root = DirectoryNode()
         self.capacity: int | None = None
-        """In bytes of content; None means unlimited."""
+        """The capacity in bytes of content; None means unlimited."""
         self.used_bytes = 0
         self.miss_probability = 0.05
         """The probability that `pread_cached` does not find its bytes in memory."""
@@ -44,23 +44,23 @@ class SimDisk:
         self.writes_back = True
         """Whether pending changes become durable by themselves after a while."""
         self.slow_s = 0.0
-        """The maximum extra time for work that waits for the disk."""
+        """The maximum extra delay in seconds of a call that waits for the disk."""
         self.faults = DiskFaults()
         self._changes = 0
         self._flipped: dict[tuple[int, int], tuple[FileNode, int, int]] = {}
-        """For each flipped byte, by file and position: the file, the old value and the new one."""
+        """(file, position) -> the node, the old value and the new value of a flipped byte."""
         self.on_process_end: list[Callable[[], object]] = []
-        """Each is called once when the current process ends, and then removed."""
-        self.luck = world.rng(f"cache of disk {name}").random
-        self._rng = world.rng(f"disk {name}")
-        self._power = world.rng(f"power of disk {name}")
+        """Callbacks that are called once when the current process ends, and then removed."""
+        self.luck = environment.rng(f"cache of disk {name}").random
+        self._rng = environment.rng(f"disk {name}")
+        self._power = environment.rng(f"power of disk {name}")
 
     @classmethod
     def of_machine(cls, machine: Machine) -> SimDisk:
-        """Return the disk of that machine. It is told when a process there ends and when power is
-        lost.
+        """Return a disk of the machine, which is notified when a process of the machine ends and
+        when the machine loses power.
         """
-        disk = cls(machine.world, machine.name, clock=machine.clock)
+        disk = cls(machine.environment, machine.name, clock=machine.clock)
         machine.on_stop.append(lambda heard: disk.process_ended())
         machine.on_power_loss.append(disk.lose_power)
         return disk
@@ -68,8 +68,8 @@ class SimDisk:
     # processes and power
 
     def process_ended(self) -> None:
-        """Release the process's locks and forget its crash point. Called for every end, killed or
-        not.
+        """Release the locks and remove the crash point of the ended process, which was killed or
+        has ended by itself.
         """
         self.faults.spare()
         ends, self.on_process_end = self.on_process_end, []
@@ -87,10 +87,10 @@ class SimDisk:
             if isinstance(node, FileNode):
                 node.is_locked = False
                 self.used_bytes += len(node.data)
-        self.world.note(f"{self.name} loses power names {names} files {' '.join(kinds)}")
+        self.environment.note(f"{self.name} loses power names {names} files {' '.join(kinds)}")
 
     def delay_s(self) -> float:
-        """Return the delay of the next piece of work that waits for the disk, for
+        """Return the delay in seconds of the next call that waits for the disk, for
         `LoopBlocking.delay_s`.
         """
         return self._rng.random() * (0.001 + self.slow_s)
@@ -100,8 +100,8 @@ class SimDisk:
     def kill_at(
         self, when: When, action: Callable[[], object], *, after_bytes: int = 0
     ) -> CrashPoint:
-        """Let the process die in an operation that changes something. `action()` marks it dead
-        (`Machine.kill`, `Machine.lose_power`); the operation then raises ProcessKilled. See
+        """Kill the process at an operation that changes something. `action()` marks the process as
+        dead (`Machine.kill`, `Machine.lose_power`); the operation then raises ProcessKilled. See
         `CrashPoint`.
         """
         return self.faults.kill_at(when, action, after_bytes)
@@ -109,8 +109,8 @@ class SimDisk:
     def fail(
         self, operation: str, part: str = "", *, times: int = 1, number: int = errno.EIO
     ) -> None:
-        """Let the next `times` operations of that kind fail, on paths that contain `part`. A failed
-        sync loses its pending changes: as with Linux, later syncs treat them as written.
+        """Make the next `times` operations of that kind fail on paths that contain `part`. A failed
+        sync loses its pending changes: as on Linux, later syncs treat them as written.
         """
         self.faults.fail(operation, part, times, number)
 
@@ -121,15 +121,15 @@ class SimDisk:
         self.slow_s = 0.0
 
     def replace_medium(self) -> None:
-        """Replace the disk by a new, empty one. The machine must not run a process."""
+        """Replace the disk by a new, empty disk. The machine must not run a process."""
         self.process_ended()
         self.root = DirectoryNode()
         self.used_bytes = 0
-        self.world.note(f"{self.name} is replaced")
+        self.environment.note(f"{self.name} is replaced")
 
     def flip(self, path: str, bit: int) -> None:
-        """Flip one bit of the file, on the disk and in the cache. Raises FileNotFoundError,
-        IndexError.
+        """Flip one bit of the file, on the disk and in the cache. Raises FileNotFoundError for a
+        missing file, and IndexError for a bit after the end of the file.
         """
         node = self.find(path)
         if not isinstance(node, FileNode):
@@ -141,7 +141,7 @@ class SimDisk:
                 content[place] ^= 1 << bit % 8
         _, right, _ = self._flipped.get((id(node), place), (node, was, was))
         self._flipped[id(node), place] = node, right, node.data[place]
-        self.world.note(f"{self.name} flips {path} bit {bit}")
+        self.environment.note(f"{self.name} flips {path} bit {bit}")
 
     def flip_random(self, ending: str) -> tuple[str, int] | None:
         """Flip a random bit of a file whose name ends with `ending` (`.log`, `.timeindex`,
@@ -158,7 +158,7 @@ class SimDisk:
         return path, bit
 
     def flipped(self) -> list[str]:
-        """Return the paths of files in which a flipped bit is still flipped."""
+        """Return the paths of files that still have a flipped bit."""
         there = [
             node
             for (_, place), (node, right, wrong) in self._flipped.items()
@@ -169,7 +169,7 @@ class SimDisk:
         return [path for path, found in self.files() if any(found is node for node in there)]
 
     def files(self) -> list[tuple[str, FileNode]]:
-        """Return path and node of every file, by path."""
+        """Yield path and node of every file, sorted by path."""
         found: list[tuple[str, FileNode]] = []
         waiting = [("", self.root)]
         while waiting:
@@ -184,14 +184,14 @@ class SimDisk:
     # names
 
     def find(self, path: str) -> FileNode | DirectoryNode | None:
-        """Return the node of that path, or None."""
+        """Return the node of that path; None if it does not exist."""
         try:
             return self.walk(path)
         except OSError:
             return None
 
     def walk(self, path: str) -> FileNode | DirectoryNode:
-        """Return the node of that path. Raises OSError."""
+        """Return the node of that path. Raises OSError if it does not exist."""
         node: FileNode | DirectoryNode = self.root
         for name in path.split("/"):
             if not name:
@@ -205,7 +205,9 @@ class SimDisk:
         return node
 
     def parent(self, path: str) -> tuple[DirectoryNode, str]:
-        """Return the directory of the path's last name, and that name. Raises OSError."""
+        """Return the parent directory of the path, and the last name in the path. Raises OSError if
+        the directory does not exist.
+        """
         before, _, name = path.rstrip("/").rpartition("/")
         directory = self.walk(before)
         if isinstance(directory, FileNode):
@@ -245,7 +247,7 @@ class SimDisk:
             node.is_awaited = True
             span_s = _WRITE_BACK_S_MOST - _WRITE_BACK_S_LEAST
             due_s = _WRITE_BACK_S_LEAST + self._rng.random() * span_s
-            self.world.after(due_s, self._write_back, node)
+            self.environment.after(due_s, self._write_back, node)
 
     def _write_back(self, node: FileNode | DirectoryNode) -> None:
         node.is_awaited = False
@@ -259,5 +261,5 @@ class SimDisk:
     def wall_ms(self) -> int:
         clock = self._clock
         if clock is None:
-            return WALL_MS_AT_START + int(self.world.now * 1000)
+            return WALL_MS_AT_START + int(self.environment.now * 1000)
         return clock.wall_ms()

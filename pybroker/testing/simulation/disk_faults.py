@@ -1,4 +1,6 @@
-"""Faults of a simulated disk, and the points at which the process that uses it dies."""
+"""Faults of a simulated disk, and the operations at which the process that uses the disk is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,16 @@ class ProcessKilled(BaseException):
 
 @dataclass(slots=True)
 class CrashPoint:
-    """The operation in which the process dies: the one of that number, counted from 0 since this
-    was set, or the first for which the predicate (operation, path) is true. `after_bytes` of its
-    data are written before.
+    """The operation at which the process is killed: given by its number, counted from 0 since the
+    crash point was set, or by a predicate of (operation, path), whose first match counts.
+    `after_bytes` of the operation's data are written before the kill.
     """
 
     when: When
     action: Callable[[], object]
     after_bytes: int
     passed: int = 0
-    """The number of operations that were let through."""
+    """The number of operations that have passed the crash point."""
 
     def is_here(self, operation: str, path: str) -> bool:
         if isinstance(self.when, int):
@@ -42,7 +44,7 @@ class CrashPoint:
 
 @dataclass(slots=True)
 class Fault:
-    """The next `times` operations of that kind fail, on paths that contain `part`."""
+    """A fault: the next `times` operations of that kind fail on paths that contain `part`."""
 
     operation: str
     part: str
@@ -51,7 +53,7 @@ class Fault:
 
 
 class DiskFaults:
-    """The faults of one disk. `is_any` is a fast check for the usual case that there are none."""
+    """The faults of one disk. `is_any` is a fast check for the usual case without faults."""
 
     def __init__(self) -> None:
         self.is_any = False
@@ -68,17 +70,17 @@ class DiskFaults:
         self.is_any = True
 
     def spare(self) -> None:
-        """Remove the crash point: the process does not die here any more."""
+        """Remove the crash point."""
         self._crash_point = None
         self.is_any = bool(self._faults)
 
     def forget(self) -> None:
-        """Remove the failures; a crash point stays."""
+        """Remove the faults, but not the crash point."""
         self._faults.clear()
         self.is_any = self._crash_point is not None
 
     def death(self, operation: str, path: str) -> CrashPoint | None:
-        """Return the crash point if the process dies in this operation."""
+        """Return the crash point if the process must be killed at this operation, else None."""
         point = self._crash_point
         return point if point is not None and point.is_here(operation, path) else None
 
@@ -89,7 +91,7 @@ class DiskFaults:
         raise ProcessKilled(f"at operation {point.passed} of the disk")
 
     def meet(self, operation: str, path: str) -> None:
-        """Raises OSError if the operation is to fail."""
+        """Raise OSError if a fault matches the operation, and count down its `times`."""
         for fault in self._faults:
             if fault.operation == operation and fault.part in path:
                 fault.times -= 1
@@ -104,8 +106,8 @@ def os_error(number: int) -> OSError:
 
 
 def refusal(operation: str, path: str, error: OSError, *, is_write: bool = False) -> StorageError:
-    """Return the error that the real disk raises for it. Only errors of writes say whether the disk
-    was full.
+    """Return the error that a real `Disk` raises for the OSError. Only errors of writes tell
+    whether the disk was full.
     """
     kind = DiskFull if is_write and error.errno in _NO_ROOM else StorageError
     return kind(f"{operation} {path}: {error.strerror}")

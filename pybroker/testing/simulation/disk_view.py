@@ -1,7 +1,7 @@
 """The ports `Disk` and `File` as one process of a simulated machine sees them.
 
-They behave like those of `storage/files.py`, including the texts of errors; a conformance suite
-runs on both.
+They behave like the implementations in `storage/files.py`, including the texts of errors; a
+conformance suite runs on both.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _reported(operation: str, path: str, *, is_write: bool = False) -> Iterator[
 
 
 class SimFile:
-    """A `File`. As with the real one, the name is looked up at the first use, and every handle
-    caches its own end of the file.
+    """A `File` on a simulated disk. As with a real `File`, the path is looked up at the first use,
+    and every handle caches its own end of the file.
     """
 
     __slots__ = ("_closed", "_disk", "_node", "_path", "_size", "_view")
@@ -122,7 +122,7 @@ class SimFile:
 
 
 class DiskView:
-    """A `Disk` for the life of one process, which starts now."""
+    """A `Disk` for one process, which starts now."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -131,7 +131,9 @@ class DiskView:
         disk.on_process_end.append(self.end)
 
     def end(self) -> None:
-        """End the process: its locks are free, and all its later operations raise ProcessKilled."""
+        """End the process: its locks are released, and all its later operations raise
+        ProcessKilled.
+        """
         self.is_dead = True
         for node in self._locked:
             node.is_locked = False
@@ -140,7 +142,7 @@ class DiskView:
     # steps shared by all operations
 
     def look(self) -> None:
-        """Raises ProcessKilled if the process has ended."""
+        """Raise ProcessKilled if the process has ended."""
         if self.is_dead:
             raise ProcessKilled
 
@@ -154,10 +156,12 @@ class DiskView:
             if point is not None:
                 self._die(point)
             disk.faults.meet(operation, path)
-        disk.world.note(f"{disk.name} {operation} {path} {length}")
+        disk.environment.note(f"{disk.name} {operation} {path} {length}")
 
     def put(self, node: FileNode, path: str, operation: str, position: int, data: bytes) -> None:
-        """Write. Raises ProcessKilled or OSError; nothing is written then."""
+        """Write `data` at a position of the file. Raises OSError before anything is written, or
+        ProcessKilled after `CrashPoint.after_bytes`.
+        """
         disk = self._disk
         if disk.faults.is_any:
             point = disk.faults.death(operation, path)
@@ -173,10 +177,12 @@ class DiskView:
         node.modified_ms = disk.wall_ms()
         if not node.is_awaited:
             disk.await_write_back(node)
-        disk.world.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
+        disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """Write as much as there is room for, but not all. Return the number of bytes written."""
+        """Write as many bytes as fit on a full disk. Return the number of bytes written; 0 if all
+        bytes would fit.
+        """
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0
@@ -184,14 +190,16 @@ class DiskView:
         return room
 
     def grow(self, node: FileNode, grown: int) -> None:
-        """Record that a file has changed and grown by so many bytes."""
+        """Record that a file has changed and has grown by this number of bytes."""
         if node.is_linked:
             self._disk.used_bytes += grown
         node.modified_ms = self._disk.wall_ms()
         self._disk.await_write_back(node)
 
     def sync(self, node: FileNode, path: str) -> None:
-        """Raises ProcessKilled or OSError; the pending changes are lost for good then."""
+        """Make pending changes durable. Raises ProcessKilled or OSError; the pending changes are
+        then lost permanently.
+        """
         try:
             self.begin("sync", path)
         except OSError:
@@ -206,21 +214,21 @@ class DiskView:
             self.end()
 
     def _directory(self, path: str) -> DirectoryNode:
-        """Raises OSError."""
+        """Return the directory of that path. Raises OSError if it is missing or a file."""
         node = self._disk.walk(path)
         if isinstance(node, FileNode):
             raise os_error(errno.ENOTDIR)
         return node
 
     def _file(self, path: str) -> FileNode:
-        """Raises OSError."""
+        """Return the file of that path. Raises OSError if it is missing or a directory."""
         node = self._disk.walk(path)
         if isinstance(node, DirectoryNode):
             raise os_error(errno.EISDIR)
         return node
 
     def _made(self, path: str) -> FileNode:
-        """Return the file; it is created if it is missing. Raises OSError."""
+        """Return the file node of the path, created if it is missing. Raises OSError."""
         directory, name = self._disk.parent(path)
         node = directory.entries.get(name)
         if node is None:
@@ -232,7 +240,7 @@ class DiskView:
         return node
 
     def _fill(self, path: str, data: bytes) -> FileNode:
-        """Set the content of a file; it is created if it is missing. Raises OSError."""
+        """Set the content of a file, which is created if it is missing. Raises OSError."""
         node = self._made(path)
         if node.data:
             self.begin("truncate", path)
@@ -322,7 +330,7 @@ class DiskView:
             self._remove(path)
 
     def _remove(self, path: str) -> None:
-        """Raises OSError."""
+        """Remove a file or an empty directory. Raises OSError."""
         directory, name = self._disk.parent(path)
         self.begin("delete", path)
         self._disk.change_names(directory.entries[name], (directory, name), None)
@@ -413,7 +421,7 @@ def _check_rename(
     there: FileNode | DirectoryNode | None,
     directory: DirectoryNode,
 ) -> None:
-    """Raises OSError if `node` must not replace `there` in `directory`."""
+    """Raise OSError if `node` must not replace `there` in `directory`."""
     if isinstance(node, DirectoryNode) and (node is directory or directory in node.nodes()):
         raise os_error(errno.EINVAL)
     if there is None or there is node:

@@ -1,5 +1,5 @@
-"""The implementations of the kinds of faults. Each function causes a fault, and returns the
-function that undoes it, or None if there is nothing to undo.
+"""The implementations of the kinds of faults. Each function causes a fault, and returns a function
+that undoes the fault, or None if there is nothing to undo.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LITTLE_ROOM_BYTES: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The context of a fault. `rng` belongs to this fault alone."""
+    """The context of a fault. No other fault uses the random stream `rng`."""
 
     cluster: SimCluster
     event: FaultEvent
@@ -64,7 +64,9 @@ class Scene:
 
     @property
     def directions(self) -> Iterator[tuple[str, str]]:
-        """Yield the affected directions of a pair, by name: one or both."""
+        """Yield the affected directions of a pair of machines as (source, target): one direction or
+        both.
+        """
         first, second = (each.machine.name for each in self.brokers)
         yield first, second
         if ">" not in self.event.target:
@@ -119,7 +121,7 @@ def pause(scene: Scene) -> Undo | None:
 
 
 def hiccups(scene: Scene) -> Undo:
-    world, machine, rng = scene.cluster.world, scene.broker.machine, scene.rng
+    environment, machine, rng = scene.cluster.environment, scene.broker.machine, scene.rng
     each_s, most_s = scene.event.parameter("each_s"), scene.event.parameter("most_s")
     is_over = False
 
@@ -129,8 +131,8 @@ def hiccups(scene: Scene) -> Undo:
             return
         if loop is not None and not loop.is_paused:
             loop.pause()
-            world.after(rng.random() * most_s, loop.resume)
-        world.after(most_s + rng.random() * each_s, stop_shortly)
+            environment.after(rng.random() * most_s, loop.resume)
+        environment.after(most_s + rng.random() * each_s, stop_shortly)
 
     def undo() -> None:
         nonlocal is_over
@@ -234,9 +236,9 @@ def double_connect(scene: Scene) -> None:
 
 
 def expire(scene: Scene) -> None:
-    """Expire the sessions of brokers that are connected. A silent or isolated broker is skipped: it
-    could not learn of the expiry, and ZooKeeper never ends a session before its timeout, on which a
-    broker may rely.
+    """Expire the sessions of brokers that are connected. A paused or isolated broker is skipped: it
+    would not be notified of the expiry, and may rely on ZooKeeper never ending a session before its
+    timeout.
     """
     client = _session(scene)
     if client is None or client.member is None:
@@ -260,7 +262,7 @@ def expire_at_write(scene: Scene) -> None:
 
 
 def _session(scene: Scene) -> ZooKeeperSession | None:
-    """Return the broker's main session, or that for offsets."""
+    """Return the broker's main session, or its session for offsets."""
     purpose = OFFSETS if BY_NAME[scene.event.kind].needs_groups else ""
     return scene.cluster.zookeeper.client(scene.broker.machine.name, purpose)
 
@@ -338,7 +340,7 @@ def flip(scene: Scene) -> Undo:
 
 
 def lose_directory(scene: Scene) -> Undo:
-    """Replace the directory's disk by an empty one."""
+    """Replace the disk of a log directory by an empty disk."""
     broker = scene.broker
     broker.machine.kill()
     path = scene.rng.choice(broker.log_dirs)
@@ -346,7 +348,7 @@ def lose_directory(scene: Scene) -> Undo:
     disk.remove_tree(path)
     disk.make_dirs(path)
     disk.sync_dir(path.rpartition("/")[0])
-    scene.cluster.world.note(f"{broker.disk.name} has an empty {path}")
+    scene.cluster.environment.note(f"{broker.disk.name} has an empty {path}")
     return broker.start
 
 
@@ -393,11 +395,11 @@ FAULTS: Final[Mapping[str, Callable[[Scene], Undo | None]]] = {
     "lose-directory": lose_directory,
     "moves": move_replicas,
 }
-"""By the name of the kind."""
+"""Name of a kind of fault -> its implementation."""
 
 
 def heal(cluster: SimCluster) -> None:
-    """Undo all faults and start everything that is down."""
+    """Undo all faults, and start all processes and machines that are down."""
     cluster.links.heal_all()
     cluster.network.cut_after.clear()
     cluster.zookeeper.heal()

@@ -1,9 +1,9 @@
-"""Files and directories of a disk and its page cache, each as processes see it and as a power loss
-would leave it.
+"""The files and directories of a disk and its page cache, both as processes see them and as a power
+loss would leave them.
 
-Every change is first pending. A sync makes it durable, or it becomes so by itself after a while. A
-power loss keeps a random part of the pending changes, but never leaves an impossible file system:
-no file has two names, and a durable change is not undone by an earlier one.
+Every change is pending first. A sync makes the change durable, or the change becomes durable by
+itself after a while. A power loss keeps a random part of the pending changes, but never leaves an
+impossible file system: no file has two names, and an earlier change never undoes a durable change.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ SECTOR_BYTES: Final = 512
 
 
 class Write(NamedTuple):
-    """Bytes of a file that are not durable yet."""
+    """A pending write of bytes at a position of a file."""
 
     position: int
     data: bytes
 
 
 class Cut(NamedTuple):
-    """A change of a file's length."""
+    """A pending change of a file's length."""
 
     size: int
 
 
 class FileNode:
-    """A file. `data` is what processes read; `durable` what the disk holds."""
+    """A file. Processes read `data`; the disk stores `durable`."""
 
     __slots__ = (
         "data",
@@ -50,16 +50,16 @@ class FileNode:
         self.pending: list[Write | Cut] = []
         self.modified_ms = modified_ms
         self.home: tuple[DirectoryNode, str] | None = None
-        """Its name on the disk, if it has one there."""
+        """The directory and the name under which the disk stores the file; None if it does not."""
         self.settled_at = 0
-        """The number of the last durable change of its name."""
+        """The number of the last durable change of the file's name."""
         self.is_linked = True
         self.is_locked = False
         self.is_awaited = False
-        """Whether it will soon become durable by itself."""
+        """Whether a write-back of the pending changes is scheduled."""
 
     def write(self, position: int, data: bytes) -> int:
-        """Return by how much the file has grown."""
+        """Write bytes at a position. Return the number of bytes by which the file has grown."""
         held = self.data
         size = len(held)
         if position == size:
@@ -70,27 +70,29 @@ class FileNode:
         return len(held) - size
 
     def cut(self, size: int) -> int:
-        """Set the file's length, padding it with zeros. Return by how much it has grown."""
+        """Set the file's length, padding the file with zeros. Return the number of bytes by which
+        it has grown.
+        """
         grown = size - len(self.data)
         _resize(self.data, size)
         self.pending.append(Cut(size))
         return grown
 
     def settle(self) -> None:
-        """Make all of it durable."""
+        """Make all changes of the content durable."""
         if self.pending:
             for change in self.pending:
                 _apply(self.durable, change)
             self.pending.clear()
 
     def forget_pending(self) -> None:
-        """Drop the pending changes after a failed sync. The system treats them as written, so that
+        """Drop the pending changes after a failed sync. The kernel treats them as written, so that
         they stay visible until the next boot.
         """
         self.pending.clear()
 
     def lose_power(self, rng: random.Random, kinds: tuple[str, ...]) -> str:
-        """Keep what the disk holds and a random part of the pending changes. Return the kind of
+        """Keep the durable content and a random part of the pending changes. Return the kind of
         loss.
         """
         kind = rng.choice(kinds) if self.pending else "-"
@@ -107,7 +109,7 @@ class FileNode:
         return kind
 
     def _tear(self, rng: random.Random) -> None:
-        """Keep a prefix of the changes, the last of them only up to the end of a sector."""
+        """Keep a prefix of the changes, and the last write in it only up to the end of a sector."""
         count = rng.randrange(len(self.pending) + 1)
         for change in self.pending[:count]:
             _apply(self.durable, change)
@@ -132,8 +134,8 @@ class FileNode:
                     _resize(self.durable, max(len(self.durable), reach))
 
     def _mix(self, rng: random.Random) -> None:
-        """Keep or drop each change by itself. Truncated data may reappear after the data that was
-        written in its place.
+        """Keep or drop each change independently. Truncated data may reappear behind the data that
+        replaced it.
         """
         for change in self.pending:
             if isinstance(change, Cut):
@@ -176,8 +178,8 @@ def _resize(content: bytearray, size: int) -> None:
 
 
 class Renaming(NamedTuple):
-    """An atomic change of names: of a new node (no `source`), a deleted one (no `target`) or a
-    moved one.
+    """An atomic change of names: of a new node (no `source`), a deleted node (no `target`) or a
+    moved node.
     """
 
     number: int
@@ -188,7 +190,7 @@ class Renaming(NamedTuple):
     """The node that had the target's name before."""
 
     def settle(self) -> None:
-        """Make it durable, unless a later change of the same node is already."""
+        """Make the change durable, unless a later change of the same node is durable already."""
         node = self.node
         if node.settled_at >= self.number:
             return
@@ -217,14 +219,16 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Another node has its name; earlier changes must not restore it."""
+    """Remove the durable name of a node whose name another node has now; earlier changes must not
+    restore the name.
+    """
     if node.settled_at < number:
         node.settled_at = number
         _take_home(node)
 
 
 class DirectoryNode:
-    """A directory. `entries` is what processes see; `durable` what the disk holds."""
+    """A directory. Processes see `entries`; the disk stores `durable`."""
 
     __slots__ = (
         "durable",
@@ -242,28 +246,28 @@ class DirectoryNode:
         self.durable: dict[str, FileNode | DirectoryNode] = {}
         self.pending: list[Renaming] = []
         self.made: Renaming | None = None
-        """The change that created it; None for the root."""
+        """The change that created the directory; None for the root."""
         self.home: tuple[DirectoryNode, str] | None = None
         self.settled_at = 0
         self.is_linked = True
         self.is_awaited = False
 
     def settle(self) -> None:
-        """Make all changes of its names durable."""
+        """Make all changes of the names in the directory durable."""
         for change in self.pending:
             change.settle()
         self.pending.clear()
 
     def nodes(self) -> Iterator[FileNode | DirectoryNode]:
-        """Yield all nodes in it, at any depth."""
+        """Yield all nodes in the directory, at any depth."""
         for node in self.entries.values():
             yield node
             if isinstance(node, DirectoryNode):
                 yield from node.nodes()
 
     def all_nodes(self) -> list[FileNode | DirectoryNode]:
-        """Return this node and all nodes that are in it at any depth, were in it, or may be after a
-        power loss. The order depends only on the run.
+        """Return this directory and all nodes, at any depth, that processes see in it, that the
+        disk stores in it, or that a pending change names. The order depends only on the run.
         """
         found: dict[int, FileNode | DirectoryNode] = {}
         waiting: list[FileNode | DirectoryNode] = [self]
@@ -278,7 +282,7 @@ class DirectoryNode:
         return [*found.values()]
 
     def return_to_durable(self) -> None:
-        """After a power loss, reset the entries to those that the disk holds."""
+        """Reset the entries to the durable entries, as after a power loss."""
         self.pending.clear()
         self.entries = dict(self.durable)
         for node in self.entries.values():
@@ -288,8 +292,8 @@ class DirectoryNode:
 
 
 def lose_names(root: DirectoryNode, rng: random.Random) -> str:
-    """Keep a random part of the pending changes of names: either a prefix, as a journal leaves it,
-    or each by itself. Return which of the two.
+    """Keep a random part of the pending changes of names: either a prefix, as a journaling file
+    system does, or each change independently. Return the choice as text.
     """
     directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
     pending = {change.number: change for each in directories for change in each.pending}

@@ -1,8 +1,8 @@
 """The named invariants of a cluster's replicas. They must hold at every moment.
 
-`Invariants.observe` receives the current state of all replicas, and remembers earlier ones to know
-what is committed. A broker whose disk was damaged is doubted: its replicas do not count until they
-have left the ISR, as they must, and have rejoined it.
+`Invariants.observe` receives the current state of all replicas, and keeps earlier states to know
+which records are committed. A broker whose disk was damaged is doubted: its replicas do not count
+until they have left the ISR, as they must, and have rejoined it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ INVARIANTS: Final = (ONE_LEADER, NEVER_FALLS, COVERED, HELD, KEPT)
 
 
 class ReplicaNow(NamedTuple):
-    """The current state of a replica, or the last one if its broker has ended. `process` identifies
-    one run of the broker.
+    """The current state of a replica, or its last state if the broker's process has ended.
+    `process` identifies one run of the broker.
     """
 
     broker: int
@@ -44,26 +44,28 @@ _Life = tuple[str, int]
 
 
 class Invariants:
-    """`violations` holds each violation once per partition."""
+    """The checker of all invariants. `violations` has at most one violation per invariant and
+    partition.
+    """
 
     def __init__(self, record: ClusterRecord) -> None:
         self.violations: list[Violation] = []
         self._record = record
         self._leaders: dict[tuple[_Life, int], int] = {}
         self._marks: dict[tuple[_Life, int, str], int] = {}
-        """The high watermark of a leader in an epoch, by its process."""
+        """(partition, leader epoch, process) -> the last high watermark of this leader."""
         self._committed: dict[_Life, int] = {}
         """The highest high watermark of any leader."""
         self._ends: dict[_Life, dict[int, int]] = defaultdict(dict)
-        """The end of each broker's log when it was last seen."""
+        """Broker id -> the log end offset at the last observation."""
         self._doubted: dict[tuple[int, TopicPartition], bool] = {}
-        """Whether the replica has left the ISR since."""
+        """Whether the doubted replica has left the ISR since its disk was damaged."""
         self._losses = 0
         self._lost: set[TopicPartition] = set()
         self._told: set[tuple[str, TopicPartition]] = set()
 
     def doubt(self, broker: int) -> None:
-        """Stop trusting the broker: its disk may have lost data now."""
+        """Doubt all replicas of the broker, because its disk may have lost data now."""
         self._doubted.update(((broker, partition), False) for partition in self._record.states)
 
     def observe(self, replicas: Sequence[ReplicaNow]) -> None:
@@ -82,11 +84,14 @@ class Invariants:
             self._look_at_electable(life, found)
 
     def shortened(self, broker: int, partition: TopicPartition, topic_id: str, end: int) -> None:
-        """Check a replica that has truncated its log; its new end is `end`."""
+        """Check a replica that has truncated its log to the log end offset `end`."""
         life = (topic_id, partition[1])
         committed = self._committed.get(life, 0)
         if end < committed and self._counts(broker, partition):
-            text = f"broker {broker} is in sync and cuts its log, of which {committed} is committed"
+            text = (
+                f"broker {broker} is in sync and truncates its log below the committed offset"
+                f" {committed}"
+            )
             self._tell(KEPT, partition, end, text)
 
     # earlier observations
@@ -100,7 +105,10 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """A broker that does not run yet may still be added to the ISR for its earlier state."""
+        """Trust doubted replicas that have left the ISR and rejoined it. A replica on a stopped
+        broker does not count as having left, because a pending write may still add it to the ISR
+        for its earlier state.
+        """
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:
@@ -111,7 +119,9 @@ class Invariants:
                 del self._doubted[broker, partition]
 
     def _counts(self, broker: int, partition: TopicPartition) -> bool:
-        """Return whether the cluster relies on that replica."""
+        """Return whether the cluster relies on that replica: it is in sync or eligible, and not
+        doubted.
+        """
         state = self._record.states.get(partition)
         if state is None or (broker, partition) in self._doubted:
             return False
@@ -136,7 +146,10 @@ class Invariants:
         before = self._marks.get(key)
         self._marks[key] = mark
         if before is not None and mark < before:
-            text = f"broker {leader.broker} had {before} in epoch {leader.epoch}"
+            text = (
+                f"broker {leader.broker} had the higher high watermark {before} in epoch"
+                f" {leader.epoch}"
+            )
             self._tell(NEVER_FALLS, partition, mark, text)
         state = self._record.states.get(partition)
         if state is None or (leader.epoch < state.epoch and partition in self._lost):
@@ -146,17 +159,20 @@ class Invariants:
         self._committed[life] = max(self._committed.get(life, 0), mark)
 
     def _look_at_electable(self, life: _Life, found: Iterable[ReplicaNow]) -> None:
-        """Every electable replica has all records that any leader committed."""
+        """Check that every electable replica has all records that any leader committed."""
         committed = self._committed.get(life, 0)
         for replica in found:
             if replica.log_end < committed and self._counts(replica.broker, replica.partition):
-                text = f"is committed, but broker {replica.broker}, which is in sync, ends at"
+                text = (
+                    f"is committed, but the in-sync or eligible broker {replica.broker} has the"
+                    " log end"
+                )
                 text += f" {replica.log_end}"
                 self._tell(COVERED, replica.partition, committed, text)
 
     def _look_at_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
-        """Enough replicas hold the committed records. Doubted replicas do not count, since it is
-        unknown what they held, nor do those closed or deleted since they were last seen.
+        """Check that enough replicas have the committed records. Doubted, closed and deleted
+        replicas are taken to have them, since their log ends are unknown.
         """
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
@@ -164,7 +180,10 @@ class Invariants:
         holders |= {broker for broker, doubted in self._doubted if doubted == partition}
         required = self._record.required(partition)
         if len(holders) < required:
-            text = f"committed by {leader.broker}, held by {sorted(holders)}, {required} have to"
+            text = (
+                f"committed by leader {leader.broker}, but only brokers {sorted(holders)} have"
+                f" it; required are {required} replicas"
+            )
             self._tell(HELD, partition, mark, text)
 
     def _tell(self, rule: str, partition: TopicPartition, offset: int, text: str) -> None:

@@ -10,13 +10,13 @@ from typing import Final
 
 
 class Target(enum.Enum):
-    """The target of a fault, as it is written in a schedule. Brokers are named by their id, or by
-    their role when the fault comes: `leader/0` and `follower/0` of partition 0, `controller`, or
+    """The target of a fault, in the form of a schedule. Brokers are named by their id, or by their
+    role when the fault begins: `leader/0` and `follower/0` of partition 0, `controller`, or
     `coordinator/0` of the first group.
     """
 
     BROKER = "a broker: 1, leader/0, follower/0, controller or coordinator/0"
-    PAIR = "two brokers, one direction or both: 1>2 or 1-2, of names as for a broker"
+    PAIR = "two brokers, one direction or both: 1>2 or 1-2, each named like a single broker"
     ALL = "all brokers: all"
     ZOOKEEPER = "a member of the ZooKeeper ensemble: zk/1"
     ENSEMBLE = "the ZooKeeper ensemble: zk"
@@ -37,7 +37,7 @@ def is_target(target: Target, text: str) -> bool:
 
 
 class Harm(enum.Enum):
-    """The effect of a fault on the records that a broker holds."""
+    """The effect of a fault on the records that a broker stores."""
 
     NONE = "none"
     UNSYNCED = "unsynced data may be lost"
@@ -46,7 +46,9 @@ class Harm(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A schedule may omit the value `usual`; a seed draws from `least` to `most`."""
+    """A parameter of a kind of fault. Its value is `usual` if a schedule omits it; a seed draws it
+    from `least` to `most`.
+    """
 
     name: str
     usual: float
@@ -57,8 +59,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault that a simulation can inject. A seed draws how long (s) such a fault lasts
-    from the range `lasts_s`; (0, 0): it is instantaneous.
+    """A kind of fault that a simulation can inject. A seed draws the duration of a fault in seconds
+    from the range `lasts_s`; (0, 0) means that the fault is instantaneous.
     """
 
     name: str
@@ -68,14 +70,18 @@ class Kind:
     parameters: tuple[Parameter, ...] = ()
     harm: Harm = Harm.NONE
     stops: bool = False
-    """Whether it ends the broker's process, which is started again at the end."""
+    """Whether the fault ends the broker's process, which is started again at the end of the
+    fault.
+    """
     needs_groups: bool = False
-    """Whether it needs a coordinator of groups."""
+    """Whether the fault needs a group coordinator."""
     needs_directories: bool = False
-    """Whether it needs brokers with several log directories."""
+    """Whether the fault needs brokers with several log directories."""
 
     def usual(self, name: str) -> float:
-        """Raises KeyError if the kind has no such parameter."""
+        """Return the usual value of a parameter. Raises KeyError if the kind does not have this
+        parameter.
+        """
         return {each.name: each.usual for each in self.parameters}[name]
 
 
@@ -116,17 +122,21 @@ KINDS: Final = (
         parameters=(Parameter("most_s", 0.2, 0.05, 0.5), Parameter("each_s", 0.5, 0.2, 1.0)),
     ),
     # links
-    Kind("cut", Target.PAIR, (0.2, 6.0), "nothing from one to the other arrives"),
-    Kind("isolate", Target.BROKER, (0.5, 7.0), "none of its connections works"),
-    Kind("isolate-from-peers", Target.BROKER, (0.5, 7.0), "it reaches no other broker"),
-    Kind("isolate-from-zookeeper", Target.BROKER, (0.5, 8.0), "it does not reach ZooKeeper"),
-    Kind("isolate-from-clients", Target.BROKER, (0.5, 6.0), "it does not reach its clients"),
+    Kind("cut", Target.PAIR, (0.2, 6.0), "no packet from one broker arrives at the other"),
+    Kind("isolate", Target.BROKER, (0.5, 7.0), "no packet from or to the broker arrives"),
+    Kind("isolate-from-peers", Target.BROKER, (0.5, 7.0), "the broker reaches no other broker"),
+    Kind(
+        "isolate-from-zookeeper", Target.BROKER, (0.5, 8.0), "the broker does not reach ZooKeeper"
+    ),
+    Kind(
+        "isolate-from-clients", Target.BROKER, (0.5, 6.0), "the broker does not reach its clients"
+    ),
     Kind(
         *("slow", Target.PAIR, (1.0, 8.0), "messages are delayed by random times"),
         parameters=(Parameter("usual_s", 0.05, 0.01, 0.3), Parameter("most_s", 0.5, 0.3, 2.0)),
     ),
     Kind(
-        *("slow-zookeeper", Target.BROKER, (1.0, 8.0), "its writes reach ZooKeeper late"),
+        *("slow-zookeeper", Target.BROKER, (1.0, 8.0), "the broker's writes reach ZooKeeper late"),
         parameters=(Parameter("usual_s", 0.1, 0.01, 0.5), Parameter("most_s", 0.5, 0.3, 1.5)),
     ),
     Kind("reset", Target.BROKER, _OVER, "all connections of a broker are reset"),
@@ -137,12 +147,12 @@ KINDS: Final = (
     Kind("half-open", Target.BROKER, _OVER, "a reset does not reach the other ends"),
     Kind("double-connect", Target.BROKER, _OVER, "the next connections are accepted twice"),
     # ZooKeeper
-    Kind("expire", Target.BROKER, _OVER, "the session ends"),
+    Kind("expire", Target.BROKER, _OVER, "the session expires"),
     Kind("zk-lose-answer", Target.BROKER, _OVER, "the connection is lost after the next write"),
     Kind("zk-lose-request", Target.BROKER, _OVER, "the connection is lost before the next write"),
-    Kind("zk-expire-write", Target.BROKER, _OVER, "the session ends at the next write"),
+    Kind("zk-expire-write", Target.BROKER, _OVER, "the session expires at the next write"),
     Kind(
-        *("expire-offsets", Target.BROKER, _OVER, "the session for offsets ends"),
+        *("expire-offsets", Target.BROKER, _OVER, "the session for offsets expires"),
         needs_groups=True,
     ),
     Kind(
@@ -153,12 +163,12 @@ KINDS: Final = (
         *("offsets-expire-write", Target.BROKER, _OVER, "as zk-expire-write, in that session"),
         needs_groups=True,
     ),
-    Kind("zk-down", Target.ZOOKEEPER, (0.5, 6.0), "a member is down"),
+    Kind("zk-down", Target.ZOOKEEPER, (0.5, 6.0), "a ZooKeeper member is down"),
     Kind(
-        *("zk-lag", Target.ZOOKEEPER, (0.5, 5.0), "a member applies writes late"),
+        *("zk-lag", Target.ZOOKEEPER, (0.5, 5.0), "a ZooKeeper member applies writes late"),
         parameters=(Parameter("most_s", 0.5, 0.05, 3.0),),
     ),
-    Kind("zk-quorum", Target.ENSEMBLE, (0.5, 7.0), "there is no majority"),
+    Kind("zk-quorum", Target.ENSEMBLE, (0.5, 7.0), "the ZooKeeper ensemble has no quorum"),
     # disks
     Kind("disk-full", Target.BROKER, (0.5, 4.0), "the disk is full"),
     Kind(

@@ -1,8 +1,8 @@
-"""The links between machines: reachability, delays, and the data that is under way.
+"""The links between machines: reachability, delays, and the data in transit.
 
-A `Pipe` is one direction of a connection. It delivers in order, as TCP does, whatever the delays.
-It never drops single items: an item that meets a cut waits until the cut is healed, and is lost
-only with the connection.
+A `Pipe` is one direction of a connection. A pipe delivers items in order, as TCP does, whatever the
+delays. It never drops single items: an item that arrives at a cut waits until the cut is healed,
+and is lost only with the connection.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 
 _RETRANSMISSION_S_MAX: Final = 0.2
 
 
 @dataclass(slots=True)
 class Delay:
-    """The delay of a message: at least `least_s`, usually little more, and up to `most_s` in a
-    share of `tail` of all cases.
+    """The delay of a message: at least `least_s`, usually little more, and up to `most_s` for a
+    share `tail` of the messages.
     """
 
     least_s: float = 0.0001
@@ -37,8 +37,8 @@ class Delay:
 class Links:
     """The state of all directed links between machines, by name."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
         self.usual = Delay()
         self._slow: dict[tuple[str, str], Delay] = {}
         self._cut: set[tuple[str, str]] = set()
@@ -55,7 +55,9 @@ class Links:
         self._cut.update((source, target) for target in targets)
 
     def heal(self, source: str, targets: Iterable[str]) -> None:
-        """Deliver held items again, each after a random time, as TCP's retransmissions back off."""
+        """Open the link again, and deliver the waiting items, each after a random time, as TCP's
+        retransmissions back off.
+        """
         for target in targets:
             if (source, target) in self._cut:
                 self._cut.remove((source, target))
@@ -63,7 +65,7 @@ class Links:
                     pipe.go_on()
 
     def slow(self, source: str, target: str, delay: Delay | None) -> None:
-        """Set the delay of one direction; None restores the usual one."""
+        """Set the delay of one direction; None restores the usual delay."""
         if delay is None:
             self._slow.pop((source, target), None)
         else:
@@ -75,13 +77,13 @@ class Links:
             self.heal(source, [target])
 
     def hold(self, pipe: Pipe) -> None:
-        """Let the pipe continue when its direction is healed."""
+        """Remember the pipe, which continues when its direction is healed."""
         self._held.setdefault((pipe.source, pipe.target), []).append(pipe)
 
 
 class Pipe:
-    """One direction between two machines. `deliver` is called for each item at the target, in
-    order.
+    """One direction of a connection between two machines. `deliver` is called for each item at the
+    target, in order.
     """
 
     __slots__ = (
@@ -117,23 +119,25 @@ class Pipe:
         self._is_forgotten = False
 
     def send(self, item: object) -> None:
-        """The item arrives later, after all earlier ones, unless the pipe is closed first."""
+        """Send an item, which arrives after all earlier items, unless the pipe is closed first."""
         self._items.append(item)
         self._post()
 
     def _post(self) -> None:
         links = self._links
         delay_s = links.delay(self.source, self.target).draw(self._rng)
-        self._last = max(self._last, links.world.now + delay_s)
-        links.world.at(self._last, self._arrive)
+        self._last = max(self._last, links.environment.now + delay_s)
+        links.environment.at(self._last, self._arrive)
 
     def close(self) -> None:
-        """Drop everything that is under way. Idempotent."""
+        """Drop all items in transit. Idempotent."""
         self.closed = True
         self._items.clear()
 
     def forget(self) -> None:
-        """The sender is gone and retries nothing: items that meet a cut from now on are lost."""
+        """Stop retransmissions, because the sender is gone: from now on items that arrive at a cut
+        are lost.
+        """
         self._is_forgotten = True
         if self._is_held:
             self.close()
@@ -142,7 +146,7 @@ class Pipe:
         self._is_held = False
         if self.closed:
             return
-        self._last = self._links.world.now + self._rng.random() * _RETRANSMISSION_S_MAX
+        self._last = self._links.environment.now + self._rng.random() * _RETRANSMISSION_S_MAX
         for _ in range(len(self._items)):
             self._post()
 

@@ -1,8 +1,8 @@
 """The event loop of one simulated process. asyncio's tasks and futures run on it unchanged.
 
-Within a process everything runs in the order in which it was requested, as asyncio promises. The
-seed decides when a process gets its turn, how long that takes, and when data arrives from outside.
-A killed process just stops: no code of it runs again, not even cleanup.
+Within a process callbacks run in the order in which they were scheduled, as in asyncio. The seed
+decides when a process gets its turn, how long the turn takes, and when data arrives. A killed
+process just stops: none of its code runs again, not even cleanup.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
-from pybroker.testing.simulation.world import Entry, World
+from pybroker.testing.simulation.environment import Entry, Environment
 
 if TYPE_CHECKING:
     from asyncio import Handle, TimerHandle
@@ -29,33 +29,33 @@ _WAITS_WHILE_ENDING_MAX: Final = 100
 
 
 class Sockets(Protocol):
-    """The network operations that a loop needs on behalf of its process."""
+    """The network operations that a loop carries out for its process."""
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Raises OSError like a real connect."""
+        """Connect to an address. Raises OSError like a real connect."""
 
     async def adopt(
         self, factory: Callable[[], asyncio.BaseProtocol], accepted: socket.socket
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
 
     def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
-        """Call `callback` whenever a connection waits at that listening socket."""
+        """Call `callback` whenever a connection waits to be accepted at that listening socket."""
 
     def unwatch(self, descriptor: int) -> bool: ...
 
 
 class _Task(asyncio.Task[T]):
-    """A task whose hash is a number, so that sets of tasks have the same order in every run. The
-    number is assigned at the first use, as most futures are in no set.
+    """A task whose hash is a sequence number, so that sets of tasks have the same order in every
+    run. The number is assigned at the first use, because most tasks are in no set.
     """
 
     number = 0
 
     def __hash__(self) -> int:
         if not self.number:
-            self.number = cast("ProcessLoop", self.get_loop()).world.number()
+            self.number = cast("ProcessLoop", self.get_loop()).environment.number()
         return self.number
 
 
@@ -64,12 +64,12 @@ class _Future(asyncio.Future[T]):
 
     def __hash__(self) -> int:
         if not self.number:
-            self.number = cast("ProcessLoop", self.get_loop()).world.number()
+            self.number = cast("ProcessLoop", self.get_loop()).environment.number()
         return self.number
 
 
 class _Handle(asyncio.Handle):
-    """A faster `asyncio.Handle`: a run creates tens of thousands."""
+    """A faster `asyncio.Handle`, because a run creates tens of thousands of handles."""
 
     __slots__ = ()
 
@@ -94,7 +94,7 @@ class _Handle(asyncio.Handle):
 
 
 class _Timer(_Handle):
-    """A timer in the world's calendar, with the parts of TimerHandle that asyncio needs."""
+    """A timer in the environment's calendar, with the parts of TimerHandle that asyncio needs."""
 
     __slots__ = ("_when", "entry")
 
@@ -110,45 +110,45 @@ class _Timer(_Handle):
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """The loop of a process named `name`. `clock_offset` is the value of its monotonic clock at the
-    start of the world; it differs between machines.
+    """The loop of a process named `name`. `clock_offset` is the value of its monotonic clock at
+    virtual time 0; it differs between machines.
     """
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         name: str,
         *,
         sockets: Sockets | None = None,
         clock_offset: float = 0.0,
     ) -> None:
-        self.world = world
+        self.environment = environment
         self.name = name
         self.clock_offset = clock_offset
         self.sockets = sockets
         self.failures: list[str] = []
-        """Exceptions that nothing caught."""
+        """Exceptions that no code caught."""
         self.is_dead = False
         self.is_paused = False
         self._ready: deque[_Handle] = deque()
         self._is_announced = False
         self._free_at = 0.0
-        self._rng = world.rng(f"turns of {name} {world.number()}")
+        self._rng = environment.rng(f"turns of {name} {environment.number()}")
         self._buried: list[asyncio.Task[Any]] = []
 
     # life
 
     def pause(self) -> None:
-        """Stop the process, like SIGSTOP; events wait until it is resumed."""
+        """Stop the process, like SIGSTOP; its events wait until `resume`."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """Like SIGCONT."""
+        """Continue the process, like SIGCONT."""
         self.is_paused = False
         self._announce()
 
     def kill(self) -> None:
-        """Like SIGKILL. Idempotent."""
+        """Kill the process, like SIGKILL. Idempotent."""
         if not self.is_dead:
             self.is_dead = True
             self._ready.clear()
@@ -157,7 +157,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._buried = [*sorted(found, key=hash)]
 
     def bury(self) -> None:
-        """Release everything that a killed process held. Call it after the run."""
+        """Release all objects of a killed process. Call this after the run."""
         self.kill()
         buried, self._buried = self._buried, []
         previous = events._get_running_loop()
@@ -170,17 +170,17 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(previous)
 
     def turn(self) -> None:
-        """Run the ready callbacks. Those that they schedule run in the next turn."""
+        """Run the ready callbacks. Callbacks that they schedule run in the next turn."""
         self._is_announced = False
         if self.is_dead or self.is_paused or not self._ready:
             return
-        world = self.world
-        if world.now < self._free_at:
+        environment = self.environment
+        if environment.now < self._free_at:
             self._is_announced = True
-            world.at(self._free_at, self._turn_now)
+            environment.at(self._free_at, self._turn_now)
             return
         if self._rng.random() < _HICCUP_PROBABILITY:
-            self._free_at = world.now + self._rng.random() * _HICCUP_S_MAX
+            self._free_at = environment.now + self._rng.random() * _HICCUP_S_MAX
         ready = self._ready
         previous = events._get_running_loop()
         events._set_running_loop(None)
@@ -214,12 +214,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def _announce(self) -> None:
         if self._ready and not (self._is_announced or self.is_dead or self.is_paused):
             self._is_announced = True
-            self.world.ready(self)
+            self.environment.ready(self)
 
     # asyncio's interface
 
     def time(self) -> float:
-        return self.world.now + self.clock_offset
+        return self.environment.now + self.clock_offset
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -244,7 +244,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> TimerHandle:
         return self.call_at(
-            self.world.now + self.clock_offset + delay, callback, *args, context=context
+            self.environment.now + self.clock_offset + delay, callback, *args, context=context
         )
 
     def call_at(  # type: ignore[override]
@@ -256,11 +256,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> TimerHandle:
         handle = _Timer(callback, args, self, context)
         handle._when = when
-        handle.entry = self.world.at(when - self.clock_offset, self._ring, handle)
+        handle.entry = self.environment.at(when - self.clock_offset, self._ring, handle)
         return cast("TimerHandle", handle)
 
     def _ring(self, handle: _Handle) -> None:
-        """A timer has expired. In a stopped process it waits like all other events."""
+        """Handle an expired timer. In a stopped process the timer waits like all other events."""
         if not self.is_dead:
             self._ready.append(handle)
             self._announce()
@@ -332,7 +332,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Unwind a coroutine of a dead process. It may await several times while it exits."""
+    """Unwind a coroutine of a dead process. The coroutine may await several times while it
+    exits.
+    """
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):
             coroutine.close()
@@ -341,8 +343,8 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class LoopBlocking:
-    """The `Blocking` of a simulated process. It runs up to `threads` calls at a time; each takes
-    effect at some moment between its start and its completion.
+    """The `Blocking` of a simulated process. It runs up to `threads` calls at a time; each call
+    takes effect at a random time between its start and its completion.
     """
 
     def __init__(self, loop: ProcessLoop, rng: random.Random, threads: int = 10) -> None:
@@ -352,7 +354,7 @@ class LoopBlocking:
         self._waiting: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]]
         self._waiting = deque()
         self.delay_s: Callable[[], float] = lambda: rng.random() * 0.001
-        """Returns the duration of the next call."""
+        """A function that returns the duration of the next call in seconds."""
 
     def run(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
         heard: asyncio.Future[T] = self._loop.create_future()
@@ -361,7 +363,7 @@ class LoopBlocking:
         return heard
 
     def resize(self, threads: int) -> None:
-        """Does nothing: the number of threads is fixed."""
+        """Do nothing: the number of threads is fixed."""
 
     def close(self) -> None:
         """Drop calls that have not begun."""
@@ -372,7 +374,7 @@ class LoopBlocking:
             self._free -= 1
             delay_s = self.delay_s()
             at_s = delay_s * self._rng.random()
-            self._loop.world.after(at_s, self._work, delay_s - at_s, *self._waiting.popleft())
+            self._loop.environment.after(at_s, self._work, delay_s - at_s, *self._waiting.popleft())
 
     def _work(
         self,
@@ -381,12 +383,12 @@ class LoopBlocking:
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        """Run a call as if in a thread: no event loop is running meanwhile."""
+        """Run a call as if in a thread: no event loop runs during the call."""
         loop = self._loop
         if loop.is_dead:
             return
         if loop.is_paused:
-            loop.world.after(0.01, self._work, rest_s, heard, function, args)
+            loop.environment.after(0.01, self._work, rest_s, heard, function, args)
             return
         result: Any = None
         failure: BaseException | None = None
@@ -395,7 +397,7 @@ class LoopBlocking:
                 result = function(*args)
             except BaseException as error:
                 failure = error
-        loop.world.after(rest_s, self._tell, heard, result, failure)
+        loop.environment.after(rest_s, self._tell, heard, result, failure)
 
     def _tell(self, heard: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
         if not self._loop.is_dead:

@@ -1,5 +1,5 @@
-"""A machine: the state that outlives its processes (disk, clocks, boot id), and its current
-process.
+"""A simulated machine: the state that survives its processes (disk, clocks, boot id), and its
+current process.
 """
 
 from __future__ import annotations
@@ -9,43 +9,46 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from pybroker.testing.simulation.environment import WALL_MS_AT_START, Environment
 from pybroker.testing.simulation.loop import ProcessLoop, Sockets
-from pybroker.testing.simulation.world import WALL_MS_AT_START, World
 
 _MAKE: Callable[..., ProcessLoop] = cast("Callable[..., ProcessLoop]", ProcessLoop)
-"""Cast, because the loop lacks the parts of asyncio's interface that are not needed here."""
+"""The type of the loop for asyncio. A cast is needed because the loop lacks unused parts of
+asyncio's interface.
+"""
 
 
 class MachineClock:
     """The `Clock` of a machine. `jump_ms` moves only its wall clock."""
 
-    def __init__(self, world: World, offset_s: float) -> None:
-        self._world = world
+    def __init__(self, environment: Environment, offset_s: float) -> None:
+        self._environment = environment
         self.offset_s = offset_s
         self.jump_ms = 0
 
     def wall_ms(self) -> int:
-        return WALL_MS_AT_START + self.jump_ms + int(self._world.now * 1000)
+        return WALL_MS_AT_START + self.jump_ms + int(self._environment.now * 1000)
 
     def monotonic(self) -> float:
-        return self._world.now + self.offset_s
+        return self._environment.now + self.offset_s
 
     def boottime(self) -> float:
-        return self._world.now + self.offset_s
+        return self._environment.now + self.offset_s
 
 
 class Machine:
-    """A machine, known to the links by its name. At most one process runs on it at a time.
+    """A machine, which the links identify by its name. At most one process runs on it at a time.
 
-    `on_stop` is called when a process has ended, with whether the machine can tell its peers:
-    connections of a killed process are reset, those of a machine without power just fall silent.
+    The callbacks in `on_stop` are called when a process has ended. Their argument is whether the
+    machine can notify its peers: connections of a killed process are reset, connections of a
+    machine without power just fall silent.
     """
 
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
+    def __init__(self, environment: Environment, name: str) -> None:
+        self.environment = environment
         self.name = name
-        self._rng = world.rng(f"machine {name}")
-        self.clock = MachineClock(world, self._rng.random() * 100_000)
+        self._rng = environment.rng(f"machine {name}")
+        self.clock = MachineClock(environment, self._rng.random() * 100_000)
         self.boots = 0
         self.is_up = True
         self.loop: ProcessLoop | None = None
@@ -57,7 +60,7 @@ class Machine:
         self._boot()
 
     def boot_id(self) -> str:
-        """In the format that the port `Proc` needs."""
+        """Return the boot id in the format of the port `Proc`."""
         return self._boot_id
 
     def pid(self) -> int:
@@ -65,18 +68,18 @@ class Machine:
 
     @property
     def loops(self) -> list[ProcessLoop]:
-        """The loops of all processes that have run here, oldest first."""
+        """Return the loops of all processes that have run on this machine, oldest first."""
         return [*self._graves] if self.loop is None else [*self._graves, self.loop]
 
     def start(
         self, main: Callable[[ProcessLoop], Coroutine[Any, Any, object]], sockets: Sockets | None
     ) -> ProcessLoop:
-        """Run `main` in a new process. Raises RuntimeError while another runs."""
+        """Run `main` in a new process. Raises RuntimeError if another process runs."""
         if self.loop is not None:
             raise RuntimeError(f"a process runs on {self.name} already")
         name = f"{self.name}.{self.pid()}"
-        self.world.note(f"start {name}")
-        loop = _MAKE(self.world, name, sockets=sockets, clock_offset=self.clock.offset_s)
+        self.environment.note(f"start {name}")
+        loop = _MAKE(self.environment, name, sockets=sockets, clock_offset=self.clock.offset_s)
         self.loop = loop
         self.is_up = True
         # A task must be created while its loop runs.
@@ -91,12 +94,14 @@ class Machine:
         self._main.add_done_callback(lambda main: _tell_failure(loop, main))
 
     def kill(self) -> None:
-        """Like SIGKILL; also called when the process has ended. Does nothing if none runs."""
+        """Kill the process, like SIGKILL, or clean up after its end. Does nothing if no process
+        runs.
+        """
         self._end(heard=True)
 
     def lose_power(self) -> None:
-        """Unsynced data may be lost; the next start has another boot id."""
-        self.world.note(f"power loss {self.name}")
+        """Cut the power: unsynced data may be lost, and the machine gets another boot id."""
+        self.environment.note(f"power loss {self.name}")
         self.is_up = False
         self._end(heard=False)
         for action in self.on_power_loss:
@@ -113,7 +118,7 @@ class Machine:
         loop, self.loop = self.loop, None
         if loop is None:
             return
-        self.world.note(f"end {loop.name}")
+        self.environment.note(f"end {loop.name}")
         loop.kill()
         self._graves.append(loop)
         for action in self.on_stop:

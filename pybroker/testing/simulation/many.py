@@ -1,4 +1,4 @@
-"""Runs many seeds on several processors and reports progress."""
+"""Runs many seeds in several processes, and reports progress."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pybroker.testing.simulation.result import Result
 from pybroker.testing.simulation.schedule import Schedule
 
 Simulate = Callable[[Schedule], Result]
-"""Runs a schedule. It must be importable by its name in another process."""
+"""A function that runs a schedule. It must be importable by its name in another process."""
 TELL_S: Final = 10.0
 _RUNS_PER_PROCESS: Final = 400
-"""Worker processes are replaced after so many runs, which limits leaks."""
+"""The number of runs after which a worker process is replaced, which limits memory leaks."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts runs and failures. `seconds` is processor time."""
+    """The counts of runs and failures. `seconds` is processor time."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -71,7 +71,7 @@ def run_many(
 
 @contextmanager
 def repeatedly(seconds: float, call: Callable[[], object]) -> Iterator[None]:
-    """Make the call every `seconds` in a thread, as long as the block lasts."""
+    """Make the call every `seconds` in a thread while the block runs."""
     is_over = threading.Event()
 
     def repeat() -> None:
@@ -90,7 +90,7 @@ def repeatedly(seconds: float, call: Callable[[], object]) -> Iterator[None]:
 def run_each(
     schedules: Iterator[Schedule], simulate: Simulate, *, processes: int
 ) -> Iterator[Result]:
-    """Yield results as they come; with several processes in any order."""
+    """Yield results as runs end; with several processes in any order."""
     if processes <= 1:
         return map(simulate, schedules)
     return _spread(schedules, simulate, processes)

@@ -1,7 +1,7 @@
 """The state of a ZooKeeper service in memory: nodes, versions, sessions.
 
-It behaves like a ZooKeeper server; the contract suite of `Coord` checks that. It uses no thread,
-socket or real time.
+The tree behaves like a ZooKeeper server, which the contract suite of `Coord` checks. It uses no
+thread, socket or real time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FIRST_SESSION_ID: Final = 0x1000_0000_0000_0001
 
 
 class TreeClient(Protocol):
-    """A client that is notified of changes."""
+    """The interface of a client that is notified of changes."""
 
     def node_changed(self, event: WatchEvent) -> None: ...
 
@@ -53,7 +53,7 @@ class _Node:
     ephemeral_owner: int = 0
     version: int = 0
     children_created: int = 0
-    """The suffix of the next sequential child; it never decreases."""
+    """The suffix of the next sequential child, which never decreases."""
     pzxid: int = 0
     """The zxid of the last creation or deletion of a child. With mzxid it tells whether a watch was
     missed.
@@ -79,7 +79,9 @@ class _Node:
 
 
 class MemoryTree:
-    """The state that all clients share. Every change has one `zxid`; a multi is one change."""
+    """The tree of nodes that all clients share. Every change has one `zxid`; a multi is one
+    change.
+    """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or ManualClock()
@@ -91,14 +93,16 @@ class MemoryTree:
         self._next_session_id = _FIRST_SESSION_ID
         self._clients: dict[int, TreeClient | None] = {}
         self.on_event: Callable[[WatchEvent], object] | None = None
-        """Is called for every change, for services that keep their clients' watches themselves."""
+        """A callback for every change, for services that store their clients' watches
+        themselves.
+        """
 
     def paths(self) -> list[str]:
-        """All node paths, sorted; for assertions."""
+        """Return all node paths, sorted, for assertions."""
         return sorted(self._nodes)
 
     def node(self, path: str) -> tuple[bytes, NodeStat] | None:
-        """Return a node without a session; for assertions."""
+        """Return a node, for assertions without a session."""
         found = self._nodes.get(path)
         return None if found is None else (found.data, found.stat())
 
@@ -109,7 +113,7 @@ class MemoryTree:
         return node
 
     def apply(self, ops: Sequence[CoordOp], session_id: int) -> list[OpResult]:
-        """Apply all of `ops` or none. Raises MultiFailed."""
+        """Apply all operations in `ops`, or none of them. Raises MultiFailed."""
         self.zxid += 1
         results: list[OpResult] = []
         for index, op in enumerate(ops):
@@ -128,7 +132,9 @@ class MemoryTree:
         return session_id
 
     def end_session(self, session_id: int) -> None:
-        """Remove the session and its ephemeral nodes. Does nothing if it is gone already."""
+        """Remove the session and its ephemeral nodes. Does nothing if the session does not
+        exist.
+        """
         if session_id not in self._clients:
             return
         del self._clients[session_id]

@@ -22,7 +22,7 @@ from pybroker.storage.filename import (
     parse_future_directory,
     parse_partition_directory,
 )
-from pybroker.testing.history.model import UNTOLD, Violation
+from pybroker.testing.history.model import UNKNOWN, Violation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.disk_view import DiskView
@@ -37,7 +37,7 @@ _MARKS: Final = (MOVED_HERE, MOVING_AWAY, OUTDATED)
 
 
 class _Life(NamedTuple):
-    """A replica in one run of its broker's process."""
+    """The identity of a replica: the run of its broker's process, and the topic id."""
 
     process: str
     topic_id: uuid.UUID | None
@@ -45,22 +45,22 @@ class _Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """A move to that directory that the broker has accepted."""
+    """An accepted request to move a replica to `directory`."""
 
     life: _Life
     directory: str
 
 
 class Moves:
-    """All moves of a run. `counts` are the answers by kind; `failures` are errors that no client
-    may get.
+    """All requested moves of a run. `counts` are the answers by kind; `failures` are errors that no
+    client may get.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
         self.cluster = cluster
-        self._askers: list[_Asker] = []
+        self._requesters: list[_MoveRequester] = []
         self._accepted: dict[tuple[int, TopicPartition], _Accepted] = {}
         self._under_way: Counter[tuple[int, TopicPartition]] = Counter()
         self._crossed: set[tuple[int, TopicPartition]] = set()
@@ -69,16 +69,18 @@ class Moves:
         """Broker processes that may still carry out a request without a received answer."""
 
     def ask(self, broker: SimBroker, each_s: float, rng: random.Random) -> Callable[[], None]:
-        """Request moves from that broker repeatedly. Return a function that stops it."""
-        asker = _Asker(self, broker, f"mover-{len(self._askers) + 1}", each_s, rng)
-        self._askers.append(asker)
-        asker.start()
-        return asker.stop
+        """Send move requests to that broker repeatedly. Return a function that stops the
+        requests.
+        """
+        requester = _MoveRequester(self, broker, f"mover-{len(self._requesters) + 1}", each_s, rng)
+        self._requesters.append(requester)
+        requester.start()
+        return requester.stop
 
     @property
-    def are_over(self) -> bool:
+    def are_finished(self) -> bool:
         """Return whether no client requests moves and no broker has one running or queued."""
-        return not any(asker.is_running for asker in self._askers) and not any(
+        return not any(requester.is_running for requester in self._requesters) and not any(
             broker.rooms.logs.moves.current or broker.rooms.logs.moves.unfinished
             for broker in self.cluster.brokers.values()
             if broker.rooms is not None
@@ -101,7 +103,7 @@ class Moves:
         before: _Life | None,
         error: object,
     ) -> None:
-        """`before` is the return value of `asked`."""
+        """Record the answer to a request. `before` is the return value of `asked`."""
         partition = replica.topic_partition
         key, now = (broker.id, partition), _life(broker, partition)
         if error is None:
@@ -120,8 +122,9 @@ class Moves:
     # verdict
 
     def judge(self, errors: Collection[str], *, disks_were_harmed: bool) -> Iterator[Violation]:
-        """Check the result once the cluster has recovered and `are_over` is true. `errors` are log
-        lines of the brokers. A replica on a damaged disk may have been recreated elsewhere.
+        """Yield violations, once the cluster has recovered and `are_finished` is true. `errors` are
+        log lines of the brokers. A replica on a damaged disk may have been recreated in another
+        directory.
         """
         for broker in self.cluster.brokers.values():
             yield from _misplaced(broker, spares_copies=disks_were_harmed)
@@ -134,21 +137,26 @@ class Moves:
                 process in line and f"move failed partition={partition} " in line for line in errors
             )
             if home != move.directory and not told and process not in self._unsure:
-                text = f"broker {number} was to move it to {move.directory}, and has it in {home}"
-                yield Violation(MOVED, partition, UNTOLD, text)
+                text = (
+                    f"broker {number} accepted a move of the replica to {move.directory}, but has"
+                    f" it in {home}"
+                )
+                yield Violation(MOVED, partition, UNKNOWN, text)
 
 
 def _life(broker: SimBroker, partition: TopicPartition) -> _Life | None:
-    """Return None if the replica is not there."""
+    """Return the identity of the broker's replica; None if the broker does not run or has no
+    replica.
+    """
     rooms, loop = broker.rooms, broker.machine.loop
     replica = None if rooms is None else rooms.replicas.partitions.get(partition)
     return None if replica is None or loop is None else _Life(loop.name, replica.topic_id)
 
 
 def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]:
-    """Yield replicas with another copy, or with a mark that there may be one. With `spares_copies`
-    a copy is allowed if it was all that a disk had left of a replica; it stays until the next
-    start.
+    """Yield a violation for each replica in two directories, or with a marker file of a move. With
+    `spares_copies` an incomplete copy of a move is allowed, because it may be all that a damaged
+    disk has left; the broker keeps it until the next start.
     """
     if broker.rooms is None:
         return
@@ -166,11 +174,11 @@ def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]
         marks = [mark for mark in _MARKS if disk.exists(f"{log.directory}/{mark}")]
         if paths != [log.directory] or marks:
             text = f"broker {broker.id} has {', '.join([*paths, *marks])}"
-            yield Violation(ONE_PLACE, partition, UNTOLD, text)
+            yield Violation(ONE_PLACE, partition, UNKNOWN, text)
 
 
-class _Asker:
-    """A client on a machine of its own."""
+class _MoveRequester:
+    """A client on its own machine that requests moves from one broker."""
 
     def __init__(
         self, moves: Moves, broker: SimBroker, name: str, each_s: float, rng: random.Random
@@ -222,7 +230,9 @@ class _Asker:
         await admin.close()
 
     async def _move(self, admin: Admin) -> None:
-        """Move some replicas, each to a random directory, perhaps its current one."""
+        """Request moves of some replicas, each to a random directory, which may be the current
+        directory.
+        """
         broker, moves, rng = self._broker, self._moves, self._rng
         known = sorted(stored_states(moves.cluster))
         chosen = rng.sample(known, min(rng.randint(1, _AT_ONCE_MOST), len(known)))

@@ -1,4 +1,4 @@
-"""Carries out a schedule of faults on a cluster, and heals everything at the end.
+"""Applies a schedule of faults to a cluster, and heals all faults at the end.
 
 The targets of a fault are looked up when it begins. A fault without a target is skipped, and so is
 a fault that would exceed the budget of data loss (`data_loss_budget.py`).
@@ -22,7 +22,7 @@ from pybroker.testing.simulation.view import controller_of, leader_of
 
 
 class Nemesis:
-    """The faults of one run. `begun` counts the faults that took place, by kind."""
+    """The faults of one run. `begun` counts the faults that were applied, by kind."""
 
     def __init__(
         self,
@@ -32,12 +32,14 @@ class Nemesis:
         doubt: Callable[[int], object],
         coordinated_by: Sequence[int] = (),
     ) -> None:
-        """Targets name partitions of `topic`. `coordinated_by` holds, for each group, its partition
-        of __consumer_offsets. `doubt` is called for every broker whose disk may have lost data."""
+        """Create the faults. Targets name partitions of `topic`. `coordinated_by` has, for each
+        group, its partition of __consumer_offsets. `doubt` is called for every broker whose disk
+        may have lost data.
+        """
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster
-        self._world = cluster.world
+        self._environment = cluster.environment
         self._schedule = schedule
         self._topic = topic
         self._coordinated_by = coordinated_by
@@ -47,13 +49,13 @@ class Nemesis:
 
     @property
     def has_harmed(self) -> bool:
-        """Whether a disk may have lost data."""
+        """Return whether a fault of the run may have lost or damaged data on a disk."""
         return any(BY_NAME[kind].harm is not Harm.NONE for kind in self.begun)
 
     def start(self) -> None:
-        """Start the schedule; its times count from now."""
+        """Start the schedule, whose times are relative to now."""
         for number, event in enumerate(self._schedule.events):
-            self._world.after(event.at, self._begin, number, event)
+            self._environment.after(event.at, self._begin, number, event)
 
     def heal(self) -> None:
         """End all faults, and start all processes. Idempotent."""
@@ -62,12 +64,12 @@ class Nemesis:
         heal(self._cluster)
 
     def _begin(self, number: int, event: FaultEvent) -> None:
-        rng = self._world.rng(f"fault {event.kind} {event.target}")
+        rng = self._environment.rng(f"fault {event.kind} {event.target}")
         brokers = self._brokers(event, rng)
         if brokers is None or not self._is_allowed(event, brokers):
-            self._world.note(f"not now: {event}")
+            self._environment.note(f"not now: {event}")
             return
-        self._world.note(f"fault: {event}: {','.join(str(each.id) for each in brokers)}")
+        self._environment.note(f"fault: {event}: {','.join(str(each.id) for each in brokers)}")
         self.begun[event.kind] += 1
         if BY_NAME[event.kind].harm is not Harm.NONE:
             for broker in brokers:
@@ -75,12 +77,12 @@ class Nemesis:
         undo = FAULTS[event.kind](Scene(self._cluster, event, brokers, rng, self.moves))
         if undo is not None:
             self._undo[number] = undo
-            self._world.after(event.until - event.at, self._end, number)
+            self._environment.after(event.until - event.at, self._end, number)
 
     def _end(self, number: int) -> None:
         undo = self._undo.pop(number, None)
         if undo is not None:
-            self._world.note(f"fault ends: {self._schedule.events[number]}")
+            self._environment.note(f"fault ends: {self._schedule.events[number]}")
             undo()
 
     def _is_allowed(self, event: FaultEvent, brokers: list[SimBroker]) -> bool:

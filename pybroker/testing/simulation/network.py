@@ -1,9 +1,9 @@
-"""The network of a simulation: a host per machine, connections between them, and their faults.
+"""The network of a simulation: one host per machine, connections between hosts, and their faults.
 
-Connections are those of `tcp`, over the links of `links`; the loops of a machine's processes use
-`sockets`. A connection can be lost in every real way: it is refused, delayed by a cut or by a
-machine without power, closed or reset by the end of a process, or left half-open if a reset meets a
-cut or a machine falls silent. The methods of `Network` cause further faults.
+`tcp` implements the connections, over the links of `links`; the loops of a machine's processes use
+`Network.sockets`. A connection can be lost in every real way: it is refused, delayed by a cut or by
+a machine without power, closed or reset by the end of a process, or left half-open if a cut drops a
+reset or a machine loses power. The methods of `Network` cause further faults.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pybroker.testing.simulation.tcp import ConnectedSocket, ListeningSocket
 from pybroker.testing.simulation.transport import StreamTransport
 
 WINDOW_BYTES: Final = 128 * 1024
-"""The maximum amount of data that is under way or unread in one direction of a connection."""
+"""The maximum number of bytes in transit or unread in one direction of a connection."""
 _PORTS: Final = range(32_768, 61_000)
 _DESCRIPTOR_FIRST: Final = 3
 _HERE: Final = ("localhost", "127.0.0.1")
@@ -49,14 +49,14 @@ class Host:
 
     @property
     def loop(self) -> ProcessLoop:
-        """The loop of the machine's current process."""
+        """Return the loop of the machine's current process."""
         if self.machine.loop is None:
             raise RuntimeError(f"no process runs on {self.machine.name}")
         return self.machine.loop
 
     @property
     def connected(self) -> list[ConnectedSocket]:
-        """The connected sockets, oldest first."""
+        """Return the connected sockets, oldest first."""
         return [*self._connected]
 
     # interface for loops
@@ -64,7 +64,7 @@ class Host:
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Raises OSError like a real connect, and waits where that waits."""
+        """Connect a socket to an address. Raises OSError, and waits, like a real connect."""
         loop = self._running_loop()
         target = self._network.find(host, self)
         if self._network.takes_twice(self, target):
@@ -91,7 +91,9 @@ class Host:
         return await _transport(self._running_loop(), cast("ConnectedSocket", accepted), factory)
 
     def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
-        """Raises OSError if that is not a listening socket."""
+        """Call `callback` whenever a connection waits to be accepted. Raises OSError if `sock` is
+        not a listening socket.
+        """
         listening = self._by_descriptor.get(descriptor)
         if listening is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -104,7 +106,9 @@ class Host:
         return listening is not None
 
     def _running_loop(self) -> ProcessLoop:
-        """Raises OSError for a process that was killed in the middle of an operation."""
+        """Return the loop of the current process. Raises OSError if the process was killed during
+        the operation.
+        """
         running = asyncio.get_running_loop()
         if running is not self.machine.loop:
             raise OSError(errno.ENETDOWN, os.strerror(errno.ENETDOWN))
@@ -147,7 +151,9 @@ class Host:
         return next(self._ports)
 
     def _stopped(self, is_heard: bool) -> None:
-        """The kernel closes the sockets of an ended process; a machine without power cannot."""
+        """Close the sockets of an ended process, as the kernel does, unless the machine has no
+        power.
+        """
         for sock in self.connected:
             if is_heard:
                 sock.close(reset=sock.toss())
@@ -160,7 +166,9 @@ class Host:
 async def _transport(
     loop: ProcessLoop, sock: ConnectedSocket, factory: Callable[[], asyncio.BaseProtocol]
 ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-    """As in asyncio, the protocol gets its transport before the caller does."""
+    """Create the transport of a socket. As in asyncio, the protocol gets its transport before the
+    caller does.
+    """
     protocol = factory()
     transport = StreamTransport(loop, sock, protocol)
     try:
@@ -172,28 +180,28 @@ async def _transport(
 
 
 class Network:
-    """All hosts and connections. Names are those of machines."""
+    """All hosts and connections. Methods name machines by their names."""
 
     def __init__(self, links: Links) -> None:
         self.links = links
-        self.world = links.world
+        self.environment = links.environment
         self.splits = 0.1
-        """The share of writes that arrive in pieces."""
+        """The share of writes that arrive in several pieces."""
         self.doubles = 0.0
         """The share of connection attempts that are accepted twice: see `double_next`."""
         self.window_bytes = WINDOW_BYTES
-        """Applies to new connections."""
+        """The `window_bytes` of new connections."""
         self.cut_after: dict[tuple[str, str], int] = {}
         self._double_next: Counter[tuple[str, str]] = Counter()
         self._hosts: dict[str, Host] = {}
         self._pairs: Counter[tuple[str, str]] = Counter()
-        self._resets = self.world.rng("network resets")
-        self._doubles = self.world.rng("network doubles")
+        self._resets = self.environment.rng("network resets")
+        self._doubles = self.environment.rng("network doubles")
 
     # hosts
 
     def sockets(self, machine: Machine) -> Sockets:
-        """Return the machine's network, for `Machine.start`."""
+        """Return the `Sockets` of the machine, for `Machine.start`."""
         return self.host(machine)
 
     def host(self, machine: Machine) -> Host:
@@ -204,8 +212,8 @@ class Network:
         return found
 
     def listen(self, machine: Machine, host: str, port: int) -> socket.socket:
-        """Return a bound socket, like `server.listener.bind`; port 0 means any free one. The socket
-        ends with the current process. Raises OSError like bind.
+        """Return a bound socket, like `server.listener.bind`; port 0 means any free port. The
+        socket is closed with the current process. Raises OSError like bind.
         """
         here = self.host(machine)
         if host not in (*_EVERYWHERE, *_HERE, machine.name, here.address):
@@ -222,12 +230,14 @@ class Network:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     def pair(self, source: Host, target: Host, port: int) -> ConnectedSocket:
-        """Create both ends of a new connection. Return that of the source."""
+        """Create both ends of a new connection. Return the source's end."""
         names = (source.machine.name, target.machine.name)
         self._pairs[names] += 1
         stream = f"connection {names[0]} {names[1]} {self._pairs[names]}"
-        near = ConnectedSocket(self, source, source.take_port(), self.world.rng(f"{stream} out"))
-        far = ConnectedSocket(self, target, port, self.world.rng(f"{stream} back"))
+        near = ConnectedSocket(
+            self, source, source.take_port(), self.environment.rng(f"{stream} out")
+        )
+        far = ConnectedSocket(self, target, port, self.environment.rng(f"{stream} back"))
         near.join(far)
         far.join(near)
         source.keep(near)
@@ -236,8 +246,8 @@ class Network:
     # faults
 
     def reset(self, first: str, second: str, *, one: bool = False) -> int:
-        """Reset all connections between two machines, or a random one, on both sides now. Data
-        under way is lost. Return the number of connections.
+        """Reset all connections between two machines, or one random connection, on both sides now.
+        Data in transit is lost. Return the number of connections that were reset.
         """
         host = self._hosts.get(first)
         found = [] if host is None else self._between(host, second)
@@ -258,14 +268,14 @@ class Network:
 
     def reset_after(self, source: str, target: str, length: int) -> None:
         """Break the connection that carries byte number `length`, counted from now, from the source
-        to the target. The target receives the bytes up to there, and nothing of its answer arrives.
-        The source sees a reset at once; the target sees it soon, or when it sends.
+        to the target. The target receives the bytes up to this byte, and its answer does not
+        arrive. The source sees a reset at once; the target sees it soon, or when it sends.
         """
         self.cut_after[source, target] = length
 
     def left_until_cut(self, direction: tuple[str, str], length: int) -> int | None:
-        """Count arriving bytes. Return how many of them may arrive if the connection must break
-        there.
+        """Count arriving bytes. Return the number of bytes that still arrive if the connection must
+        break after them, else None.
         """
         left = self.cut_after.get(direction)
         if left is None:
@@ -277,14 +287,15 @@ class Network:
         return left
 
     def mend(self) -> None:
-        """Cancel all faults that have not happened yet."""
+        """Cancel all pending faults."""
         self.cut_after.clear()
         self._double_next.clear()
         self.doubles = 0.0
 
     def double_next(self, source: str, target: str) -> None:
-        """Let the target accept the source's next connection without the source's knowledge. The
-        source tries again, or fails with a reset; the target keeps a silent connection.
+        """Let the target accept the source's next connection while the source does not receive the
+        acceptance. The source tries again, or fails with a reset; the target keeps a silent
+        connection.
         """
         self._double_next[source, target] += 1
 

@@ -1,6 +1,8 @@
-"""The operator of a simulated cluster. It restarts brokers that gave up. It accepts the loss of
-data that cannot come back: the content of a lost disk, or the part of a log after a damaged range.
-Without that, a partition that may need the data waits for ever, as it must."""
+"""The operator of a simulated cluster. The operator restarts brokers that have ended by themselves,
+and accepts the loss of data that cannot come back: the content of a lost disk, or the part of a log
+after a damaged range. Until the operator accepts the loss, a partition that may need the data has
+no leader, as it must.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,22 @@ from pybroker.testing.simulation.view import stored_states
 
 
 def repair(cluster: SimCluster) -> None:
-    """Accept losses and start brokers that gave up, for instance because of ZooKeeper. To be called
-    now and then after the last fault."""
-    found = _awaited_in_vain(cluster)
+    """Accept losses, and start brokers that have ended by themselves, for instance because
+    ZooKeeper did not answer. Call this repeatedly after the last fault.
+    """
+    found = _irrecoverable(cluster)
     for broker in cluster.brokers.values():
-        found[broker.id] |= _kept_out(broker)
+        found[broker.id] |= _replaced_directories(broker)
         if found[broker.id]:
             _accept_loss(broker, found[broker.id])
     cluster.start()
 
 
-def _kept_out(broker: SimBroker) -> set[str]:
-    """Return directories with a new disk, and the lost directories: a broker with a further
-    directory recreates no replica of a lost one before the operator accepts the loss."""
+def _replaced_directories(broker: SimBroker) -> set[str]:
+    """Return the log directories of the broker that have a new disk, and its lost directories. The
+    broker does not recreate the replicas of a lost directory in another directory before the
+    operator accepts the loss.
+    """
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -36,10 +41,11 @@ def _kept_out(broker: SimBroker) -> set[str]:
     return empty | {*logs.lost_directories} if empty else set()
 
 
-def _awaited_in_vain(cluster: SimCluster) -> defaultdict[int, set[str]]:
-    """Return broker -> the names of its losses to accept. Such a loss concerns a partition without
-    a leader, or with one that followers cannot copy, because every in-sync and eligible replica
-    has lost data."""
+def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
+    """Return broker id -> the names of its losses to accept. These are the losses of partitions
+    whose in-sync and eligible replicas have all lost data: no replica can lead, or followers cannot
+    copy the leader.
+    """
     found: defaultdict[int, set[str]] = defaultdict(set)
     for key, state in stored_states(cluster).items():
         lost = {
@@ -54,8 +60,10 @@ def _awaited_in_vain(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return the names of a broker's losses in a partition; empty if it has the partition, or may
-    have it soon. An incomplete copy counts as lost. A leader with a damaged range stays leader."""
+    """Return the names of a broker's losses in a partition; empty if the broker has the partition,
+    or may have it soon. An incomplete copy counts as lost. A leader with a damaged range stays
+    leader.
+    """
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()
@@ -69,10 +77,10 @@ def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
 
 
 def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:
-    """Accept losses by the file that docs/operations.rst describes."""
+    """Accept losses by the file that docs/operations.rst describes; the broker is killed."""
     assert broker.rooms is not None
     path = f"{broker.rooms.logs.usable_directories[0]}/{ACCEPTED_LOSS}"
     broker.machine.kill()
     told = sorted(names)
     DiskView(broker.disk).replace(path, "\n".join(told).encode())
-    broker.machine.world.note(f"broker {broker.id}: {', '.join(told)} given up")
+    broker.machine.environment.note(f"broker {broker.id}: {', '.join(told)} given up")

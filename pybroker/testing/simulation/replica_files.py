@@ -1,4 +1,4 @@
-"""The contents of a broker's files of a partition, for the comparison of replicas at the end of a
+"""The contents of a partition's files on a broker, for the comparison of replicas at the end of a
 run. They are read through the port `Disk` and the parsers of records.
 """
 
@@ -22,7 +22,7 @@ _LOG: Final = ".log"
 
 
 class DamagedFile(AssertionError):
-    """A file is damaged although it must be intact."""
+    """The error for a damaged file of a broker. No fault of the run explains the damage."""
 
 
 def replica_files(
@@ -35,9 +35,10 @@ def replica_files(
     start: int = 0,
     producers: Iterable[ProducerEntry] | None = None,
 ) -> ReplicaFiles:
-    """`start` is the begin of the log, if that is above its first segment. `producers` is the
-    broker's state in memory, None if there is no broker to ask. State about records below `start`
-    is ignored, because a replica that was copied later does not have it. Raises DamagedFile.
+    """Return the contents of a replica's files. `start` is the log start offset, if it is above the
+    base offset of the first segment. `producers` is the producer state in the broker's memory, None
+    without a running broker. Producer state of records below `start` is ignored, because a replica
+    that was copied later does not have this state. Raises DamagedFile.
     """
     batches = tuple(
         Batch(
@@ -59,15 +60,15 @@ def replica_files(
         epochs=_epochs(disk, f"{log_dir}/{partition}/{_EPOCHS}"),
         producers=None
         if entries is None
-        else tuple(told for entry in entries if (told := _told(entry, start))),
+        else tuple(told for entry in entries if (told := _producer_text(entry, start))),
     )
 
 
 def final_read(
     disk: Disk, log_dir: str, broker: int, partition: TopicPartition, end: int, *, start: int = 0
 ) -> FinalRead:
-    """Return all records of the files below `end`, like a read from the replica. Raises
-    DamagedFile.
+    """Return all records below `end` in the replica's files, like a consumer's read from the
+    replica. Raises DamagedFile.
     """
     begin = max(start, _first(disk, log_dir, partition))
     records = tuple(
@@ -120,8 +121,8 @@ def _epochs(disk: Disk, path: str) -> tuple[tuple[int, int], ...]:
         raise DamagedFile(f"{path}: {error}") from error
 
 
-def _told(entry: ProducerEntry, start: int) -> str:
-    """Return "" if nothing of its data is left."""
+def _producer_text(entry: ProducerEntry, start: int) -> str:
+    """Return a producer's state as text; "" if all its batches are below `start`."""
     batches = [
         (batch.last_sequence, batch.last_offset)
         for batch in entry.batches

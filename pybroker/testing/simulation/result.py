@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pybroker.testing.history.model import UNTOLD, Violation
+from pybroker.testing.history.model import UNKNOWN, Violation
 from pybroker.testing.simulation.schedule import Schedule
 
 BROKER_ERROR: Final = "no-broker-error"
 DAMAGED: Final = "damaged-at-the-end"
 LIVENESS: Final = "liveness"
 RUN_FAILED: Final = "run-failed"
-"""The simulation itself failed."""
+"""The rule of a run in which the simulation itself failed."""
 _SHOWN_PER_RULE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`digest` is the checksum of all events, `seconds` the processor time. `trace` is empty unless
-    it was requested.
+    """The result of a run. `digest` is the checksum of all events, `seconds` the processor time.
+    `trace` is empty unless it was requested.
     """
 
     schedule: Schedule
@@ -37,7 +37,7 @@ class Result:
 
     @property
     def rules(self) -> frozenset[str]:
-        """The violated rules."""
+        """Return the names of the violated rules."""
         return frozenset(violation.rule for violation in self.violations)
 
     def report(self) -> str:
@@ -65,4 +65,4 @@ def replay_line(schedule: Schedule) -> str:
 
 def wrong(rule: str, text: str) -> Violation:
     """Return a violation of a rule about a whole run."""
-    return Violation(rule, None, UNTOLD, text)
+    return Violation(rule, None, UNKNOWN, text)

@@ -1,8 +1,9 @@
-"""One run: a cluster and its clients under a schedule, from the start to the verdict.
+"""One run of the simulation: a cluster and its clients under a schedule of faults, from the start
+to the check of the history.
 
-The run begins without faults, then those of the schedule come, then all are healed. The cluster
-must then recover within a known time, or the run has failed. At the end everything is read again,
-from the leaders and from the disks, and the history is checked.
+The run begins without faults, then applies the faults of the schedule, then heals all faults. The
+cluster must then recover within a known time, or the run has failed. At the end everything is read
+again, from the leaders and from the disks, and the history is checked.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pybroker.testing.history.model import NANOSECONDS, Calm, EarlyEnd, Violatio
 from pybroker.testing.simulation.broker_log import BrokerLog, explained_by
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.cluster_record import ClusterRecord
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.nemesis import Nemesis
 from pybroker.testing.simulation.operator import repair
 from pybroker.testing.simulation.replica_files import DamagedFile
@@ -32,20 +34,19 @@ from pybroker.testing.simulation.result import (
     wrong,
 )
 from pybroker.testing.simulation.schedule import Options, Schedule, ScheduleError
-from pybroker.testing.simulation.view import is_whole, replica, stored_states
+from pybroker.testing.simulation.view import is_healthy, replica, stored_states
 from pybroker.testing.simulation.watching import LiveWatch, read_files
 from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
 from pybroker.testing.simulation.workload.recorder import nanoseconds
-from pybroker.testing.simulation.world import World
 
 TOPIC: Final = "load-0"
 _STEADY_S: Final = 0.5
 _START_S_MAX: Final = 60.0
 _RECOVERY_S_MAX: Final = 30.0
-"""The maximum time to recover, in addition to session timeouts and lag times."""
+"""The maximum time in seconds to recover, in addition to session timeouts and lag times."""
 _ANSWER_S_MAX: Final = 10.0
-"""Brokers close half-open connections after this time. Until then a replica may be out of sync or
-not know its role, and clients may then wait for their own timeouts.
+"""The time in seconds after which brokers close half-open connections. Until then a replica may be
+out of sync or not have received its role, and clients may wait for their own timeouts.
 """
 _QUIET_S_MAX: Final = 60.0
 _SUPERVISION_S: Final = 1.0
@@ -56,10 +57,10 @@ _REQUEST_S_MAX: Final = 5.0
 _RETENTION_CHECK_MS: Final = 400
 _OFFSETS_PARTITIONS: Final = 3
 _PROGRESS: Final = 3
-"""This many values must be acknowledged in each partition after the faults."""
+"""The number of values that must be acknowledged in each partition after the faults."""
 
 _UNCLEAN_MEAN_S: Final = (0.0, 4.0, 1.0)
-"""The mean time between two unclean elections, by the option `lossy`."""
+"""The mean time in seconds between two unclean elections, by the value of the option `lossy`."""
 _PRODUCERS: Final = (
     ProducerKind.IDEMPOTENT,
     ProducerKind.PLAIN,
@@ -68,17 +69,17 @@ _PRODUCERS: Final = (
 )
 
 
-class NotWell(Exception):
-    """A condition did not hold in time; the rest of the run is meaningless."""
+class ConditionFailed(Exception):
+    """A condition of the run did not hold in time, so the rest of the run is meaningless."""
 
 
-class _Enough(Exception):
-    """An invariant is violated, and the caller does not need other violations."""
+class _ViolationFound(Exception):
+    """The end of a run at its first violated invariant (`stop_early`)."""
 
 
 @contextmanager
 def nothing_planted(bug: str) -> Iterator[None]:
-    """The unchanged code. Raises ScheduleError for a schedule with a planted bug."""
+    """Plant no bug. Raises ScheduleError for a schedule with a planted bug."""
     if bug:
         raise ScheduleError(f"unknown mutant {bug}")
     yield
@@ -88,32 +89,33 @@ def simulate(
     schedule: Schedule,
     *,
     keep_trace: bool = False,
-    hurries: bool = False,
+    stop_early: bool = False,
     planted: Callable[[str], AbstractContextManager[None]] = nothing_planted,
 ) -> Result:
-    """Run the schedule; the outcome is always the same. During the run logging and garbage
-    collection are changed, and `planted` changes the broker's code.
+    """Run the schedule, and return the result, which is always the same. During the run logging and
+    garbage collection are changed, and `planted` changes the broker's code.
 
-    With `hurries` the run ends at the first violated invariant, and nothing else is checked then.
+    With `stop_early` the run ends at the first violated invariant, and the history is then not
+    checked.
     """
     begun = time.process_time()
-    world = World(schedule.seed, keep_lines=keep_trace)
-    log = BrokerLog(world)
+    environment = Environment(schedule.seed, keep_lines=keep_trace)
+    log = BrokerLog(environment)
     _freeze()
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         with planted(schedule.options.planted), log.listening():
-            run = _Run(schedule, world, log, hurries=hurries)
+            run = _Run(schedule, environment, log, stop_early=stop_early)
             try:
                 with run.watch:
                     run.play()
-                digest, failures = world.digest, run.failures
+                digest, failures = environment.digest, run.failures
             finally:
                 run.cluster.close()
         violations = run.judge()
         if not run.is_cut_short:
-            violations += _told_errors(log, schedule, failures)
+            violations += _error_violations(log, schedule, failures)
     finally:
         if was_enabled:
             gc.enable()
@@ -123,18 +125,18 @@ def simulate(
         tuple(violations),
         run.counters(),
         time.process_time() - begun,
-        tuple(world.lines or ()),
+        tuple(environment.lines or ()),
     )
 
 
 @cache
 def _freeze() -> None:
-    """Exclude everything that exists now from the garbage collections at the end of runs."""
+    """Exclude all existing objects from the garbage collections at the end of runs."""
     gc.collect()
     gc.freeze()
 
 
-def _told_errors(log: BrokerLog, schedule: Schedule, failures: list[str]) -> list[Violation]:
+def _error_violations(log: BrokerLog, schedule: Schedule, failures: list[str]) -> list[Violation]:
     lines = log.unexplained(
         explained_by(
             (event.kind for event in schedule.events), is_lossy=bool(schedule.options.lossy)
@@ -144,23 +146,25 @@ def _told_errors(log: BrokerLog, schedule: Schedule, failures: list[str]) -> lis
 
 
 class _Run:
-    def __init__(self, schedule: Schedule, world: World, log: BrokerLog, *, hurries: bool) -> None:
+    def __init__(
+        self, schedule: Schedule, environment: Environment, log: BrokerLog, *, stop_early: bool
+    ) -> None:
         options = schedule.options
         self.schedule = schedule
-        self.world = world
+        self.environment = environment
         self._log = log
         self.is_cut_short = False
-        self._hurries = hurries
+        self._stop_early = stop_early
         self.violations: list[Violation] = []
         self.cluster = SimCluster(
-            world,
+            environment,
             options.brokers,
             zookeepers=options.zookeepers,
             log_dirs=options.log_dirs,
             config=_config(options),
         )
         self.workload = Workload(
-            world,
+            environment,
             self.cluster.machine,
             self.cluster.network.sockets,
             self.cluster.bootstrap,
@@ -172,7 +176,7 @@ class _Run:
         self.history.stale = int((options.session_s + _REQUEST_S_MAX) * NANOSECONDS)
         self.record = ClusterRecord(self.history, min_isr=options.min_isr)
         self.cluster.zookeeper.on_commit.append(self.record.committed)
-        self.watch = LiveWatch(world, self.cluster.brokers, self.record)
+        self.watch = LiveWatch(environment, self.cluster.brokers, self.record)
         doubt = self.watch.invariants.doubt
         groups = [*self.history.groups.coordinated_by.values()]
         self.nemesis = Nemesis(self.cluster, schedule, TOPIC, doubt, groups)
@@ -186,9 +190,9 @@ class _Run:
             self._supervise()
             self._recover()
             self._end()
-        except _Enough:
+        except _ViolationFound:
             self.is_cut_short = True
-        except NotWell as error:
+        except ConditionFailed as error:
             self.violations.append(wrong(LIVENESS, str(error)))
         except DamagedFile as error:
             self.violations.append(wrong(DAMAGED, str(error)))
@@ -204,26 +208,34 @@ class _Run:
         self.watch.start()
         self._until(self._is_up, _START_S_MAX, "the brokers do not start")
         self.workload.start()
-        self._until(lambda: self.workload.is_ready, _START_S_MAX, "no topic can be created")
+        self._until(
+            lambda: self.workload.is_ready, _START_S_MAX, "the topics of the load are not created"
+        )
         self._pass(_STEADY_S)
 
     def _supervise(self) -> None:
         repair(self.cluster)
-        self.world.after(_SUPERVISION_S, self._supervise)
+        self.environment.after(_SUPERVISION_S, self._supervise)
 
     def _recover(self) -> None:
         options = self.schedule.options
         limit_s = 2 * options.session_s + options.lag_s + _RECOVERY_S_MAX
-        self.history.calm = Calm(nanoseconds(self.world.now), int(limit_s * NANOSECONDS))
-        self._until(self._is_up, limit_s, "not all brokers come back")
-        self._until(lambda: is_whole(self.cluster), limit_s, "not all replicas are in sync again")
-        self._until(self._moves_are_over, limit_s, "moves between log directories are not finished")
+        self.history.calm = Calm(nanoseconds(self.environment.now), int(limit_s * NANOSECONDS))
+        self._until(self._is_up, limit_s, "not all brokers serve again")
+        self._until(lambda: is_healthy(self.cluster), limit_s, "not all replicas are in sync again")
+        self._until(
+            self._moves_are_finished, limit_s, "moves between log directories are not finished"
+        )
         if options.producers:
             self.workload.spread()
-            self._until(self._goes_on(), limit_s, "not every partition accepts records again")
+            self._until(
+                self._accepts_records(), limit_s, "not every partition accepts records again"
+            )
 
-    def _goes_on(self) -> Callable[[], bool]:
-        """Return a condition: every partition accepts records from now on."""
+    def _accepts_records(self) -> Callable[[], bool]:
+        """Return a condition, which is true once every partition has accepted more records from now
+        on.
+        """
         workload = self.workload
         before = workload.acked.copy()
         return lambda: all(
@@ -235,13 +247,17 @@ class _Run:
     def _end(self) -> None:
         workload = self.workload
         workload.stop()
-        self._until(lambda: workload.is_quiet, _QUIET_S_MAX, "clients do not finish")
-        self._until(self._groups_are_done, _QUIET_S_MAX, "groups do not read to the end")
+        self._until(lambda: workload.is_quiet, _QUIET_S_MAX, "not every client ends")
+        self._until(self._groups_are_done, _QUIET_S_MAX, "not every group processes all records")
         workload.stop_groups()
-        self._until(lambda: workload.are_groups_quiet, _QUIET_S_MAX, "members do not leave")
-        self._until(lambda: is_whole(self.cluster), _RECOVERY_S_MAX, "replicas fell back again")
+        self._until(
+            lambda: workload.are_groups_quiet, _QUIET_S_MAX, "not all members leave their groups"
+        )
+        self._until(
+            lambda: is_healthy(self.cluster), _RECOVERY_S_MAX, "not all replicas stay in sync"
+        )
         workload.read_all(self.record.loaded())
-        self._until(lambda: workload.is_read, _READ_S_MAX, "not everything can be read")
+        self._until(lambda: workload.is_read, _READ_S_MAX, "the final reads do not complete")
         self.watch.look()
         read_files(self.cluster.brokers.values(), self.record)
         self.watch.forget_deleted()
@@ -249,7 +265,7 @@ class _Run:
         self.violations += self.nemesis.moves.judge(self._log.errors, disks_were_harmed=harmed)
 
     def _groups_are_done(self) -> bool:
-        """Return whether each group has processed everything."""
+        """Return whether each group has processed all records up to the high watermarks."""
         states, positions = stored_states(self.cluster), self.workload.positions
         return all(
             (leader := replica(self.cluster, state.leader, key)) is not None
@@ -259,31 +275,31 @@ class _Run:
             if key.topic in topics
         )
 
-    def _moves_are_over(self) -> bool:
-        return self.nemesis.moves.are_over
+    def _moves_are_finished(self) -> bool:
+        return self.nemesis.moves.are_finished
 
     def _is_up(self) -> bool:
         return all(broker.serves for broker in self.cluster.brokers.values())
 
     def _pass(self, seconds: float) -> None:
-        deadline = self.world.now + seconds
-        while self.world.now < deadline:
-            self._run_to(min(self.world.now + _LOOK_S, deadline))
+        deadline = self.environment.now + seconds
+        while self.environment.now < deadline:
+            self._run_to(min(self.environment.now + _LOOK_S, deadline))
 
     def _run_to(self, time: float) -> None:
-        self.world.run(time)
-        if self._hurries and self.watch.invariants.violations:
-            raise _Enough
+        self.environment.run(time)
+        if self._stop_early and self.watch.invariants.violations:
+            raise _ViolationFound
 
     def _until(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
-        """Run until the condition holds. It is evaluated only now and then, because that costs
-        time.
+        """Run until the condition holds. The condition is evaluated at intervals only, because it
+        is slow. Raises ConditionFailed after `seconds`.
         """
-        deadline = self.world.now + seconds
+        deadline = self.environment.now + seconds
         while not condition():
-            if self.world.now >= deadline:
-                raise NotWell(f"{failure} within {seconds:g} s")
-            self._run_to(self.world.now + _LOOK_S)
+            if self.environment.now >= deadline:
+                raise ConditionFailed(f"{failure} within {seconds:g} s")
+            self._run_to(self.environment.now + _LOOK_S)
 
     # verdict
 
@@ -292,21 +308,21 @@ class _Run:
             return [*self.watch.invariants.violations]
         self.history.early_ends += self._early_ends()
         lossy, unread = self.schedule.options.lossy, bool(self.violations)
-        unread_rules = _FROM_THE_END if unread else frozenset()
-        # A damaged disk may have held the only copy of a record that cannot be named now.
-        untold_rules = _OF_DISKS if self.nemesis.has_harmed else frozenset()
+        unread_rules = _FINAL_READ_RULES if unread else frozenset()
+        # A damaged disk may have lost the only copy of a record, which no receipt can name.
+        damage_rules = _NO_DATA_LOSS_RULES if self.nemesis.has_harmed else frozenset()
         rules = [
             name
             for name in RULES
-            if (name in LOSSY or not lossy) and name not in unread_rules | untold_rules
+            if (name in LOSSY or not lossy) and name not in unread_rules | damage_rules
         ]
         found = [*self.violations, *self.watch.invariants.violations]
         if self.nemesis.has_harmed and not lossy:
-            # Brokers report possible losses, as they cannot know. Such reports are allowed, but
-            # nothing may be lost.
+            # Brokers also report losses that are only possible. Such receipts are allowed, but no
+            # record may be lost.
             self.history.may_lose = True
-            found += check(self.history, [name for name in rules if name in _OF_LOSSES])
-            rules = [name for name in rules if name not in _OF_LOSSES]
+            found += check(self.history, [name for name in rules if name in _RECEIPT_RULES])
+            rules = [name for name in rules if name not in _RECEIPT_RULES]
             self.history.losses.clear()
         return [*found, *check(self.history, rules)]
 
@@ -314,12 +330,12 @@ class _Run:
         brokers = {each.machine.name: each.id for each in self.cluster.brokers.values()}
         for end in self.cluster.zookeeper.early_ends:
             if end.machine in brokers:
-                heard = nanoseconds(min(end.heard_at, self.world.now))
+                heard = nanoseconds(min(end.heard_at, self.environment.now))
                 yield EarlyEnd(brokers[end.machine], nanoseconds(end.at), heard)
 
     @property
     def failures(self) -> list[str]:
-        """Exceptions that nothing caught."""
+        """Return the exceptions that no code caught, of all processes."""
         of_brokers = [
             f"{loop.name}: {failure}"
             for broker in self.cluster.brokers.values()
@@ -337,8 +353,8 @@ class _Run:
             "processed": len(history.groups.processed),
             "committed": sum(each.outcome == "ok" for each in history.groups.commits),
             "generations": len({(e.group, e.generation) for e in history.groups.holdings}),
-            "steps": self.world.steps,
-            "virtual_ms": int(self.world.now * 1000),
+            "steps": self.environment.steps,
+            "virtual_ms": int(self.environment.now * 1000),
             "logs_shortened": sum(files.start > 0 for files in history.files),
             **{f"admin_{what}": count for what, count in sorted(self.workload.managed.items())},
             **{f"move_{what}": count for what, count in sorted(self.nemesis.moves.counts.items())},
@@ -346,16 +362,16 @@ class _Run:
         }
 
 
-_FROM_THE_END: Final = frozenset(
+_FINAL_READ_RULES: Final = frozenset(
     {"acked-present", "read-implies-durable", "replicas-identical", "losses-named"}
 )
-"""Rules that need the final reads."""
-_OF_DISKS: Final = frozenset({"losses-named"})
-"""Rules that hold only if each disk keeps all its data."""
+"""The rules that need the final reads."""
+_NO_DATA_LOSS_RULES: Final = frozenset({"losses-named"})
+"""The rules that hold only if no disk loses data."""
 
 
-_OF_LOSSES: Final = frozenset({"clean-elections", "admitted-losses"})
-"""Rules that depend on receipts."""
+_RECEIPT_RULES: Final = frozenset({"clean-elections", "admitted-losses"})
+"""The rules about loss receipts."""
 
 
 def _config(options: Options) -> dict[str, object]:

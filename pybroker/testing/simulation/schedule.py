@@ -1,9 +1,9 @@
-"""The faults and options of one run, as plain data with a text form.
+"""The schedule of one run: its options and faults, as plain data with a text form.
 
-A schedule is everything that a seed decides in advance: the options of the cluster and the times of
-the faults. It can be printed, edited and parsed again. All other randomness (delays, turns, fates
-of pending disk writes) depends on the seed alone, so that a schedule with fewer events runs with
-the same random streams.
+A schedule has everything that a seed decides in advance: the options of the cluster and the times
+of the faults. A schedule can be printed, edited and parsed again. All other randomness (delays,
+turns, fates of pending disk writes) depends on the seed only, so that a schedule with fewer events
+runs with the same random streams.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TITLE: Final = "# a schedule of pybroker's simulation, form 1"
 
 
 class ScheduleError(PybrokerError):
-    """The text is not a schedule; the message names the line and the reason."""
+    """The error for a text that is not a schedule. The message names the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +32,29 @@ class Options:
     partitions: int = 2
     min_isr: int = 2
     log_dirs: int = 1
-    """Of each broker."""
+    """The number of log directories of each broker."""
     flush: int = 0
-    """1: flush.messages=1, every acknowledged record is on disk."""
+    """1: flush.messages=1, so every acknowledged record is on disk. 0: brokers do not sync
+    appends.
+    """
     lossy: int = 0
-    """Not 0: unclean elections are allowed, and losses are checked against the receipts. 1: the
-    controller may elect uncleanly; 2: only the admin may.
+    """0: unclean elections are forbidden. 1: the controller may elect uncleanly. 2: only an admin
+    client may. With 1 and 2 losses are checked against the loss receipts.
     """
     segment_bytes: int = 65_536
     retention_bytes: int = 0
-    """The size at which logs delete their oldest segments; 0: never."""
+    """The size in bytes above which logs delete their oldest segments; 0: never."""
     retention_ms: int = 0
-    """The age at which segments are deleted; 0: never."""
+    """The age in ms after which segments are deleted; 0: never."""
     session_s: float = 3.0
     lag_s: float = 2.0
     fetch_wait_ms: int = 500
     """Of followers and consumers."""
     fetch_bytes: int = 65_536
-    """The maximum size of a fetch per partition."""
+    """The maximum size in bytes of a fetch per partition."""
     producers: int = 2
-    """The number of producers. They are idempotent or not by turns; the third uses acks=1, the
-    fourth acks=0.
+    """The number of producers. The first is idempotent, the second is not, the third uses acks=1,
+    and the fourth acks=0.
     """
     records_per_s: float = 10.0
     """Of each producer."""
@@ -60,29 +62,29 @@ class Options:
     linger_ms: int = 5
     readers: int = 1
     askers: int = 1
-    """The number of clients that request the ends of partitions."""
+    """The number of clients that request log end offsets."""
     crash_mean_s: float = 0.0
-    """The mean lifetime of a client before it is killed; 0: clients are not killed."""
+    """The mean time until a client is killed; 0: clients are not killed."""
     churn_mean_s: float = 0.0
-    """The mean time between two changes of topics; 0: there are none."""
+    """The mean time between two changes of topics; 0: no changes."""
     election_mean_s: float = 0.0
-    """The mean time between two elections of preferred leaders; 0: there are none."""
+    """The mean time between two elections of preferred leaders; 0: no elections."""
     groups: int = 0
-    """The number of consumer groups; each reads everything."""
+    """The number of consumer groups. Each group reads all topics of the load."""
     members: int = 3
     """Of each group."""
     offsets_in_log: int = 0
-    """1: committed offsets are stored in the log, not in ZooKeeper."""
+    """1: committed offsets are stored in __consumer_offsets. 0: in ZooKeeper."""
     faults_s: float = 10.0
-    """The time during which faults come."""
+    """The time in seconds during which faults begin."""
     planted: str = ""
-    """The name of the planted bug, or ""."""
+    """The name of the planted bug; "" for no bug."""
 
 
 def fits(kind: Kind, options: Options) -> bool:
-    """Return whether the kind fits the options: it must not destroy data that the options promise
-    to keep. The losses of single machines are limited during the run (`nemesis.py`); if all lose
-    power at once, they keep exactly what they synced.
+    """Return whether the kind of fault fits the options: it must not destroy data that the options
+    promise to keep. The losses of single machines are limited during the run (`nemesis.py`). If all
+    machines lose power at once, they keep exactly their synced data.
     """
     if kind.needs_groups and not options.groups:
         return False
@@ -95,7 +97,7 @@ def fits(kind: Kind, options: Options) -> bool:
 class FaultEvent:
     """One fault: `kind` affects `target` from `at` to `until`, in seconds since the faults began.
 
-    `until` equals `at` for instantaneous faults. See `kinds.py` for kinds, targets and parameters.
+    For instantaneous faults `until` equals `at`. See `kinds.py` for kinds, targets and parameters.
     """
 
     at: float
@@ -105,7 +107,7 @@ class FaultEvent:
     parameters: tuple[tuple[str, float], ...] = ()
 
     def parameter(self, name: str) -> float:
-        """Return the given value, or the usual one of the kind."""
+        """Return the given value of a parameter, or the usual value of the kind."""
         return dict(self.parameters).get(name, BY_NAME[self.kind].usual(name))
 
     def __str__(self) -> str:
@@ -118,7 +120,7 @@ class FaultEvent:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`events` are ordered by time."""
+    """The options and faults of one run. `events` are ordered by time."""
 
     seed: str
     options: Options = field(default_factory=Options)
@@ -191,7 +193,7 @@ def _event(words: list[str]) -> FaultEvent:
     if kind is None:
         raise ScheduleError(f"unknown fault {name}; faults are {', '.join(BY_NAME)}")
     if not is_target(kind.target, target):
-        raise ScheduleError(f"{name} befalls {kind.target.value}, not {target!r}")
+        raise ScheduleError(f"target of {name}: expected {kind.target.value}; got {target!r}")
     given: dict[str, float] = {}
     for word in rest:
         parameter, _, value = word.partition("=")

@@ -1,7 +1,8 @@
 """Reduces a failing schedule to a small one that fails in the same way.
 
 The random streams of a run depend on the seed and on names, not on the schedule. So most of the run
-stays the same when a part is removed; the rest is found by trying.
+stays the same when a part of the schedule is removed. A trial run shows whether the smaller
+schedule still fails.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ _SMALLER: Final[tuple[tuple[str, float], ...]] = (
     ("records_per_s", 5.0),
     ("records_per_s", 1.0),
 )
-"""Loads to try when no event can be removed any more."""
+"""Smaller loads to try when no event can be removed any more."""
 
 
 @dataclass(slots=True)
 class Shrunk:
-    """`runs` is the number of schedules that were tried."""
+    """The result of shrinking. `runs` is the number of schedules that were run."""
 
     schedule: Schedule
     runs: int
 
 
 class _Spent(Exception):
-    """No runs are left."""
+    """The end of the search, because no runs are left."""
 
 
 class _Search:
-    """`best` always fails."""
+    """A search for a smaller schedule. `best` is the smallest schedule so far that fails."""
 
     def __init__(self, schedule: Schedule, fails: Fails, runs_max: int) -> None:
         self.best = schedule
@@ -50,8 +51,8 @@ class _Search:
         self._tried = {str(schedule)}
 
     def is_better(self, schedule: Schedule) -> bool:
-        """Try the schedule, and keep it if it fails. Schedules that lose data without any bug are
-        skipped.
+        """Run the schedule, and keep it as `best` if it fails. Return whether it fails. Schedules
+        that may lose data without a bug are skipped.
         """
         text = str(schedule)
         if text in self._tried or not _is_fair(schedule):
@@ -71,8 +72,8 @@ def _is_fair(schedule: Schedule) -> bool:
 
 
 def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
-    """`fails` runs a schedule and returns whether it fails like the given one, for which it must be
-    true.
+    """Return a smaller schedule that still fails. `fails` runs a schedule and returns whether it
+    fails like the given schedule, for which `fails` must be true.
     """
     search = _Search(schedule, fails, runs_max)
     steps = (_fewer_events, _plainer_options, _plainer_events, _smaller_load)
@@ -88,7 +89,7 @@ def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
 
 
 def _fewer_events(search: _Search) -> None:
-    """Delta debugging: remove ever smaller parts."""
+    """Remove events in ever smaller parts (delta debugging)."""
     parts = 2
     while search.best.events:
         events = search.best.events
@@ -125,7 +126,7 @@ def _plainer_events(search: _Search) -> None:
 
 
 def _plainer(event: FaultEvent) -> Iterator[FaultEvent]:
-    """Yield variants without optional parts and with rounded times."""
+    """Yield variants of an event without optional parts and with rounded times."""
     if event.parameters:
         yield dataclasses.replace(event, parameters=())
     for digits in (0, 1):
@@ -143,7 +144,9 @@ def _shorter(event: FaultEvent) -> FaultEvent | None:
 
 
 def _replace(search: _Search, index: int, event: FaultEvent) -> bool:
-    """The events must stay in order, or `index` would refer to another one."""
+    """Return the schedule with another event at `index`. The events must stay in order, or `index`
+    would refer to another event.
+    """
     changed: Sequence[FaultEvent] = [
         event if number == index else each for number, each in enumerate(search.best.events)
     ]

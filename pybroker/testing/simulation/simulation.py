@@ -24,20 +24,22 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import ZOOKEEPER, SimCluster
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.machine import Machine
-from pybroker.testing.simulation.world import World
 
 T = TypeVar("T")
 _READY_S: Final = 60.0
 
 
 class SimulationError(PybrokerError):
-    """A condition did not hold within the given virtual time, or the request is not possible."""
+    """A condition did not hold within the given virtual time, or the simulation cannot carry out
+    the call.
+    """
 
 
 class Application(Generic[T]):
-    """A coroutine that runs as a process on a machine of its own."""
+    """A coroutine that runs as a process on its own machine."""
 
     def __init__(
         self, machine: Machine, main: Callable[[], Coroutine[Any, Any, T]], simulation: Simulation
@@ -47,12 +49,12 @@ class Application(Generic[T]):
         self._simulation = simulation
         self._result: list[T] = []
         self.error: BaseException | None = None
-        """The exception that ended it, if it failed."""
+        """The exception that ended the application, if it failed."""
         self.start()
 
     @property
     def name(self) -> str:
-        """The name of its machine, for `Simulation.cut`."""
+        """Return the name of the application's machine, for `Simulation.cut`."""
         return self._machine.name
 
     @property
@@ -61,7 +63,9 @@ class Application(Generic[T]):
 
     @property
     def result(self) -> T:
-        """The coroutine's return value. Raises its exception, or SimulationError while it runs."""
+        """Return the coroutine's return value. Raises its exception, or SimulationError while it
+        runs.
+        """
         if self.error is not None:
             raise self.error
         if not self._result:
@@ -69,22 +73,22 @@ class Application(Generic[T]):
         return self._result[0]
 
     def start(self) -> None:
-        """Run it from its beginning, after it ended or was killed."""
+        """Run the coroutine again from its beginning, after it ended or was killed."""
         self._result.clear()
         self.error = None
         self._machine.start(self._run, self._simulation.cluster.network.sockets(self._machine))
 
     def kill(self) -> None:
-        """As SIGKILL: not even `finally` runs."""
+        """Kill the application, like SIGKILL: not even `finally` blocks run."""
         self._machine.kill()
 
     def pause(self) -> None:
-        """As SIGSTOP."""
+        """Pause the application, like SIGSTOP."""
         if self._machine.loop is not None:
             self._machine.loop.pause()
 
     def resume(self) -> None:
-        """As SIGCONT."""
+        """Continue a paused application, like SIGCONT."""
         if self._machine.loop is not None:
             self._machine.loop.resume()
 
@@ -97,7 +101,7 @@ class Application(Generic[T]):
 
 
 class Simulation:
-    """Brokers 1 to `brokers`, started in a `with` statement.
+    """A simulated cluster of brokers with the ids 1 to `brokers`, started by a `with` statement.
 
     `config` are options of all brokers. The same seed, code and calls give the same run; equal
     values of `digest` mean equal runs.
@@ -111,9 +115,9 @@ class Simulation:
         config: Mapping[str, object] | None = None,
         keep_trace: bool = False,
     ) -> None:
-        """`keep_trace` keeps the trace as lines of text."""
-        self.world = World(str(seed), keep_lines=keep_trace)
-        self.cluster = SimCluster(self.world, brokers, config=config)
+        """Create a simulation. With `keep_trace` the trace is kept as lines of text."""
+        self.environment = Environment(str(seed), keep_lines=keep_trace)
+        self.cluster = SimCluster(self.environment, brokers, config=config)
         self._applications: list[Application[Any]] = []
         self._defaults = (defaults.make_clock, defaults.make_rng)
 
@@ -130,7 +134,7 @@ class Simulation:
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if error is not None:
-            error.add_note(f"in the simulation with seed {self.world.seed}")
+            error.add_note(f"in the simulation with seed {self.environment.seed}")
         self.close()
 
     def close(self) -> None:
@@ -142,26 +146,26 @@ class Simulation:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT of all brokers, for clients inside the simulation."""
+        """Return HOST:PORT of all brokers, for clients inside the simulation."""
         return self.cluster.bootstrap
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the start."""
-        return self.world.now
+        """Return the virtual time in seconds since the start."""
+        return self.environment.now
 
     @property
     def digest(self) -> str:
-        """A checksum of all events so far."""
-        return self.world.digest
+        """Return a checksum of all events so far."""
+        return self.environment.digest
 
     @property
     def trace(self) -> list[str]:
-        """The events so far as lines of text; empty without `keep_trace`."""
-        return list(self.world.lines or ())
+        """Return the events so far as lines of text; empty without `keep_trace`."""
+        return list(self.environment.lines or ())
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the partition's leader. Waits until there is one and it runs."""
+        """Wait until a running broker leads the partition. Return its id."""
         key = TopicPartition(topic, partition)
         found: list[int] = []
 
@@ -193,26 +197,30 @@ class Simulation:
     def run(
         self, main: Callable[..., Coroutine[Any, Any, T]], *args: Any, seconds: float = 60.0
     ) -> T:
-        """Like `start`, and run until it has ended. Return its result. Raises its exception."""
+        """Start an application like `start`, and run until it has ended. Return its result. Raises
+        its exception.
+        """
         application = self.start(main, *args)
         self.wait(lambda: not application.is_running, seconds=seconds)
         return application.result
 
     def wait(self, condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
         """Run until the condition holds. Raises SimulationError after `seconds` of virtual time;
-        its cause is the exception of a failed application, if there is one.
+        the cause of the error is the exception of a failed application, if any failed.
         """
-        if self.world.run(self.world.now + seconds, condition):
+        if self.environment.run(self.environment.now + seconds, condition):
             return
-        words = [f"not within {seconds:g} virtual seconds (it is {self.now:.3f})"]
+        words = [
+            f"the condition did not hold within {seconds:g} virtual seconds (now {self.now:.3f})"
+        ]
         words += [f"broker {each.id}: {each.reasons[-1]}" for each in self._brokers if each.reasons]
         failed = [each for each in self._applications if each.error is not None]
         words += [f"{each.name} failed: {each.error!r}" for each in failed]
         raise SimulationError("; ".join(words)) from (failed[0].error if failed else None)
 
     def pass_time(self, seconds: float) -> None:
-        """Run for so many virtual seconds."""
-        self.world.run(self.world.now + seconds)
+        """Run for `seconds` of virtual time."""
+        self.environment.run(self.environment.now + seconds)
 
     # faults
 
@@ -227,7 +235,7 @@ class Simulation:
         self.wait(lambda: not chosen.is_running)
 
     def start_broker(self, broker: int) -> None:
-        """Start a broker again, without waiting for it."""
+        """Start a broker again, without waiting until it serves."""
         self._broker(broker).start()
 
     def lose_power(self, broker: int) -> None:
@@ -249,8 +257,9 @@ class Simulation:
     def cut(
         self, one: int | str, others: Iterable[int | str] | None = None, *, both: bool = True
     ) -> None:
-        """Drop everything from a machine to others, silently; and back, unless `both` is False.
-        Machines are brokers by id, applications by name, or `ZOOKEEPER`; None means all others.
+        """Drop all packets from a machine to others silently; and in the other direction, unless
+        `both` is False. Machines are brokers by id, applications by name, or `ZOOKEEPER`; None
+        means all other machines.
         """
         source = self._names(one)
         targets = (
@@ -265,11 +274,13 @@ class Simulation:
                 self.cluster.links.cut(target, source)
 
     def heal(self) -> None:
-        """End all cuts and deliver what was held."""
+        """End all cuts, and deliver the delayed data."""
         self.cluster.links.heal_all()
 
     def mend(self, *, seconds: float = _READY_S) -> None:
-        """Heal, resume and start everything. Return when all brokers serve."""
+        """End all cuts, and resume and start all machines and processes. Return when all brokers
+        serve.
+        """
         self.heal()
         for broker in self._brokers:
             self.resume(broker.id)
@@ -294,7 +305,7 @@ class Simulation:
         return list(self.cluster.zookeeper.members) if side == ZOOKEEPER else [side]
 
     def _machine_here(self) -> Machine:
-        """Return the machine of the code that runs now."""
+        """Return the machine of the process whose code runs now."""
         loop = asyncio.get_running_loop()
         return next(each for each in self.cluster.machines.values() if each.loop is loop)
 
@@ -302,4 +313,6 @@ class Simulation:
         return self._machine_here().clock
 
     def _rng_here(self) -> Rng:
-        return self.world.rng(f"client {self.world.number()} on {self._machine_here().name}")
+        return self.environment.rng(
+            f"client {self.environment.number()} on {self._machine_here().name}"
+        )

@@ -1,4 +1,4 @@
-"""Generates the schedule of a seed.
+"""Generates the schedule of a seed: options, and random faults.
 
 Each seed picks a few kinds of faults and their rates (swarm testing). Some bugs never show under
 all kinds together, because one fault undoes what another needs, but show under a subset. Some
@@ -23,8 +23,8 @@ _KINDS_MOST: Final = 6
 _EVENTS_PER_KIND: Final = (1, 1, 2, 2, 3, 5)
 _DIGITS: Final = 3
 _BURST: Final = 0.3
-"""The share of faults that come at the time of an earlier fault or shortly after: many bugs need
-two faults at once.
+"""The share of faults that begin at the time of an earlier fault or shortly after, because many
+bugs need two faults at once.
 """
 _BURST_S: Final = 0.5
 
@@ -50,7 +50,9 @@ _OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("retention_ms", (0, 0, 0, 0, 0, 3_000)),
 )
 _GROUPS: Final = 0.25
-"""The share of seeds with consumer groups; their heartbeats and commits cost time."""
+"""The share of seeds with consumer groups. It is small because heartbeats and commits make runs
+slow.
+"""
 _GROUP_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("groups", (1, 1, 2)),
     ("members", (2, 3, 3, 4)),
@@ -62,11 +64,13 @@ _DIRECTORIES: Final = 0.2
 """The share of seeds whose brokers have two log directories, between which replicas move."""
 _MOVES: Final = "moves"
 _SEGMENT_BYTES_TO_GO: Final = 1_024
-"""If old segments are deleted, segments are so small that some are deleted within a run."""
+"""The segment size of runs with retention. It is so small that segments are deleted within a
+run.
+"""
 
 
 def generate(seed: str) -> Schedule:
-    """Return the schedule of that seed; it is always the same."""
+    """Return the schedule of that seed, which is always the same."""
     options, told = with_sequence(seed, _options(seed))
     options, losing = with_loss(seed, options)
     moving = with_interrupted_moves(seed, options)
@@ -97,7 +101,7 @@ def _options(seed: str) -> Options:
 
 
 def _picked(seed: str, kinds: list[Kind]) -> Iterator[Kind]:
-    """Yield a few kinds, and moves wherever they are possible."""
+    """Return a few random kinds of faults, and moves if they are possible."""
     rng = random.Random(f"{seed}/kinds")
     drawn = [kind for kind in kinds if kind.name != _MOVES]
     count = min(rng.randint(1, _KINDS_MOST), len(drawn))
@@ -126,7 +130,7 @@ def _event(kind: Kind, at: float, rng: random.Random, options: Options) -> Fault
 
 
 def _broker(rng: random.Random, options: Options) -> str:
-    """Return a random broker; those with a special role are more likely."""
+    """Return a random broker as a target. Brokers with a special role are more likely."""
     partition = rng.randrange(options.partitions)
     choice = [
         f"leader/{partition}",

@@ -1,8 +1,9 @@
-"""The kernel's part of the network: sockets, and the packets between the two of a connection.
+"""The kernel's part of the network: sockets, and the packets between the two sockets of a
+connection.
 
-`Pipe` replaces a real kernel's retransmissions: data and the end of data arrive if the direction is
-ever healed. A reset is sent once, and lost if it meets a cut. Data for a closed socket causes
-further resets.
+`Pipe` replaces a real kernel's retransmissions: data and the end of data arrive once the direction
+is healed. A reset is sent once, and is lost at a cut. Data for a closed socket causes further
+resets.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from pybroker.testing.simulation.machine import Machine
 _RETRY_S: Final = 0.2
 _RETRY_S_MAX: Final = 3.0
 _TELLING_PIECE_BYTES: Final = 8
-"""A harmful place to split data: within a frame's length or just after it."""
+"""The maximum size in bytes of a piece that ends within a frame's length field or just after it,
+where a split may reveal bugs.
+"""
 
 
 class Sign(enum.Enum):
@@ -38,14 +41,14 @@ class Sign(enum.Enum):
 
 
 class Owner(Protocol):
-    """The interface of the host that a socket needs."""
+    """The interface that a socket needs of its host."""
 
     machine: Machine
     address: str
 
     @property
     def loop(self) -> ProcessLoop:
-        """The loop of the host's current process."""
+        """Return the loop of the host's current process."""
 
     def listening(self, port: int) -> ListeningSocket | None: ...
 
@@ -59,7 +62,7 @@ class Owner(Protocol):
 
 
 class Medium(Protocol):
-    """The interface of the network that a connection needs."""
+    """The interface that a connection needs of the network."""
 
     links: Links
     splits: float
@@ -70,7 +73,7 @@ class Medium(Protocol):
 
 
 class SocketBase:
-    """The common part of both kinds of sockets. Options can be set but have no effect."""
+    """The base class of listening and connected sockets. Options can be set but have no effect."""
 
     def __init__(self, host: Owner, port: int) -> None:
         self.host = host
@@ -81,17 +84,17 @@ class SocketBase:
         return self._descriptor
 
     def setsockopt(self, *_arguments: Any) -> None:
-        """Accepts any option and ignores it."""
+        """Ignore the option."""
 
     def setblocking(self, _flag: bool) -> None:
-        """Does nothing: no simulated socket ever blocks."""
+        """Do nothing: no simulated socket ever blocks."""
 
     def getsockname(self) -> tuple[str, int]:
         return self.host.address, self.port
 
 
 class ListeningSocket(SocketBase):
-    """A bound socket. It accepts connections after `listen`."""
+    """A bound socket, which accepts connections after `listen`."""
 
     def __init__(self, host: Owner, port: int) -> None:
         super().__init__(host, port)
@@ -114,7 +117,9 @@ class ListeningSocket(SocketBase):
         self._backlog = max(1, backlog)
 
     def accept(self) -> tuple[ConnectedSocket, tuple[str, int]]:
-        """Raises BlockingIOError if no connection waits."""
+        """Return a waiting connection and its peer's address. Raises BlockingIOError if no
+        connection waits.
+        """
         if not self._waiting:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         accepted = self._waiting.popleft()
@@ -135,7 +140,7 @@ class ListeningSocket(SocketBase):
         self._call()
 
     def connected(self, socket: ConnectedSocket) -> None:
-        """The handshake is complete."""
+        """Queue a connection whose handshake is complete."""
         self._waiting.append(socket)
         self._call()
 
@@ -149,13 +154,13 @@ class ListeningSocket(SocketBase):
         if self._reader is not None and self._waiting:
             self._reader()
             if self._waiting and self._reader is not None and not self._is_called:
-                # Time must pass, or a process that does not accept would stop the world.
+                # Time must pass, or the run would hang on a process that does not accept.
                 self._is_called = True
                 self.host.loop.call_later(0.00005, self._run)
 
 
 class ConnectedSocket(SocketBase):
-    """One end of a connection. It exists from the first packet on, and belongs to the application
+    """One end of a connection, which exists from the first packet on. The application uses it
     between `open` and `close`.
     """
 
@@ -166,16 +171,16 @@ class ConnectedSocket(SocketBase):
         """The socket was closed, or its process or machine has ended."""
         self.error: OSError | None = None
         self.established: asyncio.Future[None] | None = None
-        """The connecting process waits for it."""
+        """A future that the connecting process awaits."""
         self.is_lost_on_connect = False
-        """The socket is lost silently as soon as the other side is connected."""
+        """Whether this end is lost silently as soon as the other end is connected."""
         self.peer: ConnectedSocket
         self._out: Pipe
         self._network = network
-        self._world = network.links.world
+        self._environment = network.links.environment
         self._rng = rng
         self._listening: ListeningSocket | None = None
-        """Set until the handshake is complete."""
+        """The listening socket; set until the handshake is complete."""
         self._received: deque[bytes] = deque()
         self._has_ended = False
         self._end_sent = False
@@ -190,7 +195,7 @@ class ConnectedSocket(SocketBase):
         self._label = ""
 
     def join(self, peer: ConnectedSocket) -> None:
-        """Connect two ends. Call it on both."""
+        """Connect this end to the other end of the connection. Call this on both ends."""
         self.peer = peer
         source, target = self.host.machine.name, peer.host.machine.name
         self._out = Pipe(self._network.links, source, target, self._rng, peer.arrive)
@@ -202,13 +207,13 @@ class ConnectedSocket(SocketBase):
 
     @property
     def is_connecting(self) -> bool:
-        """Whether a process waits for the connection."""
+        """Return whether a process waits for the connection."""
         return self.established is not None and not self.established.done()
 
     # interface for the application
 
     def open(self) -> None:
-        """Take a descriptor."""
+        """Take a file descriptor for the application."""
         self._descriptor = self.host.take_descriptor()
 
     def watch(self, reader: Callable[[], object] | None) -> None:
@@ -217,12 +222,14 @@ class ConnectedSocket(SocketBase):
         self._call_reader()
 
     def watch_room(self, writer: Callable[[], object]) -> None:
-        """Call `writer` once when something can be sent."""
+        """Call `writer` once when bytes can be sent."""
         self._writer = writer
         self._call_writer()
 
     def send(self, data: bytes) -> int:
-        """Return the number of bytes accepted. Raises OSError if the connection is lost."""
+        """Send as many bytes as fit, and return their number. Raises OSError if the connection is
+        lost.
+        """
         if self.error is not None:
             raise self.error
         if self.is_gone or self._end_sent:
@@ -256,8 +263,9 @@ class ConnectedSocket(SocketBase):
             self._out.send(Sign.FIN)
 
     def receive_into(self, buffer: memoryview) -> int:
-        """Return the number of bytes; 0 is the end. Raises BlockingIOError, and OSError for a lost
-        connection after all arrived data was read.
+        """Read data into the buffer. Return the number of bytes; 0 is the end of data. Raises
+        BlockingIOError without data, and OSError if the connection is lost and all arrived data was
+        read.
         """
         received = self._received
         if not received:
@@ -278,7 +286,9 @@ class ConnectedSocket(SocketBase):
         return filled
 
     def receive(self) -> bytes:
-        """Return all available data; b"" is the end. Raises like `receive_into`."""
+        """Return all available data; b"" is the end of data. Raises the errors of
+        `receive_into`.
+        """
         received = self._received
         if not received:
             self._nothing_left()
@@ -296,21 +306,23 @@ class ConnectedSocket(SocketBase):
         return 0
 
     def _take(self, length: int) -> None:
-        """Like a real kernel, report free space only when there is much of it."""
+        """Count bytes read by the application, and report free space to the sender, like a real
+        kernel, only when there is much of it.
+        """
         self._taken += length
         if self._taken * 2 >= self._window:
             self._out.send(self._taken)
             self._taken = 0
 
     def close(self, *, reset: bool = False) -> None:
-        """Deliver the data that was sent, then the end of data. A reset follows instead if the
-        caller wants one or if data is unread. Idempotent.
+        """Close this end: the sent data is delivered, then the end of data. Instead of the end, a
+        reset is sent if `reset` is set or if data is unread. Idempotent.
         """
         if self.is_gone:
             return
         if self.error is None:
             if reset or self._received:
-                self._world.note(f"{self.name} resets {self.peer.name}")
+                self._environment.note(f"{self.name} resets {self.peer.name}")
                 self._out.send(Sign.RESET)
                 self._out.forget()
             else:
@@ -322,7 +334,7 @@ class ConnectedSocket(SocketBase):
         return self._rng.random() < 0.5
 
     def vanish(self) -> None:
-        """The machine has lost power; unsent data is lost."""
+        """Drop this end, whose machine has lost power. Unsent data is lost."""
         self._out.close()
         self._go()
         if self.peer.is_connecting:
@@ -342,7 +354,7 @@ class ConnectedSocket(SocketBase):
         self._out.send(Sign.SYN)
 
     def arrive(self, item: object) -> None:
-        """Handle a packet from the other side."""
+        """Handle a packet from the other end."""
         if type(item) is bytes:
             self._arrive_data(item)
         elif type(item) is int:
@@ -357,7 +369,7 @@ class ConnectedSocket(SocketBase):
         elif item is Sign.RESET:
             self.lose()
         elif not self.is_gone:
-            self._world.note(f"{self._label} end")
+            self._environment.note(f"{self._label} end")
             self._has_ended = True
             self._call_reader()
 
@@ -370,7 +382,7 @@ class ConnectedSocket(SocketBase):
             left = self._network.left_until_cut(self._direction, len(piece))
             if left is not None:
                 piece = piece[:left]
-        self._world.note(f"{self._label} {len(piece)} {crc32(piece):x}")
+        self._environment.note(f"{self._label} {len(piece)} {crc32(piece):x}")
         if piece:
             self._received.append(piece)
             if self._reader is not None and not self._reader_called:
@@ -399,10 +411,10 @@ class ConnectedSocket(SocketBase):
             self._writer = None
 
     def lose(self) -> None:
-        """Handle a reset. Data that arrived before can still be read."""
+        """Handle a reset from the other end. Data that arrived before can still be read."""
         if self.is_gone or self.error is not None:
             return
-        self._world.note(f"{self._label} reset")
+        self._environment.note(f"{self._label} reset")
         self._out.close()
         number = errno.EPIPE if self._has_ended else errno.ECONNRESET
         self.error = OSError(number, os.strerror(number))  # creates the subclass for this number
@@ -427,15 +439,17 @@ class ConnectedSocket(SocketBase):
             self._is_telling = False
             self._tell_later(self, self.peer)
         else:
-            self._world.after(wait_s, self._tell, min(2 * wait_s, _RETRY_S_MAX))
+            self._environment.after(wait_s, self._tell, min(2 * wait_s, _RETRY_S_MAX))
 
     def _tell_later(self, source: ConnectedSocket, target: ConnectedSocket) -> None:
         source_name, target_name = source.host.machine.name, target.host.machine.name
         delay = self._network.links.delay(source_name, target_name)
-        self._world.after(delay.draw(self._rng), target.lose)
+        self._environment.after(delay.draw(self._rng), target.lose)
 
     def _can_exchange(self) -> bool:
-        """Whether a retransmitted packet reaches this machine and an answer gets back."""
+        """Return whether a retransmitted packet reaches this machine and an answer reaches the
+        peer.
+        """
         here, there = self.host.machine.name, self.peer.host.machine.name
         links = self._network.links
         return self.host.machine.is_up and links.passes(there, here) and links.passes(here, there)
@@ -449,9 +463,9 @@ class ConnectedSocket(SocketBase):
         reaches = self._network.links.passes(self.peer.host.machine.name, self.host.machine.name)
         listening = self.host.listening(self.port)
         if not reaches or not self.host.machine.is_up or (listening and not listening.has_room):
-            self._world.after(wait_s, self._asked, min(2 * wait_s, _RETRY_S_MAX))
+            self._environment.after(wait_s, self._asked, min(2 * wait_s, _RETRY_S_MAX))
         elif listening is None:
-            self._world.note(f"{self._label} refused")
+            self._environment.note(f"{self._label} refused")
             self._out.send(Sign.RESET)
             self._out.forget()
             self.is_gone = True
@@ -474,7 +488,7 @@ class ConnectedSocket(SocketBase):
         listening, self._listening = self._listening, None
         if self.is_gone or listening is None:
             return
-        self._world.note(f"{self._label} connected")
+        self._environment.note(f"{self._label} connected")
         if listening.is_closed:
             self.close(reset=True)
         else:

@@ -1,4 +1,4 @@
-"""The observable state of a simulated cluster: roles, and the contents of ZooKeeper."""
+"""Queries for the state of a simulated cluster: roles, and the contents of ZooKeeper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATE: Final = "/state"
 
 
 def stored_states(cluster: SimCluster) -> dict[TopicPartition, PartitionState]:
-    """Return the state nodes of all partitions."""
+    """Return the stored states of all partitions."""
     zookeeper = cluster.zookeeper
     found = {}
     for path in zookeeper.nodes():
@@ -35,9 +35,9 @@ def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition 
     return running.app.replicas.partitions.get(key)
 
 
-def is_whole(cluster: SimCluster) -> bool:
-    """Return whether every partition has a leader, all brokers are in its ISR and know that, and no
-    detected damage is left to repair.
+def is_healthy(cluster: SimCluster) -> bool:
+    """Return whether every partition has a leader, all brokers are in its ISR and have received
+    this role, and no detected damage remains to be repaired.
     """
     apps = [each.app for each in _running(cluster)]
     if any(app is not None and app.damaged_replicas.waiting for app in apps):
@@ -56,7 +56,9 @@ def _running(cluster: SimCluster) -> list[SimBroker]:
 
 
 def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | None:
-    """Return the running broker that considers itself the leader in the latest epoch."""
+    """Return the running broker that acts as the leader in the latest leader epoch; None if there
+    is none.
+    """
     found, epoch = None, NO_EPOCH
     for broker in cluster.brokers.values():
         if broker.app is None:
@@ -68,7 +70,9 @@ def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | No
 
 
 def controller_of(cluster: SimCluster) -> SimBroker | None:
-    """Return the running broker that considers itself the controller in the latest epoch."""
+    """Return the running broker that acts as the controller in the latest controller epoch; None if
+    there is none.
+    """
     active = [
         broker
         for broker in cluster.brokers.values()

@@ -14,34 +14,34 @@ from pybroker.testing.history.model import History
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster_record import ClusterRecord
 from pybroker.testing.simulation.disk_view import DiskView
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.invariants import Invariants, ReplicaNow
 from pybroker.testing.simulation.replica_files import final_read, replica_files
-from pybroker.testing.simulation.world import World
 
 _LOOK_S: Final = 0.02
 _topic_id = lru_cache(maxsize=256)(encode_uuid)
 
 
 class LiveWatch:
-    """Checks the invariants on all brokers repeatedly after `start`.
+    """A checker that checks the invariants on all brokers repeatedly after `start`.
 
-    It follows log truncations between `__enter__` and `__exit__`, in all brokers of this process,
-    so that only one world may run at a time.
+    Between `__enter__` and `__exit__` it records log truncations of all brokers in this process, so
+    only one `Environment` may run at a time.
     """
 
     def __init__(
-        self, world: World, brokers: Mapping[int, SimBroker], record: ClusterRecord
+        self, environment: Environment, brokers: Mapping[int, SimBroker], record: ClusterRecord
     ) -> None:
         self.invariants = Invariants(record)
-        self._world = world
+        self._environment = environment
         self._brokers = brokers
         self._seen: dict[int, tuple[str, Mapping[TopicPartition, Partition]]] = {}
-        """The last seen process of each broker, and its replicas."""
+        """Broker id -> its last observed process, and the replicas of this process."""
         self._record = record
         self._last: list[ReplicaNow] = []
         self._last_changes = -1
         self._begins: dict[tuple[str, int], int] = {}
-        """The highest begin of a leader's log, by topic id and partition."""
+        """(topic id, partition) -> the highest log start offset of any leader."""
         self._undo = ExitStack()
         for broker in brokers.values():
             broker.machine.on_power_loss.append(partial(self.invariants.doubt, broker.id))
@@ -58,11 +58,11 @@ class LiveWatch:
 
     def start(self) -> None:
         self.look()
-        self._world.after(_LOOK_S, self.start)
+        self._environment.after(_LOOK_S, self.start)
 
     def forget_deleted(self) -> None:
         """Remove records from the final reads that retention had deleted earlier. After a power
-        loss or a change of leader they may be there again, and no client had to read them.
+        loss or a change of leader these records may exist again, but no client had to read them.
         """
         history = self._record.history
         for place, read in enumerate(history.finals if history.expires else ()):
@@ -73,7 +73,7 @@ class LiveWatch:
                 history.finals[place] = replace(read, start=begin, records=records)
 
     def look(self) -> None:
-        """Check now. Does nothing if nothing has changed since the last check."""
+        """Check the invariants now, unless nothing has changed since the last check."""
         seen = [*self._replicas()]
         if seen != self._last or self._record.changes != self._last_changes:
             self._last, self._last_changes = seen, self._record.changes
@@ -116,8 +116,8 @@ class LiveWatch:
 
 
 def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
-    """Add the contents of all replicas' files to the history. Call it once the cluster has
-    recovered and nothing is written, as all replicas must be equal then. Raises DamagedFile.
+    """Add the contents of all replicas' files to the history. Call this once the cluster has
+    recovered and no client writes, when all replicas must be equal. Raises DamagedFile.
     """
     history: History = record.history
     loaded = {*record.loaded()}

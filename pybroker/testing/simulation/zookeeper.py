@@ -1,9 +1,9 @@
 """A simulated ZooKeeper of several members: elections, sessions, and one order of all changes.
 
-The leader puts all changes into one log. Each member applies it at its own pace
+The leader appends all changes to one log. Each member applies the log with its own delay
 (`zookeeper_member.py`). Processes connect to members through `zookeeper_session.py`. There is one
-leader at a time: the old one has stepped down before the next is elected. A member's answers to
-reads may be stale, also while it is cut off and has not noticed that yet.
+leader at a time: the old leader has stepped down before the next leader is elected. A member's
+answers to reads may be stale, also while the member is cut off and has not noticed this yet.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Final
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 from pybroker.errors import MultiFailed
 from pybroker.ports import CreateOp, DeleteOp, NodeStat, SessionEvent, SetOp
+from pybroker.testing.simulation.environment import WALL_MS_AT_START, Environment
 from pybroker.testing.simulation.links import Links, Pipe
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.memory_tree import MemoryTree
-from pybroker.testing.simulation.world import WALL_MS_AT_START, World
 from pybroker.testing.simulation.zookeeper_member import (
     Forwarded,
     Member,
@@ -57,8 +57,8 @@ class Change:
     at: float
 
 
-class KeptKeys:
-    """The `SessionStore` of a machine: a file that is never synced."""
+class MachineSessionStore:
+    """The `SessionStore` of a machine, which simulates a file that is never synced."""
 
     def __init__(self) -> None:
         self._keys: list[SessionKey] = []
@@ -81,15 +81,15 @@ class _Session:
     """The number of the connection that owns the session; 0 after a change of leader."""
 
     def ends_at(self) -> float:
-        """Rounded up: the server checks once per tick."""
+        """Return the expiry time, rounded up to a tick, because the server checks once per tick."""
         ends = self.heard_at + self.timeout_ms / 1000
         return (math.floor(ends / _EXPIRY_TICK_S) + 1) * _EXPIRY_TICK_S
 
 
 @dataclass(slots=True)
 class EarlyEnd:
-    """A test ended a process's session early, and the process learned of it later; in virtual
-    seconds.
+    """The expiry of a process's session by a test at `at`, of which the process is notified at
+    `heard_at`, in virtual seconds.
     """
 
     machine: str
@@ -98,11 +98,11 @@ class EarlyEnd:
 
 
 class ZooKeeper:
-    """The service. Its members are machines of `links`, by name."""
+    """The simulated ZooKeeper service. Its members are machines of `links`, by name."""
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         links: Links,
         members: Sequence[str] = ("zk1", "zk2", "zk3"),
         *,
@@ -110,52 +110,54 @@ class ZooKeeper:
         session_ms_max: int = 60_000,
         sync_limit_s: float = 2.0,
     ) -> None:
-        """Session timeouts are limited to the given range. `sync_limit_s` is the time after which a
-        member notices that it has lost the leader, or the leader that it has lost a majority.
+        """Limit session timeouts to the given range. `sync_limit_s` is the time after which a
+        member notices the loss of the leader, or the leader the loss of its quorum.
         """
-        self.world = world
+        self.environment = environment
         self.links = links
         self.session_ms_min = session_ms_min
         self.session_ms_max = session_ms_max
         self.clients_made = 0
         self.on_commit: list[Callable[[Change], object]] = []
-        """Each is called for every change of a node, in order, before any client learns of it."""
+        """Called for every change of a node, in order, before any client is notified."""
         self.early_ends: list[EarlyEnd] = []
-        """Early ends of the processes' main sessions."""
+        """Expiries of the processes' main sessions by a test."""
         self._clients: dict[str, ZooKeeperSession] = {}
-        self._keys: dict[str, KeptKeys] = {}
+        self._keys: dict[str, MachineSessionStore] = {}
         self.sync_limit_s = sync_limit_s
-        self._rng = world.rng("zookeeper")
+        self._rng = environment.rng("zookeeper")
         self._clock = TransactionClock(WALL_MS_AT_START)
         self.tree = MemoryTree(self._clock)
         """The leader's tree, which is authoritative."""
         self._log: list[Transaction] = []
         self._sessions: dict[int, _Session] = {}
         self._pending: list[Forwarded] = []
-        """The requests that the leader cannot decide without a majority."""
+        """The requests that the leader cannot decide without a quorum."""
         self._leader: Member | None = None
         self._quorum_at = 0.0
         self._elect_at = 0.0
         self.members = {
-            name: Member(links, name, world.rng(f"zookeeper {name}"), WALL_MS_AT_START, self._send)
+            name: Member(
+                links, name, environment.rng(f"zookeeper {name}"), WALL_MS_AT_START, self._send
+            )
             for name in members
         }
         self._elect()
-        world.after(_LOOK_S, self._look)
+        environment.after(_LOOK_S, self._look)
 
     # ---- for processes
 
     def session(
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
-        """Return a client for the current process of that machine; it must be started. It ends the
-        sessions of earlier processes that the machine still knows. A session with a `purpose`
-        exists in addition to the main one.
+        """Return a client for the current process of that machine; the caller must start it. It
+        ends the sessions in the machine's session store. A session with a `purpose` exists in
+        addition to the main session.
         """
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:
-            self._keys[name] = keys = KeptKeys()
+            self._keys[name] = keys = MachineSessionStore()
             machine.on_power_loss.append(keys.clear)
         client = ZooKeeperSession(
             self,
@@ -169,8 +171,8 @@ class ZooKeeper:
         return client
 
     def client(self, machine: str, purpose: str = "") -> ZooKeeperSession | None:
-        """Return the client of the machine's current or last process: its main one, or that of the
-        purpose.
+        """Return the client of the machine's current or last process: its main client, or the
+        client with the purpose.
         """
         return self._clients.get(_name_of(machine, purpose))
 
@@ -178,16 +180,16 @@ class ZooKeeper:
 
     @property
     def leader(self) -> str | None:
-        """The name of the leading member."""
+        """Return the name of the leading member."""
         return None if self._leader is None else self._leader.name
 
     @property
     def zxid(self) -> int:
-        """The number of decided transactions."""
+        """Return the number of decided transactions."""
         return len(self._log)
 
     def nodes(self) -> list[str]:
-        """The paths of all nodes in the leader's tree, sorted."""
+        """Return the paths of all nodes in the leader's tree, sorted."""
         return self.tree.paths()
 
     def node(self, path: str) -> tuple[bytes, NodeStat] | None:
@@ -195,26 +197,26 @@ class ZooKeeper:
         return self.tree.node(path)
 
     def session_ids(self) -> list[int]:
-        """The live sessions, oldest first."""
+        """Return the ids of the live sessions, oldest first."""
         return [*self._sessions]
 
     # ---- faults
 
     def down(self, name: str, *, silently: bool = False) -> None:
-        """Kill a member. With `silently` its machine goes too, so that its peers get no reset."""
+        """Kill a member. With `silently` its machine loses power, so peers get no reset."""
         member = self.members[name]
         if member.is_up:
-            self.world.note(f"zk {name} down")
+            self.environment.note(f"zk {name} down")
             member.is_up = False
             member.stop(silently=silently)
             if member is self._leader and not silently:
                 self._depose()
 
     def up(self, name: str) -> None:
-        """Start a member that is down. It serves once it has found the leader."""
+        """Start a member that is down. The member serves once it has found the leader."""
         member = self.members[name]
         if not member.is_up:
-            self.world.note(f"zk {name} up")
+            self.environment.note(f"zk {name} up")
             if member is self._leader:
                 self._depose()
             member.is_up = True
@@ -224,15 +226,15 @@ class ZooKeeper:
         self.members[name].lag_s = seconds
 
     def expire(self, session_id: int) -> bool:
-        """End a session as if it had timed out. Return False if it is gone, or if nothing can be
-        decided now.
+        """End a session as if it had timed out. Return False if the session does not exist, or if
+        the service has no quorum now.
         """
         if session_id not in self._sessions or not self._has_quorum():
             return False
         self._close(session_id)
         for name, client in self._clients.items():
             if client.session_id == session_id and name == client.machine:
-                self.early_ends.append(EarlyEnd(name, self.world.now))
+                self.early_ends.append(EarlyEnd(name, self.environment.now))
                 client.add_listener(partial(self._expired, name))
         return True
 
@@ -243,7 +245,7 @@ class ZooKeeper:
     def _is_heard(self, machine: str) -> None:
         for end in self.early_ends:
             if end.machine == machine:
-                end.heard_at = min(end.heard_at, self.world.now)
+                end.heard_at = min(end.heard_at, self.environment.now)
 
     def heal(self) -> None:
         """Restart all members and remove their lags. Links are not changed."""
@@ -283,24 +285,26 @@ class ZooKeeper:
             self._decide(forwarded)
 
     def _readmit(self, forwarded: Forwarded, session: _Session | None) -> None:
-        """Handle the return of a session on another connection. The answer does not wait for
+        """Handle a session that reconnects on another connection. The answer does not wait for
         transactions that its member has not applied yet.
         """
         if session is None:
             granted = Granted(0, 0)
         else:
             session.owner = forwarded.wire
-            session.heard_at = self.world.now
+            session.heard_at = self.environment.now
             granted = Granted(forwarded.session_id, session.timeout_ms)
-            self.world.note(f"zk session {forwarded.session_id:x} moves")
+            self.environment.note(f"zk session {forwarded.session_id:x} moves")
         self._after_return(forwarded, forwarded.member.grant, forwarded.wire, granted)
 
     def _after_return(self, forwarded: Forwarded, act: Callable[..., None], *what: object) -> None:
-        """Call `act` at the member that forwarded the request."""
+        """Call `act` at the member that forwarded the request, after the answer has travelled
+        there.
+        """
         delay_s = 0.0
         if forwarded.member is not self._leader:
             delay_s = self.links.usual.draw(self._rng)
-        self.world.after(delay_s, act, *what)
+        self.environment.after(delay_s, act, *what)
 
     # ---- decisions
 
@@ -309,7 +313,7 @@ class ZooKeeper:
         if isinstance(request, Sync):
             self._tell(forwarded.member, (forwarded.wire, request))
             return
-        self._clock.now_ms = WALL_MS_AT_START + int(self.world.now * 1000)
+        self._clock.now_ms = WALL_MS_AT_START + int(self.environment.now * 1000)
         zxid = len(self._log) + 1
         changes: list[Change] = []
         if isinstance(request, Connect):
@@ -327,7 +331,7 @@ class ZooKeeper:
         )
         self._log.append(transaction)
         assert self.tree.zxid == zxid
-        self.world.note(text)
+        self.environment.note(text)
         for change in changes:
             for hear in self.on_commit:
                 hear(change)
@@ -338,14 +342,14 @@ class ZooKeeper:
         timeout_ms = max(self.session_ms_min, min(request.timeout_ms, self.session_ms_max))
         self.tree.zxid += 1
         session_id = self.tree.open_session(None)
-        self._sessions[session_id] = _Session(timeout_ms, self.world.now, wire)
+        self._sessions[session_id] = _Session(timeout_ms, self.environment.now, wire)
         return session_id, Answer(0, Granted(session_id, timeout_ms))
 
     def _end(self, zxid: int, session_id: int) -> list[Change]:
         del self._sessions[session_id]
         owned = self.tree.owned_by(session_id)
         self.tree.end_session(session_id)
-        return [Change(zxid, path, None, -1, session_id, self.world.now) for path in owned]
+        return [Change(zxid, path, None, -1, session_id, self.environment.now) for path in owned]
 
     def _write(
         self, zxid: int, session_id: int, request: Write
@@ -357,7 +361,7 @@ class ZooKeeper:
             failure = (error.cause if request.alone else error).with_traceback(None)
             text = f"zk {zxid} error {type(error.cause).__name__} {ops[error.index].path}"
             return Answer(zxid, error=failure), [], text
-        now = self.world.now
+        now = self.environment.now
         changes: list[Change] = []
         texts: list[str] = [f"zk {zxid}"]
         for op, result in zip(ops, results, strict=True):
@@ -403,9 +407,9 @@ class ZooKeeper:
         return self._leader is not None and self._reaches_quorum(self._leader)
 
     def _look(self) -> None:
-        """Detect failed and returned members; runs repeatedly."""
-        now = self.world.now
-        self.world.after(_LOOK_S, self._look)
+        """Detect failed and recovered members; runs repeatedly."""
+        now = self.environment.now
+        self.environment.after(_LOOK_S, self._look)
         if self._has_quorum():
             self._quorum_at = now
         elif self._leader is not None and now - self._quorum_at > self.sync_limit_s:
@@ -429,7 +433,7 @@ class ZooKeeper:
             self._decide_pending(len(self._pending))
             for session_id, session in [*self._sessions.items()]:
                 if now >= session.ends_at():
-                    self.world.note(f"zk session {session_id:x} expires")
+                    self.environment.note(f"zk session {session_id:x} expires")
                     self._close(session_id)
 
     def _decide_pending(self, count: int) -> None:
@@ -443,30 +447,30 @@ class ZooKeeper:
 
     def _depose(self) -> None:
         """Remove the leader. No member serves until another is elected."""
-        self.world.note(f"zk leader {self.leader} gone")
+        self.environment.note(f"zk leader {self.leader} gone")
         self._leader = None
         for member in self.members.values():
             member.stop()
         span = _ELECTION_S_MOST - _ELECTION_S_LEAST
-        self._elect_at = self.world.now + _ELECTION_S_LEAST + span * self._rng.random()
+        self._elect_at = self.environment.now + _ELECTION_S_LEAST + span * self._rng.random()
 
     def _elect(self) -> None:
-        if self.world.now < self._elect_at:
+        if self.environment.now < self._elect_at:
             return
         able = [member for member in self.members.values() if self._reaches_quorum(member)]
         if not able:
             return
         self._leader = leader = self._rng.choice(able)
-        self._quorum_at = self.world.now
-        self.world.note(f"zk leader {leader.name}")
+        self._quorum_at = self.environment.now
+        self.environment.note(f"zk leader {leader.name}")
         leader.serve(self._log)
         # The others' logs may contain a prefix of the last leader's unfinished requests.
         self._decide_pending(self._rng.randint(0, len(self._pending)))
         for session in self._sessions.values():
-            session.heard_at = self.world.now
+            session.heard_at = self.environment.now
             session.owner = 0
         for member in self.members.values():
-            member.contact_at = self.world.now
+            member.contact_at = self.environment.now
             if member is not leader and self._meet(member, leader):
                 self._join(member)
 
@@ -475,7 +479,7 @@ class ZooKeeper:
         assert self._leader is not None
         member.to_leader = pipe = self._pipe(member, self._leader, self._receive)
         delay_s = self._rng.random() * _JOIN_S_MAX if self._log else 0.0
-        self.world.after(delay_s, self._joined, member, pipe)
+        self.environment.after(delay_s, self._joined, member, pipe)
 
     def _joined(self, member: Member, to_leader: Pipe) -> None:
         if member.to_leader is not to_leader or self._leader is None:

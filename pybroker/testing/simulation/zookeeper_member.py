@@ -1,4 +1,4 @@
-"""One member of the simulated ZooKeeper: its own copy of the tree, which may lag, and the
+"""One member of the simulated ZooKeeper ensemble: its own copy of the tree, which may lag, and the
 connections of its clients.
 
 As in the real ZooKeeper, a member answers reads from its own copy, and forwards all other requests
@@ -35,7 +35,7 @@ from pybroker.testing.simulation.zookeeper_wire import (
 )
 
 _WatchesOf = dict[str, dict[int, None]]
-"""The numbers of the watching connections, by path."""
+"""Path -> the numbers of the connections with a watch on it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,14 +44,14 @@ class Forwarded:
 
     member: Member
     wire: int
-    """The number of its connection; 0 for the service itself."""
+    """The number of the client's connection; 0 for the service itself."""
     session_id: int
     request: Forwardable | Connect
 
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A decision of the leader. Every member applies all of them in the order of `zxid`."""
+    """A decision of the leader. Every member applies all transactions in the order of `zxid`."""
 
     zxid: int
     wall_ms: int
@@ -62,7 +62,9 @@ class Transaction:
 
 
 class TransactionClock:
-    """The wall clock of a tree: the time at which the leader decided the current transaction."""
+    """The clock of a tree: its time is the time at which the leader decided the current
+    transaction.
+    """
 
     def __init__(self, wall_ms: int) -> None:
         self.now_ms = wall_ms
@@ -84,14 +86,14 @@ class _Served:
     def __init__(self, wire: Wire, session_id: int) -> None:
         self.wire = wire
         self.session_id = session_id
-        """0 until the leader has granted one."""
+        """The session id; 0 until the leader has granted a session."""
         self.queue: deque[Request] = deque()
-        """Unanswered requests; the first one waits for the leader."""
+        """Unanswered requests, of which the first waits for the leader."""
 
 
 class Member:
-    """`forward` carries a request to the leader. `lag_s` is the maximum delay of this member's
-    application of a transaction.
+    """A member of the service. `forward` sends a request to the leader. `lag_s` is the maximum
+    delay in seconds before this member applies a transaction.
     """
 
     def __init__(
@@ -109,14 +111,14 @@ class Member:
         self.contact_at = 0.0
         """The time of the last contact with the leader."""
         self.touched: dict[int, None] = {}
-        """Sessions that were active here since the last report to the leader."""
+        """Sessions that were active at this member since its last report to the leader."""
         self.to_leader: Pipe | None = None
         self.from_leader: Pipe | None = None
         self.clock = TransactionClock(wall_ms)
         self.tree = MemoryTree(self.clock)
         self.tree.on_event = self._changed
         self._links = links
-        self._world = links.world
+        self._environment = links.environment
         self._rng = rng
         self._forward = forward
         self._served: dict[int, _Served] = {}
@@ -128,7 +130,7 @@ class Member:
     # ---- start and stop
 
     def serve(self, log: Sequence[Transaction]) -> None:
-        """Start, with all decided transactions."""
+        """Start to serve, with all decided transactions applied."""
         for transaction in log[self.tree.zxid :]:
             self._apply(transaction)
         self.is_serving = True
@@ -166,7 +168,9 @@ class Member:
             self._take(served, message)
 
     def forget(self, wire: Wire) -> None:
-        """The client has closed its end. Its earlier requests are still processed."""
+        """Remove a connection whose client has closed its end. Its earlier requests are still
+        processed.
+        """
         served = self._served.pop(wire.number, None)
         if served is not None:
             for watches in (self._data, self._child):
@@ -197,7 +201,7 @@ class Member:
             self._forward(Forwarded(self, number, served.session_id, request))
 
     def _drain(self, served: _Served) -> None:
-        """Answer all requests that can be answered."""
+        """Answer all queued requests of a connection that can be answered now."""
         queue = served.queue
         while queue:
             first = queue[0]
@@ -250,7 +254,9 @@ class Member:
                     tell(WatchEvent(missed, path))
 
     def _missed(self, path: str, kind: WatchKind, zxid: int) -> WatchKind | None:
-        """Return the event that such a watch would have fired since `zxid`."""
+        """Return the event that a watch of this kind would have fired since `zxid`; None if it
+        would not have fired.
+        """
         try:
             node = self.tree.lookup(path)
         except NoNode:
@@ -274,15 +280,17 @@ class Member:
     # ---- messages from the leader
 
     def learn(self, item: Transaction | tuple[int, Sync]) -> None:
-        """The leader has decided a transaction, or has confirmed the sync on the connection of that
-        number.
+        """Handle a transaction that the leader has decided, or a sync that it has confirmed (the
+        number of the connection, and the request).
         """
         if self.lag_s == 0 and not self._inbox:
             self._do(item)
             return
         self._inbox.append(item)
-        self._applies_at = max(self._applies_at, self._world.now + self._rng.random() * self.lag_s)
-        self._world.at(self._applies_at, self._do_next, item)
+        self._applies_at = max(
+            self._applies_at, self._environment.now + self._rng.random() * self.lag_s
+        )
+        self._environment.at(self._applies_at, self._do_next, item)
 
     def _do_next(self, item: Transaction | tuple[int, Sync]) -> None:
         if self._inbox and self._inbox[0] is item:  # it differs if the member was stopped meanwhile
@@ -333,7 +341,9 @@ class Member:
             self.forget(served.wire)
 
     def send_away(self, number: int) -> None:
-        """Close the connection of that number: its session is served elsewhere."""
+        """Close the connection of that number, because its session has moved to another
+        connection.
+        """
         served = self._served.get(number)
         if served is not None:
             self.forget(served.wire)

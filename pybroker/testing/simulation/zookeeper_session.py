@@ -1,9 +1,9 @@
 """The `Coord` of one simulated process: sessions with the simulated ZooKeeper, one after the other.
 
-It behaves like the real one over kazoo. Requests fail at once while the connection is lost. Whether
-the session survived is known only when a member is reached again; watches are then set again. Syncs
-show how long the service has been silent. Heartbeats are sent even if the event loop is blocked, as
-kazoo uses a thread for them, but not by a stopped process.
+It behaves like the real `Coord` over kazoo. Requests fail at once while the connection is lost. The
+process knows whether its session survived only when it reaches a member again; watches are then set
+again. Syncs show how long the service has been silent. A process sends heartbeats even if its event
+loop is blocked, as kazoo uses a thread for them, but not while it is stopped.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from pybroker.ports import (
     Watch,
     WatchEvent,
 )
+from pybroker.testing.simulation.environment import Entry
 from pybroker.testing.simulation.loop import ProcessLoop
 from pybroker.testing.simulation.memory_tree import check_path
-from pybroker.testing.simulation.world import Entry
 from pybroker.testing.simulation.zookeeper_takeover import end_session
 from pybroker.testing.simulation.zookeeper_wire import (
     Answer,
@@ -71,7 +71,7 @@ class _Asked:
 
 class ZooKeeperSession:
     """The `Coord` of `loop`'s process on `machine`; call `start` first. `members` are the members
-    that it knows, by default all.
+    to which it connects, by default all.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class ZooKeeperSession:
         self.machine = machine
         self.loop = loop
         self._service = service
-        self._world = service.world
+        self._environment = service.environment
         self._session_timeout_ms = session_timeout_ms
         self._store: SessionStore = store or NoSessionStore()
         self._members = [*(service.members if members is None else members)]
         service.clients_made += 1
-        self._rng = service.world.rng(f"zookeeper client {machine} {service.clients_made}")
+        self._rng = service.environment.rng(f"zookeeper client {machine} {service.clients_made}")
         self._listeners: list[SessionListener] = []
         self._watches = WatchTable()
         self._asked: deque[_Asked] = deque()
@@ -161,25 +161,25 @@ class ZooKeeperSession:
     # ---- faults
 
     def break_connection(self, *, arrives: bool | None = None) -> None:
-        """Break the connection now; it is opened again automatically. `arrives` decides whether
-        data under way reaches the service; None means by chance.
+        """Break the connection now; it is opened again automatically. `arrives` is whether data in
+        transit reaches the service; None means a random choice.
         """
         wire = self._wire
         if wire is not None and not self.loop.is_dead:
-            self._world.note(f"zk {self.loop.name} connection breaks")
+            self._environment.note(f"zk {self.loop.name} connection breaks")
             lose = self._rng.random() < 0.5 if arrives is None else not arrives
             wire.close(lose=lose)
             self.loop.call_soon(self._broken, wire)
 
     def lose_reply(self, *, applied: bool = True, expires: bool = False) -> None:
-        """Break the connection right after the next write was sent, so that its result is unknown;
-        or right before it without `applied`. With `expires` the session expires too. Several calls
-        affect as many writes.
+        """Break the connection right after the next write is sent, so that its result is unknown;
+        without `applied`, right before. With `expires` the session expires too. Each call affects
+        one write.
         """
         self._lost_replies.append((applied, expires))
 
     def expire(self) -> None:
-        """Expire this session at the service, if that is possible."""
+        """Expire this session at the service, if the service has a quorum."""
         self._service.expire(self.session_id)
 
     # ---- state
@@ -194,24 +194,24 @@ class ZooKeeperSession:
 
     @property
     def earlier_session_ids(self) -> frozenset[int]:
-        """The ended sessions of this process, and of earlier ones in the store."""
+        """Return the ended sessions of this process, and of earlier processes in the store."""
         return frozenset(key.id for key in self._earlier)
 
     @property
     def session_timeout_ms(self) -> int:
-        """The timeout that the service granted; before `start` the requested one."""
+        """Return the granted session timeout; before `start` the requested timeout."""
         return self._session_timeout_ms
 
     @property
     def member(self) -> str | None:
-        """The name of the current member, or of the next one."""
+        """Return the name of the connected member, or of the member to which it connects."""
         return None if self._wire is None else self._wire.server.name
 
     def silence(self) -> float:
-        """Counted from the time at which the newest answered write or sync was sent; reads are
-        answered by the member alone.
+        """Return the seconds since the newest answered write or sync was sent. Reads do not count:
+        a member answers them without the leader.
         """
-        return self._world.now - self._heard_at
+        return self._environment.now - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
         self._listeners.append(listener)
@@ -291,9 +291,9 @@ class ZooKeeperSession:
 
     def _check_usable(self) -> None:
         if self._key is None:
-            raise SessionExpired("there is no session with zookeeper")
+            raise SessionExpired("there is no ZooKeeper session")
         if not self._is_connected:
-            raise ConnectionLoss("the connection with zookeeper is lost")
+            raise ConnectionLoss("the connection to ZooKeeper is lost")
 
     def _ask(
         self, request: Request, on_value: Callable[[Any], None] | None = None
@@ -301,7 +301,7 @@ class ZooKeeperSession:
         assert self._wire is not None
         future: asyncio.Future[Any] = self.loop.create_future()
         by_leader = not isinstance(request, (Read, SetWatches))
-        self._asked.append(_Asked(future, on_value, self._world.now, by_leader))
+        self._asked.append(_Asked(future, on_value, self._environment.now, by_leader))
         self._wire.send(request)
         return future
 
@@ -309,7 +309,7 @@ class ZooKeeperSession:
         asked, self._asked = self._asked, deque()
         for each in asked:
             if not each.future.done():
-                each.future.set_exception(ConnectionLoss("the connection with zookeeper was lost"))
+                each.future.set_exception(ConnectionLoss("the connection to ZooKeeper was lost"))
 
     # ---- private: what arrives
 
@@ -384,7 +384,7 @@ class ZooKeeperSession:
         self._key = key = SessionKey(session_id, session_id.to_bytes(16, "big"))
         self._generation += 1
         self._seen_zxid = None
-        self._heard_at = self._world.now
+        self._heard_at = self._environment.now
         self._save_keys([*self._earlier, key])
         self._first.set()
         self._announce(SessionEvent.CONNECTED)
@@ -440,7 +440,7 @@ class ZooKeeperSession:
 
     def _announce(self, event: SessionEvent) -> None:
         if not self._is_closed:
-            self._world.note(f"zk {self.loop.name} {event.value} {self.session_id:x}")
+            self._environment.note(f"zk {self.loop.name} {event.value} {self.session_id:x}")
             for listener in self._listeners:
                 listener(event)
 
@@ -469,7 +469,7 @@ class ZooKeeperSession:
         """
         if wire is not self._wire or self.loop.is_dead:
             return
-        now = self._world.now
+        now = self._environment.now
         pause_s = self._session_timeout_ms / 1000 / _BEATS_PER_SESSION
         next_at = wire.sent_at + pause_s
         if self.loop.is_paused:
@@ -481,11 +481,11 @@ class ZooKeeperSession:
             wire.unanswered_ping = True
             wire.send(Signal.PING)
             next_at = now + pause_s
-        self._beat_entry = self._world.at(next_at, self._beat, wire)
+        self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Sync with the leader every sixth of the session timeout, and break a connection without
-        answers for too long. A fresh connection is not blamed for earlier silence.
+        """Sync with the leader every sixth of the session timeout, and break a connection that has
+        been silent for too long. Silence before a fresh connection does not count.
         """
         session_s = self._session_timeout_ms / 1000
         wire = self._wire

@@ -1,4 +1,4 @@
-"""Ends a session that an earlier process has left at the simulated ZooKeeper."""
+"""Ends a session that an earlier process has left open at the simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ async def end_session(
     service: Service, loop: ProcessLoop, machine: str, session_id: int, members: Sequence[str]
 ) -> bool:
     """Take over the session and close it, so that its ephemeral nodes are deleted now. Try the
-    members in turn. Return whether one of them has answered.
+    members in turn. Return whether a member has answered.
     """
-    rng = service.world.rng(f"zookeeper takeover {loop.name} {session_id:x}")
+    rng = service.environment.rng(f"zookeeper takeover {loop.name} {session_id:x}")
     for name in rng.sample(members, len(members)):
         heard: asyncio.Future[bool] = loop.create_future()
         hear = partial(loop.call_soon, _close_when_granted, heard)
@@ -44,7 +44,9 @@ async def end_session(
 
 
 def _close_when_granted(heard: asyncio.Future[bool], wire: Wire, message: object) -> None:
-    """`heard` gets True if the session is gone, and False if this member could not help."""
+    """Close the session once it is granted. `heard` gets True if the session has ended, and False
+    if this member does not serve.
+    """
     if isinstance(message, Granted) and message.session_id:
         wire.send(CloseSession())
     elif not heard.done():

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 
 from pybroker.errors import CoordError
 from pybroker.ports import CoordOp
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.links import Links, Pipe
-from pybroker.testing.simulation.world import World
 
 _FORGET_S: Final = 0.01
 
@@ -34,7 +34,9 @@ class ReadKind(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """`zxid` is the last transaction that the member had applied when it answered."""
+    """An answer to a request. `zxid` is the last transaction that the member had applied when it
+    answered.
+    """
 
     zxid: int
     value: Any = None
@@ -50,8 +52,8 @@ class Read:
 
 @dataclass(slots=True, eq=False)
 class SetWatches:
-    """Watches that the client had on another connection. Those that changed after `zxid` fire at
-    once.
+    """Watches that the client had on another connection. Watches on nodes that changed after `zxid`
+    fire at once.
     """
 
     zxid: int
@@ -62,8 +64,8 @@ class SetWatches:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """With `alone` it is a single operation instead of a multi, with its own error or result as the
-    answer.
+    """A write. With `alone` it is a single operation instead of a multi, and the answer is the
+    operation's own error or result.
     """
 
     ops: Sequence[CoordOp]
@@ -83,8 +85,8 @@ class CloseSession:
 
 @dataclass(slots=True, eq=False)
 class Connect:
-    """The first message. `session_id` 0 requests a new session. `zxid` is the last that the client
-    has seen: a member that lags behind it refuses.
+    """The first message of a connection. `session_id` 0 requests a new session. `zxid` is the last
+    transaction that the client has seen: a member that lags behind it refuses the connection.
     """
 
     session_id: int
@@ -105,7 +107,7 @@ Request = Read | SetWatches | Forwardable
 
 
 class Server(Protocol):
-    """The member at the other end."""
+    """The interface of the member at the other end of a connection."""
 
     name: str
 
@@ -115,23 +117,25 @@ class Server(Protocol):
 
 
 class Service(Protocol):
-    """All members together, as a client knows them."""
+    """The interface of the whole service for a client."""
 
-    world: World
+    environment: Environment
     links: Links
     session_ms_min: int
     clients_made: int
 
     @property
     def members(self) -> Mapping[str, Server]:
-        """The members by name."""
+        """Return the members by name."""
 
     def expire(self, session_id: int) -> bool:
-        """End the session. Return False if it is gone, or if nothing can be decided now."""
+        """End the session. Return False if the session does not exist, or if the service has no
+        quorum now.
+        """
 
 
 class Wire:
-    """One connection, opened by a client. Both ends know it by its number."""
+    """One connection, opened by a client. Both ends identify it by its number."""
 
     __slots__ = (
         "_links",
@@ -152,9 +156,9 @@ class Wire:
         rng: random.Random,
         hear: Callable[[Wire, Any], object],
     ) -> None:
-        """`hear` is called for each message that arrives at the client."""
+        """Open a connection. `hear` is called for each message that arrives at the client."""
         self._links = links
-        self.number = links.world.number()
+        self.number = links.environment.number()
         self.machine = machine
         self.server = server
         self.sent_at = 0.0
@@ -163,25 +167,25 @@ class Wire:
         self.down = Pipe(links, server.name, machine, rng, partial(hear, self))
 
     def send(self, message: object) -> None:
-        self.sent_at = self._links.world.now
+        self.sent_at = self._links.environment.now
         self.up.send(message)
 
     def close(self, *, lose: bool) -> None:
-        """Close the client's end. With `lose` the data under way is lost; otherwise it still
-        arrives, but answers are dropped. Idempotent.
+        """Close the client's end. With `lose` the data in transit is lost; otherwise it still
+        arrives at the member, but answers are dropped. Idempotent.
         """
         if self.down.closed:
             return
         self.down.close()
         if lose:
             self.up.close()
-            self._links.world.after(_FORGET_S, self.server.forget, self)
+            self._links.environment.after(_FORGET_S, self.server.forget, self)
         else:
             self.up.send(Signal.END)
 
     def close_by_server(self, *, silently: bool) -> None:
-        """Close it after the server's earlier messages have arrived. With `silently` the client is
-        not told.
+        """Close the connection after the server's earlier messages have arrived. With `silently`
+        the client is not notified.
         """
         self.up.close()
         if silently:
@@ -190,6 +194,6 @@ class Wire:
             self.down.send(Signal.END)
 
     def tell(self, message: object) -> None:
-        """Send to the client."""
+        """Send a message to the client."""
         if not self.down.closed:
             self.down.send(message)

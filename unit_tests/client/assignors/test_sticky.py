@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
 
 from pybroker.client.assignors import Assignments, make_assignor
-from pybroker.client.assignors.balance import Claim, balanced, owners
+from pybroker.client.assignors.balance import Ownership, balanced, owners
 from pybroker.model import TopicPartition
 from unit_tests.client.assignors.groups import (
     Group,
@@ -34,13 +34,13 @@ def test_whatever_is_claimed_the_result_is_valid_and_balanced(
 ) -> None:
     counts, members = group
     claimable = [TopicPartition(topic, number) for topic in ("t0", "t1") for number in range(9)]
-    claims = {
-        m.member_id: Claim(
+    ownerships = {
+        m.member_id: Ownership(
             tuple(data.draw(st.lists(st.sampled_from(claimable)))), data.draw(st.integers(-1, 2))
         )
         for m in members
     }
-    found = balanced(counts, members, owners(claims))
+    found = balanced(counts, members, owners(ownerships))
     check_valid(counts, members, found)
     assert is_balanced(members, found)
 
@@ -90,8 +90,8 @@ def test_load_flows_through_others_where_topics_differ() -> None:
 
 def test_the_latest_generation_owns_and_two_equal_claims_own_nothing() -> None:
     p0, p1 = partitions("t0:0,1")
-    assert owners({"a": Claim((p0, p1), 3), "b": Claim((p0,), 4)}) == {p0: "b", p1: "a"}
-    assert owners({"a": Claim((p0, p1), 3), "b": Claim((p0,), 3)}) == {p1: "a"}
+    assert owners({"a": Ownership((p0, p1), 3), "b": Ownership((p0,), 4)}) == {p0: "b", p1: "a"}
+    assert owners({"a": Ownership((p0, p1), 3), "b": Ownership((p0,), 3)}) == {p1: "a"}
 
 
 @settings(max_examples=100)

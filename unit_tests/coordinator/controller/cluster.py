@@ -1,9 +1,9 @@
-"""A vocabulary for tests of the controller: an in-memory cluster whose brokers only note the
-commands that they get.
+"""An in-memory cluster for tests of the controller. Its brokers only record the commands that they
+receive.
 
 `Cluster` is the ZooKeeper service. `Member` is one broker with its session, its registration and
-its controller. A broker's commands read as lines, for example
-`lead orders-0 leader=1 epoch=0 isr=1 new` or `metadata orders-0 leader=1 epoch=0`.
+its controller. A broker's commands read as lines, for example `lead orders-0 leader=1 epoch=0 isr=1
+new` or `metadata orders-0 leader=1 epoch=0`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Note:
-    """One command that a broker got."""
+    """One command that a broker received."""
 
     def __init__(self, broker_id: int, command: Command) -> None:
         self.broker_id = broker_id
@@ -84,7 +84,7 @@ def _numbers(broker_ids: Sequence[int]) -> str:
 
 
 class NotingChannel:
-    """A `BrokerChannel` that notes each command and answers without an error, unless the cluster
+    """A `BrokerChannel` that records each command and answers without an error, unless the cluster
     has a refusal for its broker."""
 
     def __init__(self, cluster: Cluster, broker: Broker) -> None:
@@ -93,7 +93,7 @@ class NotingChannel:
         cluster.reached[broker.id] = broker
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the channel has no connection."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         keys = [item.topic_partition for item in command.partitions]
@@ -138,8 +138,8 @@ class NotingChannel:
 
 class Cluster:
     """The ZooKeeper tree and all commands to brokers. Each command uses up one of the `refusals`:
-    an exception for the whole command, or a code for each partition. `offline` are replicas that a
-    broker cannot open, `yielding` those with which it refuses to lead."""
+    an exception for the whole command, or a code for each partition. `offline`: broker -> replicas
+    that it cannot open. `yielding`: broker -> replicas with which it refuses to lead."""
 
     def __init__(self, tree: MemoryTree | None = None) -> None:
         self.clock = ManualClock()
@@ -152,7 +152,7 @@ class Cluster:
         self.journal: list[dict[str, object]] = []
         self.elections = TimeMeter()
         self.newest_controller: dict[int, int] = {}
-        """The highest controller epoch that a broker, by its own epoch, has seen."""
+        """Broker epoch -> the highest controller epoch that this broker has received."""
         self.deletion_gate = asyncio.Event()
         self.deletion_gate.set()
         self.members: list[Member] = []
@@ -221,8 +221,8 @@ class Cluster:
             await self.tool.create(path, data)
 
     async def prepare_state(self, name: str, content: object) -> None:
-        """Create a state node before its topic: the topic's node is created without data, which no
-        controller takes for a topic."""
+        """Create a state node before its topic exists. The topic's node is created without data, so
+        no controller reads it as a topic."""
         path = paths.partition_state(key(name))
         for parent in (paths.topic(key(name).topic), paths.partitions(key(name).topic)):
             await self.tool.create(parent)
@@ -262,13 +262,13 @@ class Cluster:
             for line in note.lines
         ]
 
-    async def told(self, broker_id: int, line: str) -> None:
-        """Wait until that broker has got a command with this line."""
+    async def received(self, broker_id: int, line: str) -> None:
+        """Wait until the broker has received a command with this line."""
         await until(lambda: line in self.lines(broker_id))
 
 
 class ForgetfulCoord(MemoryCoord):
-    """A client that loses the reply of one request, counted from now."""
+    """A client that loses the reply of one chosen request."""
 
     countdown = -1
     applied = True

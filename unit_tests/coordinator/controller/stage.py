@@ -1,8 +1,8 @@
 """A cluster that follows a script: commands in, a trace of the controller's actions out.
 
 A trace has first, in their order, the changes of nodes by brokers and controllers (`made`, `set`,
-`removed`; the state of a partition reads `stored`) and the lines of the journal. Then it has the
-commands that each broker got. Changes of nodes by the script itself are not in the trace.
+`removed`, and `stored` for the state of a partition) and the lines of the journal. Then it has the
+commands that each broker received. Changes of nodes by the script itself are not in the trace.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.controller.cluster import Cluster, Member, Note, NotingChannel, key
 
 CALM_S = 1.0
-"""Longer than the pauses between attempts: after it the controller has done all that it can."""
+"""A time longer than the pauses between attempts: after it the controller has done all its work."""
 REBALANCE = RebalanceSettings(imbalance_percentage=0, interval_s=300.0, first_check_s=30.0)
 Result = Awaitable[object]
 
 
 class TracedTree(MemoryTree):
-    """A tree that notes each change and its session."""
+    """A tree that records each change and its session."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
@@ -86,7 +86,7 @@ def _numbers(items: Sequence[int]) -> str:
 
 
 class JournalLines(list[dict[str, object]]):
-    """A journal whose lines stand between the changes of nodes."""
+    """A journal whose lines are between the changes of nodes in the trace."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class JournalLines(list[dict[str, object]]):
         words = [f"journal {entry['controller']} {entry['event']}: {entry['what']}"]
         for name, value in entry.items():
             if name in ("time", "controller", "controller_epoch", "event", "what", "from", "to"):
-                continue  # the states were written just before, and read `stored`
+                continue  # the trace already has the states as `stored` lines
             shown = _numbers(value) if isinstance(value, list) else str(value)
             words.append(f"{name}={shown}")
         self._lines.append(" ".join(words))
@@ -179,7 +179,7 @@ class Stage:
         for broker_id in sorted({note.broker_id for note in self.cluster.notes}):
             for note in self.cluster.notes:
                 if note.broker_id == broker_id:
-                    said.extend(f"{broker_id} < {line}" for line in _heard(note))
+                    said.extend(f"{broker_id} < {line}" for line in _lines_of(note))
         return said
 
     def _collect(self) -> None:
@@ -209,7 +209,7 @@ class Stage:
             await member.kill()
 
     async def _bounce(self, broker_id: str) -> None:
-        """Register the broker anew before the controller can see that it was gone."""
+        """Register the broker again before the controller can notice that it was gone."""
         before, after = self._members[int(broker_id)], self._new(int(broker_id))
         await after.coord.start()
         self.tree.end_session(before.coord.session_id)
@@ -280,7 +280,8 @@ class Stage:
         self._said += [f"answer {name} {_outcome(election)}" for name, election in held.items()]
 
     async def _shutdown(self, broker_id: str) -> None:
-        """Ask the controller for a controlled shutdown of the broker, which does not stop."""
+        """Send the controller a ControlledShutdown request of the broker. The broker does not
+        stop."""
         try:
             remaining = await self._controller.controller.controlled_shutdown(int(broker_id), -1)
         except BrokerError as error:
@@ -322,8 +323,9 @@ class Stage:
         await asyncio.sleep(float(seconds))
 
 
-def _heard(note: Note) -> list[str]:
-    """Return a command as lines, sorted: the order of partitions within one has no meaning."""
+def _lines_of(note: Note) -> list[str]:
+    """Return a command as lines, sorted, because the order of the partitions in a command has no
+    meaning."""
     kinds: list[str] = []
     command = note.command
     if isinstance(command, LeaderAndIsr | UpdateMetadata) and command.extent is not Extent.SOME:

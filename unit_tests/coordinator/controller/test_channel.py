@@ -1,4 +1,4 @@
-"""The commands that a broker gets, and their order, when changes pile up."""
+"""The commands for one broker, and their order, when many changes are pending."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ONE, TWO = Broker(1, (), epoch=11), Broker(2, (), epoch=12)
 def work() -> PendingWork:
     pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
     pending.set_brokers((ONE,))
-    assert told(pending) == ["brokers 1"]
+    assert commands(pending) == ["brokers 1"]
     pending.complete(full_roles=False, full_metadata=False)
     return pending
 
 
-def told(pending: PendingWork) -> list[str]:
-    """Take everything that is pending, as lines in the order in which the broker gets it."""
+def commands(pending: PendingWork) -> list[str]:
+    """Take all pending commands, as lines in the order in which the broker receives them."""
     lines: list[str] = []
     while (command := pending.take()) is not None:
         assert (command.controller_id, command.controller_epoch, command.broker_epoch) == (2, 5, 11)
@@ -58,7 +58,7 @@ def removal(name: str) -> StopReplicaPartition:
 def test_no_pending_work_gives_no_command() -> None:
     pending = work()
     pending.set_brokers((ONE,))
-    assert told(pending) == []
+    assert commands(pending) == []
 
 
 def test_brokers_first_then_stop_then_lead_then_metadata() -> None:
@@ -68,7 +68,7 @@ def test_brokers_first_then_stop_then_lead_then_metadata() -> None:
     pending.lead_or_follow(facts("a-0", 1))
     pending.stop(removal("b-0"))
     pending.set_brokers((ONE, TWO))
-    assert told(pending) == [
+    assert commands(pending) == [
         "brokers 1,2",
         "metadata b-0 leader=-2 epoch=1",
         "delete b-0 epoch=-2",
@@ -83,7 +83,7 @@ def test_newer_facts_replace_older_ones() -> None:
     for epoch in (1, 2, 3):
         pending.lead_or_follow(facts("a-0", epoch, is_new=epoch == 1))
         pending.describe(facts("a-0", epoch))
-    assert told(pending) == [
+    assert commands(pending) == [
         "lead a-0 leader=1 epoch=3 isr=1 new",
         "brokers 1",
         "metadata a-0 leader=1 epoch=3",
@@ -94,21 +94,21 @@ def test_a_removal_replaces_a_pending_role() -> None:
     pending = work()
     pending.lead_or_follow(facts("a-0", 1))
     pending.stop(removal("a-0"))
-    assert told(pending) == ["delete a-0 epoch=-2"]
+    assert commands(pending) == ["delete a-0 epoch=-2"]
 
 
 def test_a_recreated_topic_is_removed_first() -> None:
     pending = work()
     pending.stop(removal("a-0"))
     pending.lead_or_follow(facts("a-0", 0, is_new=True))
-    assert told(pending) == ["delete a-0 epoch=-2", "lead a-0 leader=1 epoch=0 isr=1 new"]
+    assert commands(pending) == ["delete a-0 epoch=-2", "lead a-0 leader=1 epoch=0 isr=1 new"]
 
 
 def test_a_stop_is_called_off_by_a_newer_state() -> None:
     pending = work()
     pending.stop(StopReplicaPartition(key("a-0"), 1, delete=False))
     pending.lead_or_follow(facts("a-0", 2))
-    assert told(pending) == ["lead a-0 leader=1 epoch=2 isr=1"]
+    assert commands(pending) == ["lead a-0 leader=1 epoch=2 isr=1"]
 
 
 def test_a_failed_command_is_pending_again_unless_a_newer_one_came() -> None:
@@ -119,7 +119,10 @@ def test_a_failed_command_is_pending_again_unless_a_newer_one_came() -> None:
     assert failed is not None
     pending.lead_or_follow(facts("a-0", 2))
     pending.give_back(failed)
-    assert told(pending) == ["lead a-0 leader=1 epoch=2 isr=1", "lead b-0 leader=1 epoch=1 isr=1"]
+    assert commands(pending) == [
+        "lead a-0 leader=1 epoch=2 isr=1",
+        "lead b-0 leader=1 epoch=1 isr=1",
+    ]
 
 
 def test_metadata_that_failed_names_the_brokers_again() -> None:
@@ -128,7 +131,7 @@ def test_metadata_that_failed_names_the_brokers_again() -> None:
     failed = pending.take()
     assert failed is not None
     pending.give_back(failed)
-    assert told(pending) == ["brokers 1,2"]
+    assert commands(pending) == ["brokers 1,2"]
 
 
 def test_a_deferred_command_is_dropped_when_a_removal_was_sent_since() -> None:
@@ -136,10 +139,10 @@ def test_a_deferred_command_is_dropped_when_a_removal_was_sent_since() -> None:
     pending.defer(facts("a-0", 1))
     pending.defer(facts("b-0", 1))
     pending.stop(removal("a-0"))
-    assert told(pending) == ["delete a-0 epoch=-2"]
+    assert commands(pending) == ["delete a-0 epoch=-2"]
     pending.resume(TopicPartition("a", 0))
     pending.resume(TopicPartition("b", 0))
-    assert told(pending) == ["lead b-0 leader=1 epoch=1 isr=1"]
+    assert commands(pending) == ["lead b-0 leader=1 epoch=1 isr=1"]
 
 
 class Refusing:
@@ -193,7 +196,7 @@ def test_pauses_grow_up_to_a_limit() -> None:
 
 
 def full_commands(pending: PendingWork) -> list[LeaderAndIsr | UpdateMetadata]:
-    """Take everything that is pending. Return the full commands: those with Extent.ALL."""
+    """Take all pending commands. Return those with Extent.ALL."""
     commands = []
     while (command := pending.take()) is not None:
         if isinstance(command, LeaderAndIsr | UpdateMetadata) and command.extent is Extent.ALL:
@@ -207,7 +210,7 @@ def test_roles_and_metadata_wait_until_all_of_them_are_known() -> None:
     pending.stop(removal("b-0"))
     pending.lead_or_follow(facts("a-0", 1))
     pending.describe(facts("a-0", 1))
-    assert told(pending) == ["brokers 1", "delete b-0 epoch=-2"]
+    assert commands(pending) == ["brokers 1", "delete b-0 epoch=-2"]
     pending.lead_or_follow(facts("a-1", 1))
     pending.complete(full_roles=True, full_metadata=True)
     roles, metadata = full_commands(pending)
@@ -238,10 +241,11 @@ def test_a_failed_full_command_is_full_again_with_newer_facts() -> None:
     assert sorted(str(item.topic_partition) for item in roles.partitions) == ["a-0", "a-2"]
 
 
-@pytest.mark.parametrize("moment", ("before all is known", "before it is told", "under way"))
+@pytest.mark.parametrize("moment", ("before all is known", "before it is sent", "under way"))
 def test_a_broker_that_keeps_a_replica_without_a_role_gets_no_full_roles(moment: str) -> None:
     """A broker in controlled shutdown follows no leader any more but may still be in an ISR. Full
-    roles without those replicas would make it treat their logs as left over."""
+    roles without those replicas would make the broker treat their logs as left over from deleted
+    topics."""
     pending = PendingWork(ONE, controller_id=2, controller_epoch=5)
     stop = StopReplicaPartition(key("a-0"), 1, delete=False)
     pending.lead_or_follow(facts("a-0", 1))
@@ -254,7 +258,7 @@ def test_a_broker_that_keeps_a_replica_without_a_role_gets_no_full_roles(moment:
         assert failed is not None
         pending.stop(stop)
         pending.give_back(failed)
-    elif moment == "before it is told":
+    elif moment == "before it is sent":
         pending.stop(stop)
     commands = []
     while (command := pending.take()) is not None:

@@ -69,16 +69,16 @@ def epoch_of(member: Member) -> int:
 async def test_a_broker_hands_over_the_partitions_that_it_leads(cluster: Cluster) -> None:
     first, second, _ = await three(cluster)
     await cluster.create("orders", {0: (2, 1, 3), 1: (1, 2), 2: (2,), 3: (1, 3)})
-    await cluster.told(3, "metadata orders-3 leader=1 epoch=0")
+    await cluster.received(3, "metadata orders-3 leader=1 epoch=0")
     cluster.notes.clear()
     remaining = await first.controller.controlled_shutdown(2, epoch_of(second))
     assert remaining == ()
-    await cluster.told(1, "lead orders-0 leader=1 epoch=1 isr=1,3")
-    await cluster.told(3, "lead orders-0 leader=1 epoch=1 isr=1,3")
-    await cluster.told(2, "lead orders-0 leader=1 epoch=1 isr=1,3")
-    await cluster.told(1, "lead orders-1 leader=1 epoch=1 isr=1")
-    await cluster.told(2, "stop orders-1 epoch=1")
-    await cluster.told(2, "metadata orders-0 leader=1 epoch=1")
+    await cluster.received(1, "lead orders-0 leader=1 epoch=1 isr=1,3")
+    await cluster.received(3, "lead orders-0 leader=1 epoch=1 isr=1,3")
+    await cluster.received(2, "lead orders-0 leader=1 epoch=1 isr=1,3")
+    await cluster.received(1, "lead orders-1 leader=1 epoch=1 isr=1")
+    await cluster.received(2, "stop orders-1 epoch=1")
+    await cluster.received(2, "metadata orders-0 leader=1 epoch=1")
     assert not any(line.startswith("lead orders-2") for line in cluster.lines())
     assert cluster.stored_epoch("orders-2") == 0
     assert cluster.stored_epoch("orders-3") == 0
@@ -88,12 +88,12 @@ async def test_one_round_of_writes_and_one_command_for_many_partitions(cluster: 
     first, second, _ = await three(cluster)
     count = 450
     await cluster.create("orders", dict.fromkeys(range(count), (2, 1, 3)))
-    await cluster.told(3, f"metadata orders-{count - 1} leader=2 epoch=0")
+    await cluster.received(3, f"metadata orders-{count - 1} leader=2 epoch=0")
     before = cluster.tree.zxid
     cluster.notes.clear()
     await first.controller.controlled_shutdown(2, epoch_of(second))
     assert cluster.tree.zxid - before == 3
-    await cluster.told(3, f"lead orders-{count - 1} leader=1 epoch=1 isr=1,3")
+    await cluster.received(3, f"lead orders-{count - 1} leader=1 epoch=1 isr=1,3")
     assert next(len(note.lines) for note in cluster.notes if note.broker_id == 3) == count
 
 
@@ -102,7 +102,7 @@ async def test_a_partition_that_no_other_replica_can_lead_stays_and_is_reported(
 ) -> None:
     first, second, _ = await three(cluster)
     await cluster.create("orders", {0: (2, 1), 1: (2, 3)})
-    await cluster.told(2, "metadata orders-1 leader=2 epoch=0")
+    await cluster.received(2, "metadata orders-1 leader=2 epoch=0")
     path = STATE.format(0)
     await cluster.write_json(path, {**cluster.json(path), "isr": [2]})
     shutdown = first.controller.controlled_shutdown
@@ -118,21 +118,21 @@ async def test_a_partition_that_no_other_replica_can_lead_stays_and_is_reported(
 async def test_a_leaving_broker_is_not_elected(cluster: Cluster) -> None:
     first, _, third = await three(cluster)
     await cluster.create("orders", {0: (3, 2, 1)})
-    await cluster.told(1, "metadata orders-0 leader=3 epoch=0")
+    await cluster.received(1, "metadata orders-0 leader=3 epoch=0")
     await first.controller.controlled_shutdown(2, -1)
     path = STATE.format(0)
     await cluster.write_json(path, {**cluster.json(path), "isr": [3, 2, 1]})
     await cluster.create("later", {0: (2, 1)})
-    await cluster.told(1, "lead later-0 leader=1 epoch=0 isr=1 new")
+    await cluster.received(1, "lead later-0 leader=1 epoch=0 isr=1 new")
     await third.kill()
-    await cluster.told(1, "lead orders-0 leader=1 epoch=2 isr=1")
+    await cluster.received(1, "lead orders-0 leader=1 epoch=2 isr=1")
     assert not any("later" in line for line in cluster.lines(2) if line.startswith("lead"))
 
 
-async def test_all_may_leave(cluster: Cluster) -> None:
+async def test_all_brokers_may_shut_down(cluster: Cluster) -> None:
     first, _, _ = await three(cluster)
     await cluster.create("orders", {0: (2, 1, 3)})
-    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    await cluster.received(3, "metadata orders-0 leader=2 epoch=0")
     shutdown = first.controller.controlled_shutdown
     assert await shutdown(2, -1) == ()
     assert await shutdown(3, -1) == ()
@@ -145,15 +145,15 @@ async def test_all_may_leave(cluster: Cluster) -> None:
 async def test_a_broker_that_returns_may_lead_again(cluster: Cluster) -> None:
     first, second, _ = await three(cluster)
     await cluster.create("orders", {0: (2, 1)})
-    await cluster.told(2, "metadata orders-0 leader=2 epoch=0")
+    await cluster.received(2, "metadata orders-0 leader=2 epoch=0")
     await first.controller.controlled_shutdown(2, -1)
     await second.kill()
     await until(lambda: "brokers 1,3" in cluster.lines(1))
     cluster.notes.clear()
     await cluster.member(2)
-    await cluster.told(2, "lead orders-0 leader=1 epoch=1 isr=1")
+    await cluster.received(2, "lead orders-0 leader=1 epoch=1 isr=1")
     await cluster.create("later", {0: (2, 1)})
-    await cluster.told(2, "lead later-0 leader=2 epoch=0 isr=2,1 new")
+    await cluster.received(2, "lead later-0 leader=2 epoch=0 isr=2,1 new")
 
 
 async def test_a_shutdown_of_an_unknown_or_stale_broker_is_refused(cluster: Cluster) -> None:
@@ -167,7 +167,7 @@ async def test_a_shutdown_of_an_unknown_or_stale_broker_is_refused(cluster: Clus
             await controller.controlled_shutdown(broker, epoch)
         assert refused.value.code is code
     await cluster.create("orders", {0: (2, 1)})
-    await cluster.told(2, "lead orders-0 leader=2 epoch=0 isr=2,1 new")
+    await cluster.received(2, "lead orders-0 leader=2 epoch=0 isr=2,1 new")
 
 
 async def test_a_broker_that_has_just_registered_is_known(cluster: Cluster) -> None:
@@ -182,6 +182,6 @@ async def test_a_broker_that_has_just_registered_is_known(cluster: Cluster) -> N
 async def test_the_controller_hands_over_its_own_partitions(cluster: Cluster) -> None:
     first, _, _ = await three(cluster)
     await cluster.create("orders", {0: (1, 2, 3)})
-    await cluster.told(3, "metadata orders-0 leader=1 epoch=0")
+    await cluster.received(3, "metadata orders-0 leader=1 epoch=0")
     assert await first.controller.controlled_shutdown(1, epoch_of(first)) == ()
-    await cluster.told(2, "lead orders-0 leader=2 epoch=1 isr=2,3")
+    await cluster.received(2, "lead orders-0 leader=2 epoch=1 isr=2,3")

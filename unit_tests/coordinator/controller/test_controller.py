@@ -28,7 +28,7 @@ async def test_one_controller_at_a_time_and_the_others_know_it(cluster: Cluster)
 async def test_deleting_the_controller_node_forces_a_new_election(cluster: Cluster) -> None:
     first, second = await cluster.member(1), await cluster.member(2)
     await cluster.create("orders", {0: (1,)})
-    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    await cluster.received(1, "metadata orders-0 leader=1 epoch=0")
     await cluster.tool.delete(paths.CONTROLLER)
     await until(lambda: first.controller.epoch == 2 or second.controller.epoch == 2)
     winner = cluster.json(paths.CONTROLLER)["brokerid"]
@@ -37,7 +37,7 @@ async def test_deleting_the_controller_node_forces_a_new_election(cluster: Clust
     )
     assert first.controller.is_active != second.controller.is_active
     await cluster.create("more", {0: (1,)})
-    await cluster.told(1, "metadata more-0 leader=1 epoch=0")
+    await cluster.received(1, "metadata more-0 leader=1 epoch=0")
 
 
 async def test_a_single_controller_is_elected_again_when_its_node_is_deleted(
@@ -61,32 +61,34 @@ async def test_a_deposed_controller_writes_nothing(cluster: Cluster) -> None:
     assert cluster.tree.paths() == before
 
 
-async def test_a_broker_that_knows_a_newer_controller_makes_us_look(cluster: Cluster) -> None:
+async def test_a_broker_with_a_newer_controller_makes_the_controller_check(
+    cluster: Cluster,
+) -> None:
     member = await cluster.member(1)
     cluster.refusals.append(refused(ErrorCode.STALE_CONTROLLER_EPOCH))
     await cluster.create("orders", {0: (1,)})
     await until(lambda: not cluster.refusals)
-    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    await cluster.received(1, "metadata orders-0 leader=1 epoch=0")
     assert member.controller.is_active
 
 
-async def test_after_a_session_expired_the_broker_carries_on(cluster: Cluster) -> None:
+async def test_after_an_expired_session_the_controller_is_elected_again(cluster: Cluster) -> None:
     member = await cluster.member(1)
     await cluster.create("orders", {0: (1,)})
-    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    await cluster.received(1, "metadata orders-0 leader=1 epoch=0")
     member.coord.expire()
     member.controller.session_expired()
     assert not member.controller.is_active
     assert member.controller.controller_id is None
     await member.renew()
-    await cluster.told(1, "lead orders-0 leader=1 epoch=1 isr=1")
+    await cluster.received(1, "lead orders-0 leader=1 epoch=1 isr=1")
     assert member.controller.is_active
     assert member.controller.epoch == 2
     await cluster.create("more", {0: (1,)})
-    await cluster.told(1, "metadata more-0 leader=1 epoch=0")
+    await cluster.received(1, "metadata more-0 leader=1 epoch=0")
 
 
-async def test_nothing_is_done_between_expiry_and_renewal(cluster: Cluster) -> None:
+async def test_a_controller_does_nothing_between_expiry_and_renewal(cluster: Cluster) -> None:
     member = await cluster.member(1)
     member.coord.expire()
     member.controller.session_expired()
@@ -96,16 +98,16 @@ async def test_nothing_is_done_between_expiry_and_renewal(cluster: Cluster) -> N
     assert not cluster.exists(paths.CONTROLLER)
     assert cluster.state("orders-0") is None
     await member.renew()
-    await cluster.told(1, "lead orders-0 leader=1 epoch=0 isr=1 new")
+    await cluster.received(1, "lead orders-0 leader=1 epoch=0 isr=1 new")
 
 
 async def test_a_broken_connection_delays_but_loses_nothing(cluster: Cluster) -> None:
     member = await cluster.member(1)
-    await cluster.told(1, "brokers 1")
+    await cluster.received(1, "brokers 1")
     member.coord.suspend()
     await cluster.create("orders", {0: (1,)})
     member.coord.resume()
-    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    await cluster.received(1, "metadata orders-0 leader=1 epoch=0")
     assert member.controller.epoch == 1
 
 
@@ -115,11 +117,11 @@ async def test_a_topic_creation_survives_any_lost_reply(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
     member = await cluster.member(1)
-    await cluster.told(1, "brokers 1")
+    await cluster.received(1, "brokers 1")
     member.lose_request(position, applied=applied)
     await cluster.create("orders", {0: (1,), 1: (1,)})
-    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
-    await cluster.told(1, "metadata orders-1 leader=1 epoch=0")
+    await cluster.received(1, "metadata orders-0 leader=1 epoch=0")
+    await cluster.received(1, "metadata orders-1 leader=1 epoch=0")
     assert cluster.stored_epoch("orders-0") == cluster.stored_epoch("orders-1") == 0
     assert "lead orders-0 leader=1 epoch=0 isr=1 new" in cluster.lines(1)
     assert member.controller.epoch == 1
@@ -132,7 +134,7 @@ async def test_a_controller_election_survives_any_lost_reply(
 ) -> None:
     await cluster.create("orders", {0: (1,)})
     member = await cluster.member(1, lose=(position, applied))
-    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    await cluster.received(1, "metadata orders-0 leader=1 epoch=0")
     await until(lambda: member.controller.is_active)
     assert member.controller.epoch == 1
 

@@ -20,8 +20,8 @@ async def client(cluster: Cluster) -> MemoryCoord:
 async def stand(
     cluster: Cluster, coord: MemoryCoord, broker_id: int, seen: list[WatchEvent] | None = None
 ) -> Won | Lost:
-    heard = [] if seen is None else seen
-    return await elect(coord, broker_id, cluster.clock, heard.append)
+    events = [] if seen is None else seen
+    return await elect(coord, broker_id, cluster.clock, events.append)
 
 
 async def test_the_first_epoch_is_one_and_both_nodes_change_at_once(cluster: Cluster) -> None:
@@ -45,7 +45,7 @@ async def test_the_controller_that_stands_again_changes_nothing(cluster: Cluster
     assert await stand(cluster, coord, 1) == first
 
 
-async def test_another_broker_learns_the_controller_id_and_hears_of_its_end(
+async def test_another_broker_gets_the_controller_id_and_a_watch_of_its_end(
     cluster: Cluster,
 ) -> None:
     one, other = await client(cluster), await client(cluster)
@@ -64,7 +64,7 @@ async def test_a_controller_node_of_our_earlier_session_does_not_win(cluster: Cl
     assert await stand(cluster, later, 1) == Lost(1)
 
 
-async def test_a_late_resignation_leaves_the_successor_alone(cluster: Cluster) -> None:
+async def test_a_late_resignation_keeps_the_next_controllers_node(cluster: Cluster) -> None:
     one, other = await client(cluster), await client(cluster)
     won = await stand(cluster, one, 1)
     assert isinstance(won, Won)

@@ -28,7 +28,7 @@ def names_all(cluster: Cluster) -> bool:
     return any(getattr(note.command, "extent", 0) != Extent.SOME for note in cluster.notes)
 
 
-async def test_the_next_controller_tells_a_broker_of_a_deletion_that_it_missed(
+async def test_a_new_controller_sends_a_missed_topic_deletion(
     cluster: Cluster,
 ) -> None:
     """The old controller dies when the nodes are gone, before it notifies brokers without a
@@ -37,14 +37,14 @@ async def test_the_next_controller_tells_a_broker_of_a_deletion_that_it_missed(
     await cluster.member(2)
     await cluster.create("orders", {0: (2,)})
     await cluster.create("kept", {0: (2,)})
-    await cluster.told(2, "metadata orders-0 leader=2 epoch=0")
-    await cluster.told(2, "metadata kept-0 leader=2 epoch=0")
+    await cluster.received(2, "metadata orders-0 leader=2 epoch=0")
+    await cluster.received(2, "metadata kept-0 leader=2 epoch=0")
     await first.kill()
     for path in sorted(cluster.tree.paths(), reverse=True):
         if path.startswith("/brokers/topics/orders") or path == paths.topic_config("orders"):
             await cluster.tool.delete(path)
     cluster.notes.clear()
-    await cluster.told(2, "metadata kept-0 leader=2 epoch=0")
+    await cluster.received(2, "metadata kept-0 leader=2 epoch=0")
     assert full(cluster, 2, LeaderAndIsr) == ["kept-0"]
     assert full(cluster, 2, UpdateMetadata) == ["kept-0"]
 
@@ -55,17 +55,17 @@ async def test_a_restarted_broker_gets_all_its_replicas_in_one_command(cluster: 
     await cluster.member(1)
     second = await cluster.member(2)
     await cluster.create("orders", {0: (1, 2), 1: (1,), 2: (2,)})
-    await cluster.told(2, "metadata orders-2 leader=2 epoch=0")
+    await cluster.received(2, "metadata orders-2 leader=2 epoch=0")
     await second.kill()
-    await cluster.told(1, "metadata orders-2 leader=-1 epoch=1")
+    await cluster.received(1, "metadata orders-2 leader=-1 epoch=1")
     cluster.notes.clear()
     await cluster.member(2)
-    await cluster.told(2, "metadata orders-2 leader=2 epoch=2")
+    await cluster.received(2, "metadata orders-2 leader=2 epoch=2")
     assert sorted(full(cluster, 2, LeaderAndIsr)) == ["orders-0", "orders-2"]
     assert sorted(full(cluster, 2, UpdateMetadata)) == ["orders-0", "orders-1", "orders-2"]
 
 
-async def test_a_node_under_a_name_that_no_topic_can_have_is_passed_over(
+async def test_a_topic_node_with_an_invalid_name_is_ignored(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a b", "n" * 300):
@@ -74,21 +74,21 @@ async def test_a_node_under_a_name_that_no_topic_can_have_is_passed_over(
         )
     await cluster.create("orders", {0: (1,)})
     await cluster.member(1)
-    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    await cluster.received(1, "metadata orders-0 leader=1 epoch=0")
     assert not any("nnn" in line for line in cluster.lines(1))
     assert "topic_ignored node=/brokers/topics/a b reason=" in caplog.text
     assert "n" * 101 not in caplog.text.replace("/brokers/topics/", "")
 
 
-async def test_a_topic_that_cannot_be_read_is_not_reported_as_gone(cluster: Cluster) -> None:
+async def test_an_unparsable_topic_is_not_reported_as_deleted(cluster: Cluster) -> None:
     await cluster.write_json(paths.topic("broken"), {"version": 1, "partitions": "?"})
     await cluster.create("orders", {0: (1,)})
     await cluster.member(1)
-    await cluster.told(1, "metadata orders-0 leader=1 epoch=0")
+    await cluster.received(1, "metadata orders-0 leader=1 epoch=0")
     assert not names_all(cluster)
     await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
-    await cluster.told(2, "metadata orders-0 leader=1 epoch=0")
+    await cluster.received(2, "metadata orders-0 leader=1 epoch=0")
     assert not names_all(cluster)
 
 
@@ -102,8 +102,8 @@ async def test_brokers_get_topics_in_the_order_of_their_names(
     await cluster.member(2)
     for name in reversed(names):
         await cluster.create(name, {0: (2,)})
-        await cluster.told(2, f"metadata {name}-0 leader=2 epoch=0")
+        await cluster.received(2, f"metadata {name}-0 leader=2 epoch=0")
     await first.kill()
     cluster.notes.clear()
-    await cluster.told(2, f"metadata {names[-1]}-0 leader=2 epoch=0")
+    await cluster.received(2, f"metadata {names[-1]}-0 leader=2 epoch=0")
     assert full(cluster, 2, LeaderAndIsr) == [f"{name}-0" for name in names]

@@ -13,7 +13,7 @@ async def orders(cluster: Cluster) -> None:
     await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     await cluster.create("orders", {0: (2, 1), 1: (2, 1)})
-    await cluster.told(1, "metadata orders-1 leader=2 epoch=0")
+    await cluster.received(1, "metadata orders-1 leader=2 epoch=0")
     cluster.notes.clear()
 
 
@@ -32,7 +32,7 @@ def notices(cluster: Cluster) -> list[str]:
     return [path for path in cluster.tree.paths() if path.startswith(paths.ISR_CHANGE_PREFIX)]
 
 
-def isr_told(cluster: Cluster, broker_id: int, name: str) -> tuple[int, ...] | None:
+def received_isr(cluster: Cluster, broker_id: int, name: str) -> tuple[int, ...] | None:
     found = None
     for note in cluster.notes:
         if note.broker_id == broker_id and isinstance(note.command, UpdateMetadata):
@@ -47,11 +47,11 @@ async def test_an_isr_notice_sends_metadata_and_no_roles(cluster: Cluster) -> No
     await shrink(cluster, "orders-0")
     await notify(cluster, "orders-0", "orders-1", "unknown-7")
     await until(
-        lambda: isr_told(cluster, 1, "orders-0") == isr_told(cluster, 2, "orders-0") == (2,)
+        lambda: received_isr(cluster, 1, "orders-0") == received_isr(cluster, 2, "orders-0") == (2,)
     )
     await until(lambda: not notices(cluster))
     assert not [line for line in cluster.lines() if line.startswith("lead")]
-    assert isr_told(cluster, 1, "orders-1") is None
+    assert received_isr(cluster, 1, "orders-1") is None
 
 
 async def test_the_next_election_uses_the_isr_of_the_notice(cluster: Cluster) -> None:
@@ -61,8 +61,8 @@ async def test_the_next_election_uses_the_isr_of_the_notice(cluster: Cluster) ->
     await until(lambda: not notices(cluster))
     second = next(member for member in cluster.members if member.id == 2)
     await second.kill()
-    await cluster.told(1, "metadata orders-0 leader=-1 epoch=1")
-    await cluster.told(1, "metadata orders-1 leader=1 epoch=1")
+    await cluster.received(1, "metadata orders-0 leader=-1 epoch=1")
+    await cluster.received(1, "metadata orders-1 leader=1 epoch=1")
 
 
 async def test_damaged_notices_are_removed(cluster: Cluster) -> None:
@@ -71,7 +71,7 @@ async def test_damaged_notices_are_removed(cluster: Cluster) -> None:
     await cluster.tool.create(paths.ISR_CHANGE_PREFIX, b"?", sequence=True)
     await notify(cluster, "orders-1")
     await until(lambda: not notices(cluster))
-    await until(lambda: isr_told(cluster, 1, "orders-1") == (2,))
+    await until(lambda: received_isr(cluster, 1, "orders-1") == (2,))
 
 
 async def test_a_new_controller_removes_the_notices_that_it_finds(cluster: Cluster) -> None:
@@ -90,5 +90,5 @@ async def test_a_lost_reply_loses_no_notice(cluster: Cluster) -> None:
             tried.members[0].lose_request(position, applied=applied)
             await notify(tried, "orders-0")
             await until(lambda: not notices(tried))  # noqa: B023
-            await until(lambda: isr_told(tried, 1, "orders-0") == (2,))  # noqa: B023
+            await until(lambda: received_isr(tried, 1, "orders-0") == (2,))  # noqa: B023
             await tried.close()

@@ -7,14 +7,14 @@ from unit_tests.coordinator.controller.cluster import Cluster
 from unit_tests.patience import until
 
 
-async def test_the_life_of_a_partition_as_the_journal_tells_it(cluster: Cluster) -> None:
+async def test_the_journal_has_every_state_of_a_partition(cluster: Cluster) -> None:
     first = await cluster.member(1)
     second = await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     await cluster.create("orders", {0: (2, 1)})
-    await cluster.told(1, "metadata orders-0 leader=2 epoch=0")
+    await cluster.received(1, "metadata orders-0 leader=2 epoch=0")
     await second.kill()
-    await cluster.told(1, "metadata orders-0 leader=1 epoch=1")
+    await cluster.received(1, "metadata orders-0 leader=1 epoch=1")
     await cluster.delete("orders")
     await until(lambda: not cluster.exists("/brokers/topics/orders"))
     await until(lambda: cluster.journal[-1].get("done") is True)

@@ -1,4 +1,4 @@
-"""The partition's statuses, and the legal moves, as tables."""
+"""The partition's statuses and the allowed transitions, as tables."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_move_is_legal_or_refused() -> None:
         pytest.param(60, None, OFFLINE, id="not-registered"),
     ],
 )
-def test_how_a_new_controller_finds_a_partition(
+def test_the_status_of_a_partition_in_a_new_controller(
     node_written: int | None, registered: int | None, expected: PartitionStatus
 ) -> None:
     node = None if node_written is None else StateNode(state(1, (1,)), 4, node_written, b"{}")
@@ -81,7 +81,7 @@ def test_a_stored_state_without_leader_is_offline() -> None:
     assert stored(online, state(1, (1,)), 9, b"").version == 9
 
 
-def test_members_that_registered_since_are_not_those_that_were_in_sync() -> None:
+def test_isr_members_registered_after_the_last_write_are_found() -> None:
     node = StateNode(state(1, (1, 2, 3)), 4, written=60, data=b"{}")
     brokers = {1: Broker(1, (), epoch=50), 2: Broker(2, (), epoch=61), 4: Broker(4, (), epoch=62)}
     assert registered_since(node, brokers) == {2}

@@ -1,4 +1,5 @@
-"""The placement of replicas: spread, balanced, over racks, and exactly by Kafka's rule."""
+"""The placement of replicas: spread over brokers and racks, balanced, and exactly by Kafka's
+rule."""
 
 from __future__ import annotations
 

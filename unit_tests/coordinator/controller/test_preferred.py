@@ -79,12 +79,12 @@ def test_when_an_election_is_needed() -> None:
 
 
 async def churned(cluster: Cluster) -> Member:
-    """Start two brokers; 2 leads both partitions of orders, 1 is the preferred replica of both and
-    in sync in 0. Return broker 2, the controller."""
+    """Start two brokers. Broker 2 leads both partitions of `orders`. Broker 1 is the preferred
+    replica of both, and in sync only in partition 0. Return broker 2, which is the controller."""
     first, second = await cluster.member(1), await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     await cluster.create("orders", {0: (1, 2), 1: (1, 2)})
-    await cluster.told(2, "metadata orders-1 leader=1 epoch=0")
+    await cluster.received(2, "metadata orders-1 leader=1 epoch=0")
     for number, isr in ((0, [2, 1]), (1, [2])):
         path = STATE.format(number)
         state = {**cluster.json(path), "leader": 2, "leader_epoch": 5, "isr": isr}
@@ -102,9 +102,9 @@ async def test_the_node_of_kafkas_tools(cluster: Cluster) -> None:
     asked.append({"topic": "nosuch", "partition": 0})
     await cluster.write_json(paths.PREFERRED_ELECTION, {"version": 1, "partitions": asked})
     await until(lambda: not cluster.exists(paths.PREFERRED_ELECTION))
-    await cluster.told(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
-    await cluster.told(2, "lead orders-0 leader=1 epoch=6 isr=2,1")
-    await cluster.told(2, "metadata orders-0 leader=1 epoch=6")
+    await cluster.received(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
+    await cluster.received(2, "lead orders-0 leader=1 epoch=6 isr=2,1")
+    await cluster.received(2, "metadata orders-0 leader=1 epoch=6")
     assert cluster.stored_epoch("orders-1") == 5
 
 
@@ -137,7 +137,7 @@ async def test_a_malformed_node_does_not_block_the_next_request(
         [] if content == b'{"partitions": []}' else [True]
     )
     await cluster.write_json(paths.PREFERRED_ELECTION, asking("orders-0"))
-    await cluster.told(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
+    await cluster.received(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
     await until(lambda: not cluster.exists(paths.PREFERRED_ELECTION))
 
 
@@ -167,7 +167,7 @@ async def test_a_node_with_many_partitions_does_not_fill_the_log(
     assert len(said) < 30
 
 
-async def test_a_node_with_children_is_left_alone(
+async def test_a_request_node_with_children_is_not_removed(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await churned(cluster)
@@ -176,12 +176,12 @@ async def test_a_node_with_children_is_left_alone(
     )
     await until(lambda: "not_removed" in caplog.text)
     await cluster.create("later", {0: (1,)})
-    await cluster.told(1, "metadata later-0 leader=1 epoch=0")
+    await cluster.received(1, "metadata later-0 leader=1 epoch=0")
     assert caplog.text.count("not_removed") == 1
     await cluster.tool.delete(f"{paths.PREFERRED_ELECTION}/child")
     await cluster.tool.delete(paths.PREFERRED_ELECTION)
     await cluster.write_json(paths.PREFERRED_ELECTION, asking("orders-0"))
-    await cluster.told(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
+    await cluster.received(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
     await until(lambda: not cluster.exists(paths.PREFERRED_ELECTION))
 
 
@@ -191,14 +191,14 @@ async def test_a_new_controller_finds_the_node(cluster: Cluster) -> None:
     await cluster.write_json(paths.PREFERRED_ELECTION, asking("orders-0", "orders-1"))
     await cluster.member(3)
     await until(lambda: not cluster.exists(paths.PREFERRED_ELECTION))
-    await cluster.told(1, "metadata orders-0 leader=1 epoch=6")
+    await cluster.received(1, "metadata orders-0 leader=1 epoch=6")
 
 
-async def test_a_topic_that_is_being_deleted_is_left_out(cluster: Cluster) -> None:
+async def test_a_topic_that_is_being_deleted_gets_no_election(cluster: Cluster) -> None:
     second = await churned(cluster)
     cluster.deletion_gate.clear()
     await cluster.delete("orders")
-    await cluster.told(2, "delete orders-0 epoch=-2")
+    await cluster.received(2, "delete orders-0 epoch=-2")
     held = await second.controller.elect_leaders(PREFERRED, [key("orders-0")])
     assert held[key("orders-0")].code is ErrorCode.INVALID_TOPIC_EXCEPTION
     assert cluster.stored_epoch("orders-0") == 5
@@ -246,11 +246,11 @@ async def test_an_unclean_election_needs_a_partition_without_leader(cluster: Clu
         await member.kill()
     cluster.notes.clear()
     first = await cluster.member(1)
-    await cluster.told(1, "metadata orders-1 leader=-1 epoch=6")
+    await cluster.received(1, "metadata orders-1 leader=-1 epoch=6")
     held = await first.controller.elect_leaders(UNCLEAN, alone)
     assert held[alone[0]].code is ErrorCode.ELECTION_NOT_NEEDED
     assert held[alone[1]] == Election(NONE, leader=1)
-    await cluster.told(1, "lead orders-1 leader=1 epoch=7 isr=1")
+    await cluster.received(1, "lead orders-1 leader=1 epoch=7 isr=1")
     assert first.controller.unclean_elections == 1
 
 

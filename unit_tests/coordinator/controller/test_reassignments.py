@@ -1,4 +1,4 @@
-"""The node by which Kafka's older tools ask for a reassignment, which this version refuses."""
+"""The node by which Kafka's older tools request a reassignment, which this version refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unit_tests.patience import until
 async def started(cluster: Cluster) -> None:
     await cluster.member(1)
     await cluster.create("orders", {0: (1,), 1: (1,)})
-    await cluster.told(1, "metadata orders-1 leader=1 epoch=0")
+    await cluster.received(1, "metadata orders-1 leader=1 epoch=0")
 
 
 async def ask(cluster: Cluster, wanted: dict[TopicPartition, list[int]]) -> None:
@@ -48,7 +48,7 @@ async def test_a_reassignment_is_refused_with_one_line_and_removed(
     assert "partitions=orders-1:[3] " in warnings(caplog)[1]
 
 
-async def test_partitions_that_are_where_they_are_wanted_are_reassigned(
+async def test_a_reassignment_to_the_present_replicas_gets_no_warning(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await started(cluster)

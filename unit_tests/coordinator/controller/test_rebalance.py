@@ -50,12 +50,12 @@ def test_only_brokers_above_the_imbalance_percentage_are_found() -> None:
 
 
 async def displaced(cluster: Cluster, isr: list[int], count: int = 2) -> None:
-    """Start brokers 1 and 2, which are not the controller. 2 leads all partitions of orders, in
-    which 1 is the preferred replica."""
+    """Start brokers 1 and 2, which are not the controller. Broker 2 leads all partitions of
+    `orders`; broker 1 is their preferred replica."""
     first, second = await cluster.member(1), await cluster.member(2)
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     await cluster.create("orders", dict.fromkeys(range(count), (1, 2)))
-    await cluster.told(2, f"metadata orders-{count - 1} leader=1 epoch=0")
+    await cluster.received(2, f"metadata orders-{count - 1} leader=1 epoch=0")
     for member in (first, second):
         await member.controller.stop()
     for number in range(count):
@@ -72,15 +72,15 @@ def leaders(cluster: Cluster, count: int = 2) -> set[int]:
 async def test_preferred_replicas_become_leaders_again(cluster: Cluster) -> None:
     await displaced(cluster, [2, 1])
     await cluster.member(3, rebalance=QUICK)
-    await cluster.told(1, "lead orders-1 leader=1 epoch=6 isr=2,1")
-    await cluster.told(2, "metadata orders-1 leader=1 epoch=6")
+    await cluster.received(1, "lead orders-1 leader=1 epoch=6 isr=2,1")
+    await cluster.received(2, "metadata orders-1 leader=1 epoch=6")
     assert leaders(cluster) == {1}
 
 
 async def test_leaders_stay_when_the_rebalance_is_disabled(cluster: Cluster) -> None:
     await displaced(cluster, [2, 1])
     third = await cluster.member(3)
-    await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2,1")
+    await cluster.received(2, "lead orders-1 leader=2 epoch=5 isr=2,1")
     await checked(third)
     assert leaders(cluster) == {2}
 
@@ -88,29 +88,30 @@ async def test_leaders_stay_when_the_rebalance_is_disabled(cluster: Cluster) -> 
 async def test_a_lagging_preferred_replica_is_not_elected(cluster: Cluster) -> None:
     await displaced(cluster, [2])
     third = await cluster.member(3, rebalance=QUICK)
-    await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2")
+    await cluster.received(2, "lead orders-1 leader=2 epoch=5 isr=2")
     await checked(third)
     assert leaders(cluster) == {2}
 
 
 async def test_a_preferred_replica_that_has_caught_up_is_elected(cluster: Cluster) -> None:
-    """Its leader has added it to the ISR, and the controller has not read it yet."""
+    """The leader has added the preferred replica to the ISR, and the controller has not read this
+    ISR yet."""
     await displaced(cluster, [2])
     await cluster.member(3, rebalance=QUICK)
-    await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2")
+    await cluster.received(2, "lead orders-1 leader=2 epoch=5 isr=2")
     path = STATE.format(0)
     await cluster.write_json(path, {**cluster.json(path), "isr": [2, 1]})
-    await cluster.told(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
+    await cluster.received(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
 
 
 async def test_a_partition_whose_isr_is_just_changing_waits(cluster: Cluster) -> None:
-    """Its election is refused at the first check, and held at the next."""
+    """The partition's election is skipped at the first check, and held at the next check."""
     await displaced(cluster, [2, 1])
     await cluster.member(3, rebalance=RebalanceSettings(10, interval_s=0.1, first_check_s=1.0))
-    await cluster.told(2, "lead orders-1 leader=2 epoch=5 isr=2,1")
+    await cluster.received(2, "lead orders-1 leader=2 epoch=5 isr=2,1")
     path = STATE.format(0)
     await cluster.write_json(path, {**cluster.json(path), "isr": [1, 2]})
-    await cluster.told(1, "lead orders-0 leader=1 epoch=6 isr=1,2")
+    await cluster.received(1, "lead orders-0 leader=1 epoch=6 isr=1,2")
     rounds = [note.lines for note in cluster.notes if note.broker_id == 1]
     first = next(lines for lines in rounds if "lead orders-1 leader=1 epoch=6 isr=2,1" in lines)
     assert "lead orders-0 leader=1 epoch=6 isr=1,2" not in first
@@ -126,9 +127,9 @@ async def test_a_large_cluster_rebalances_in_rounds(
     await cluster.member(3, rebalance=seldom)
     await until(lambda: leaders(cluster, 5) == {1})
     line = "lead orders-4 leader=1 epoch=6 isr=2,1"
-    await cluster.told(2, line)
-    told = [note.lines for note in cluster.notes if note.broker_id == 2]
-    assert [line] in told
+    await cluster.received(2, line)
+    received = [note.lines for note in cluster.notes if note.broker_id == 2]
+    assert [line] in received
 
 
 async def checked(controller: Member) -> None:
@@ -156,5 +157,5 @@ async def test_a_stored_election_whose_reply_was_lost_is_found(cluster: Cluster,
         return await multi(ops)
 
     third.coord.multi = losing  # type: ignore[method-assign]
-    await cluster.told(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
-    await cluster.told(2, "lead orders-0 leader=1 epoch=6 isr=2,1")
+    await cluster.received(1, "lead orders-0 leader=1 epoch=6 isr=2,1")
+    await cluster.received(2, "lead orders-0 leader=1 epoch=6 isr=2,1")

@@ -1,4 +1,5 @@
-"""The statuses of replicas while their topic is being deleted, and the legal moves, as tables."""
+"""The statuses of replicas while their topic is being deleted, and the allowed transitions, as
+tables."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def test_every_move_is_legal_or_refused() -> None:
 
 
 def deletion() -> Deletion:
-    """Return the deletion of `orders`, with two partitions on brokers 1, 2 and 3; 3 is not live."""
+    """Return the deletion of `orders`, with two partitions on brokers 1, 2 and 3. Broker 3 is not
+    live."""
     return Deletion.begun("orders", {0: (1, 2, 3), 1: (2, 3, 1)}, live={1, 2})
 
 
@@ -46,14 +48,15 @@ ORDERS = (key("orders-0"), key("orders-1"))
 
 
 def statuses(found: Deletion) -> list[ReplicaStatus]:
-    """Return the statuses on broker 1, 2 and 3; a broker's two replicas have the same one."""
+    """Return the statuses of the replicas on brokers 1, 2 and 3. The two replicas of a broker have
+    the same status."""
     by_broker: dict[int, set[ReplicaStatus]] = {}
     for (broker_id, _), status in found.replicas.items():
         by_broker.setdefault(broker_id, set()).add(status)
     return [by_broker[broker_id].pop() for broker_id in (1, 2, 3)]
 
 
-def test_live_brokers_are_waited_for_and_those_that_are_away_are_not() -> None:
+def test_a_deletion_waits_for_live_brokers_only() -> None:
     found = deletion()
     assert statuses(found) == [ONLINE, ONLINE, INELIGIBLE]
     found = found.expecting(1, ORDERS).expecting(2, ORDERS)
@@ -85,6 +88,6 @@ def test_a_confirmation_without_a_request_does_not_count() -> None:
     assert twice.replicas == found.confirmed(1, ORDERS).replicas
 
 
-def test_a_topic_is_not_gone_while_a_replica_is_awaited() -> None:
+def test_a_deletion_does_not_finish_before_all_confirmations() -> None:
     with pytest.raises(IllegalMove, match="DeletionStarted"):
         deletion().expecting(1, ORDERS).expecting(2, ORDERS).confirmed(1, ORDERS).finished()

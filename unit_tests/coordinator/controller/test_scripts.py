@@ -1,10 +1,10 @@
 """The controller's behaviour, as scripts with their traces: `scripts/*.txt`.
 
 `stage.py` has the commands, `unit_tests/scripts.py` the form of a script. When a change of the
-controller changes a trace on purpose, write the traces anew and review the difference as part of
+controller changes a trace on purpose, write the traces again and review the difference as part of
 the change:
 
-    PYBROKER_REWRITE=1 .venv/bin/python -m pytest unit_tests/coordinator/controller/test_scripts.py
+PYBROKER_REWRITE=1 .venv/bin/python -m pytest unit_tests/coordinator/controller/test_scripts.py
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def played(steps: list[Step]) -> list[Step]:
 
 
 def check(script: Path, *, rewrite: bool) -> None:
-    """Fail if a trace is not the expected one; or rewrite the expected one."""
+    """Fail if a trace differs from the expected trace, or with `rewrite` rewrite the expected
+    trace."""
     scripts.compare(script, played(parse(script.read_text())), rewrite=rewrite)
 
 

@@ -1,4 +1,4 @@
-"""Random storms of all kinds of faults on three brokers. When it is calm again, ZooKeeper and the
+"""Random faults of all kinds on three brokers. When the faults have ended, ZooKeeper and the
 brokers agree, and every partition has a leader."""
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class Storm:
         return f"topic{self.rng.randrange(4)}"
 
 
-def last_told(cluster: Cluster, broker_id: int) -> dict[TopicPartition, PartitionState]:
-    """Return the metadata that a broker got since its last start."""
+def last_metadata(cluster: Cluster, broker_id: int) -> dict[TopicPartition, PartitionState]:
+    """Return the metadata that the broker has received since its last start."""
     known: dict[TopicPartition, PartitionState] = {}
     registration = cluster.tree.node(paths.broker(broker_id))
     assert registration is not None
@@ -148,7 +148,8 @@ def last_led(cluster: Cluster, name: TopicPartition, broker_id: int) -> Partitio
 
 
 def disagreements(cluster: Cluster) -> list[str]:
-    """Return the reasons for which the cluster is not calm yet."""
+    """Return the differences between ZooKeeper and the brokers, and the partitions without a
+    leader."""
     tree = cluster.tree.paths()
     if any(path.startswith(f"{paths.DELETE_TOPICS}/") for path in tree):
         return ["a deletion is under way"]
@@ -168,13 +169,13 @@ def disagreements(cluster: Cluster) -> list[str]:
         assert state.leader in state.isr
         led = last_led(cluster, name, state.leader)
         if led is None or led != state:
-            faults.append(f"{name}: {state} is stored, its leader was told {led}")
+            faults.append(f"{name}: {state} is stored, its leader received {led}")
     for broker_id in BROKERS:
-        told = last_told(cluster, broker_id)
+        received = last_metadata(cluster, broker_id)
         faults.extend(
-            f"broker {broker_id} was told {told.get(name)} of {name}"
-            for name in sorted(wanted | told.keys())
-            if told.get(name) != cluster.state(str(name))
+            f"broker {broker_id} received {received.get(name)} of {name}"
+            for name in sorted(wanted | received.keys())
+            if received.get(name) != cluster.state(str(name))
         )
     return faults
 

@@ -38,7 +38,7 @@ def partition(state: PartitionState = ORPHANED) -> Partition:
 
 
 def reports(*ends: tuple[int, int, int], leader_epoch: int = 5) -> dict[int, LogEndReport]:
-    """Return the reports of these (replica, epoch, end)."""
+    """Return replica -> report, for each (replica, epoch, end)."""
     return {who: LogEndReport(who, epoch, end, leader_epoch, 10 + who) for who, epoch, end in ends}
 
 
@@ -56,8 +56,7 @@ def reports(*ends: tuple[int, int, int], leader_epoch: int = 5) -> dict[int, Log
 def test_the_longest_log_leads(
     ends: tuple[tuple[int, int, int], ...], isr: tuple[int, ...]
 ) -> None:
-    """Replicas with an equally long log are in sync: a single leader could be lost a moment
-    later."""
+    """All replicas with the longest log are in sync, since an ISR of one replica could be lost."""
     write = decide_longest(partition(), reports(*ends), NOW)
     assert write is not None
     assert write.state == PartitionState(isr[0], 6, isr, 7)
@@ -87,12 +86,12 @@ def test_no_replica_leads_before_all_have_returned_and_reported(
     assert decide_longest(partition(state), known, now) is None
 
 
-def test_a_claim_survives_its_node() -> None:
+def test_a_log_end_report_is_decoded_as_it_was_encoded() -> None:
     report = LogEndReport(3, 4, 1 << 40, 5, 8)
     assert decode_log_end("/", encode_log_end(report)) == report
 
 
-async def test_claims_in_zookeeper(cluster: Cluster) -> None:
+async def test_log_end_reports_in_zookeeper(cluster: Cluster) -> None:
     coord = cluster.tool
     await cluster.create("orders", {0: (3,)})
     topic_id = cluster.topic_id("orders")
@@ -129,7 +128,7 @@ async def orphan(cluster: Cluster) -> None:
         await cluster.member(broker_id)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
     await cluster.create("orders", {0: (2, 3)})
-    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    await cluster.received(3, "metadata orders-0 leader=2 epoch=0")
     path = paths.partition_state(KEY)
     orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
     await cluster.write_json(path, orphaned)
@@ -141,7 +140,7 @@ def leader_of(cluster: Cluster) -> int | None:
 
 
 async def test_a_report_of_an_earlier_incarnation_does_not_count(cluster: Cluster) -> None:
-    """The broker's disk may have been replaced."""
+    """In the new incarnation the broker's disk may have been replaced."""
     await orphan(cluster)
     await report(cluster, 3, 6)
     await cluster.tool.set(paths.incarnation(3), b"")
@@ -150,13 +149,13 @@ async def test_a_report_of_an_earlier_incarnation_does_not_count(cluster: Cluste
     assert leader_of(cluster) == NO_LEADER
     await report(cluster, 3, 0)
     await notify(cluster)
-    await cluster.told(2, "lead orders-0 leader=2 epoch=2 isr=2")
+    await cluster.received(2, "lead orders-0 leader=2 epoch=2 isr=2")
 
 
 async def test_a_broker_that_begins_a_new_incarnation_during_the_election_does_not_lead(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller has read the broker's report, and has not heard of its new incarnation."""
+    """The controller has read the broker's report, but not the broker's new incarnation."""
     await orphan(cluster)
     await report(cluster, 3, 6)
     await report(cluster, 2, 5)
@@ -173,17 +172,17 @@ async def test_a_broker_that_begins_a_new_incarnation_during_the_election_does_n
     assert leader_of(cluster) == NO_LEADER
     await report(cluster, 3, 4)
     await notify(cluster)
-    await cluster.told(2, "lead orders-0 leader=2 epoch=2 isr=2")
+    await cluster.received(2, "lead orders-0 leader=2 epoch=2 isr=2")
 
 
-async def test_the_controller_elects_when_the_last_claim_is_there(cluster: Cluster) -> None:
+async def test_the_controller_elects_when_the_last_report_is_written(cluster: Cluster) -> None:
     await orphan(cluster)
     for replica, end in ((2, 5), (3, 6)):
         state = cluster.state("orders-0")
         assert state is not None and state.leader == NO_LEADER
         await report(cluster, replica, end)
         await notify(cluster)
-    await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
+    await cluster.received(2, "lead orders-0 leader=3 epoch=2 isr=3")
     node = cluster.tree.node(paths.loss(KEY))
     assert node is not None
     (receipt,) = decode_receipts("/", node[0])
@@ -193,24 +192,24 @@ async def test_the_controller_elects_when_the_last_claim_is_there(cluster: Clust
     assert not cluster.exists(paths.suspects("orders"))
 
 
-async def test_a_new_controller_counts_what_was_claimed_before(cluster: Cluster) -> None:
+async def test_a_new_controller_uses_earlier_reports(cluster: Cluster) -> None:
     first = await cluster.member(1)
     await cluster.create("orders", {0: (2, 3)})
     for broker_id in (2, 3):
         await cluster.member(broker_id)
-    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    await cluster.received(3, "metadata orders-0 leader=2 epoch=0")
     path = paths.partition_state(KEY)
     orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
     await cluster.write_json(path, orphaned)
     for replica, end in ((2, 5), (3, 6)):
         await report(cluster, replica, end)
     await first.kill()
-    await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
+    await cluster.received(2, "lead orders-0 leader=3 epoch=2 isr=3")
 
 
 @pytest.mark.parametrize("applied", (False, True))
 @pytest.mark.parametrize("position", range(10))
-async def test_the_longest_is_elected_whichever_reply_is_lost(
+async def test_the_longest_log_is_elected_after_any_lost_reply(
     cluster: Cluster, position: int, applied: bool
 ) -> None:
     first = await cluster.member(1)
@@ -218,7 +217,7 @@ async def test_the_longest_is_elected_whichever_reply_is_lost(
         await cluster.member(broker_id)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
     await cluster.create("orders", {0: (2, 3)})
-    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    await cluster.received(3, "metadata orders-0 leader=2 epoch=0")
     path = paths.partition_state(KEY)
     orphaned = {**cluster.json(path), "leader": -1, "leader_epoch": 1, "isr": []}
     await cluster.write_json(path, orphaned)
@@ -227,4 +226,4 @@ async def test_the_longest_is_elected_whichever_reply_is_lost(
     first.lose_request(position, applied=applied)
     notice = schemas.encode_partitions([KEY])
     await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
-    await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
+    await cluster.received(2, "lead orders-0 leader=3 epoch=2 isr=3")

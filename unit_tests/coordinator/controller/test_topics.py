@@ -1,4 +1,5 @@
-"""Creating topics: every refusal with Kafka's code, and both nodes or none."""
+"""The creation of topics: each refusal has Kafka's error code, and both nodes are created or
+none."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_a_plan_with_impossible_numbers_is_refused(
     assert detail in caught.value.detail
 
 
-def test_a_plan_has_the_asked_shape() -> None:
+def test_a_plan_has_the_requested_partitions_and_replicas() -> None:
     plan = topics.plan_assignment(LIVE, 3, 2, random.Random(1))
     assert sorted(plan) == [0, 1, 2]
     assert all(sorted(replicas) == [1, 2] for replicas in plan.values())
@@ -70,7 +71,7 @@ def test_an_invalid_assignment_is_refused(assignment: dict[int, list[int]], deta
     assert detail in caught.value.detail
 
 
-def test_a_right_assignment_is_taken_as_it_is() -> None:
+def test_a_valid_assignment_is_returned_unchanged() -> None:
     assert topics.check_assignment({1: [2, 1], 0: [1, 2]}, {1, 2, 3}) == {0: (1, 2), 1: (2, 1)}
 
 
@@ -122,32 +123,32 @@ async def test_a_configuration_without_a_topic_is_replaced(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_lost_reply_of_the_creation_is_made_good(cluster: Cluster, applied: bool) -> None:
-    """Two reads come before the multi."""
+async def test_a_topic_is_created_once_after_a_lost_reply(cluster: Cluster, applied: bool) -> None:
+    """The creation reads two nodes before its multi."""
     cluster.tool.countdown, cluster.tool.applied = 2, applied
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
     assert cluster.tool.countdown < 0
     assert (await topics.read_topic(cluster.tool, "orders")).topic_id == ID
 
 
-async def test_a_topic_of_that_name_made_by_another_is_no_success(cluster: Cluster) -> None:
+async def test_creating_a_topic_that_another_client_created_fails(cluster: Cluster) -> None:
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, uuid.UUID(int=78))
     with pytest.raises(BrokerError) as caught:
         await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
     assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-async def test_deletion_is_asked_for_once(cluster: Cluster) -> None:
+async def test_a_second_deletion_request_is_no_error(cluster: Cluster) -> None:
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
     await topics.request_deletion(cluster.tool, "orders")
     await topics.request_deletion(cluster.tool, "orders")
     assert cluster.exists(paths.delete_topic("orders"))
 
 
-async def test_deletion_by_id_spares_the_next_topic_of_that_name(
+async def test_deletion_by_id_keeps_the_recreated_topic(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the other one is deleted, and the next one made, between reading and asking."""
+    """The topic is kept even if it was deleted and recreated between the read and the request."""
     epoch = await cluster.tool.exists(paths.CONTROLLER_EPOCH)
     if epoch is None:
         await cluster.tool.create(paths.CONTROLLER_EPOCH)

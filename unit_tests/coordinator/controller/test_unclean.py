@@ -22,19 +22,19 @@ KEY = key("orders-0")
 
 
 async def leaderless(cluster: Cluster, **options: str) -> Member:
-    """Make `orders-0` leaderless: on the brokers 2 and 3, in sync only on 2, which died. Return the
-    controller."""
+    """Make `orders-0` leaderless: its replicas are on brokers 2 and 3, and only the one on broker
+    2, which has died, was in sync. Return the controller."""
     first = await cluster.member(1)
     second, _ = await cluster.member(2), await cluster.member(3)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
     await cluster.create("orders", {0: (2, 3)})
-    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    await cluster.received(3, "metadata orders-0 leader=2 epoch=0")
     if options:
         await cluster.set_options("orders", **options)
     path = paths.partition_state(KEY)
     await cluster.write_json(path, {**cluster.json(path), "isr": [2]})
     await second.kill()
-    await cluster.told(3, "metadata orders-0 leader=-1 epoch=1")
+    await cluster.received(3, "metadata orders-0 leader=-1 epoch=1")
     return first
 
 
@@ -47,7 +47,7 @@ async def test_no_replica_outside_the_isr_leads(cluster: Cluster) -> None:
     controller = (await leaderless(cluster)).controller
     await cluster.set_options("orders", retention_ms="1000")
     await cluster.create("other", {0: (3,)})
-    await cluster.told(3, "metadata other-0 leader=3 epoch=0")
+    await cluster.received(3, "metadata other-0 leader=3 epoch=0")
     state = cluster.state("orders-0")
     assert state is not None
     assert (state.leader, state.isr) == (NO_LEADER, (2,))
@@ -71,17 +71,17 @@ async def test_unreadable_topic_options_allow_no_unclean_election(
     await cluster.tool.set(paths.topic_config("orders"), data)
     controller.policies_changed({"orders"})
     await cluster.create("other", {0: (3,)})
-    await cluster.told(3, "metadata other-0 leader=3 epoch=0")
+    await cluster.received(3, "metadata other-0 leader=3 epoch=0")
     assert controller.unclean_elections == 0
     assert receipts(cluster) == ()
 
 
-async def test_setting_the_topics_option_elects_and_writes_a_receipt(
+async def test_allowing_unclean_elections_elects_and_writes_a_receipt(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller = (await leaderless(cluster)).controller
     await cluster.set_options("orders", unclean_leader_election_enable="true")
-    await cluster.told(3, "lead orders-0 leader=3 epoch=2 isr=3")
+    await cluster.received(3, "lead orders-0 leader=3 epoch=2 isr=3")
     assert controller.unclean_elections == 1
     expected = LossReceipt(
         leader=3,
@@ -100,10 +100,10 @@ async def test_setting_the_clusters_default_elects(cluster: Cluster) -> None:
     controller = (await leaderless(cluster)).controller
     cluster.config = dataclasses.replace(cluster.config, unclean_leader_election_enable=True)
     controller.policies_changed(None)
-    await cluster.told(3, "lead orders-0 leader=3 epoch=2 isr=3")
+    await cluster.received(3, "lead orders-0 leader=3 epoch=2 isr=3")
 
 
-async def test_the_topics_own_option_counts_more_than_the_default(cluster: Cluster) -> None:
+async def test_the_topics_own_option_overrides_the_default(cluster: Cluster) -> None:
     cluster.config = dataclasses.replace(cluster.config, unclean_leader_election_enable=True)
     await cluster.write_json(
         paths.topic_config("orders"),
@@ -114,24 +114,24 @@ async def test_the_topics_own_option_counts_more_than_the_default(cluster: Clust
     await until(lambda: "brokers 1,2" in cluster.lines(2))
     for name in ("orders", "other"):
         await cluster.tool.create(paths.topic(name), b'{"version":1,"partitions":{"0":[2,1]}}')
-        await cluster.told(2, f"metadata {name}-0 leader=2 epoch=0")
+        await cluster.received(2, f"metadata {name}-0 leader=2 epoch=0")
         path = paths.partition_state(key(f"{name}-0"))
         await cluster.write_json(path, {**cluster.json(path), "isr": [2]})
     await second.kill()
-    await cluster.told(1, "lead other-0 leader=1 epoch=1 isr=1")
-    await cluster.told(1, "metadata orders-0 leader=-1 epoch=1")
+    await cluster.received(1, "lead other-0 leader=1 epoch=1 isr=1")
+    await cluster.received(1, "metadata orders-0 leader=-1 epoch=1")
     assert first.controller.unclean_elections == 1
 
 
-async def test_receipts_add_up_and_go_with_their_topic(cluster: Cluster) -> None:
+async def test_receipts_accumulate_and_are_deleted_with_their_topic(cluster: Cluster) -> None:
     await leaderless(cluster)
     await cluster.set_options("orders", unclean_leader_election_enable="true")
-    await cluster.told(3, "lead orders-0 leader=3 epoch=2 isr=3")
+    await cluster.received(3, "lead orders-0 leader=3 epoch=2 isr=3")
     await cluster.member(2)
-    await cluster.told(2, "lead orders-0 leader=3 epoch=2 isr=3")
+    await cluster.received(2, "lead orders-0 leader=3 epoch=2 isr=3")
     third = next(member for member in cluster.members if member.id == 3)
     await third.kill()
-    await cluster.told(2, "lead orders-0 leader=2 epoch=3 isr=2")
+    await cluster.received(2, "lead orders-0 leader=2 epoch=3 isr=2")
     assert [(each.leader, each.leader_epoch) for each in receipts(cluster)] == [(3, 2), (2, 3)]
     await cluster.delete("orders")
     await until(lambda: not cluster.exists(paths.topic("orders")))
@@ -146,7 +146,7 @@ async def test_an_unclean_election_has_one_receipt_after_any_lost_reply(
     first = await leaderless(cluster)
     first.lose_request(position, applied=applied)
     await cluster.set_options("orders", unclean_leader_election_enable="true")
-    await cluster.told(3, "lead orders-0 leader=3 epoch=2 isr=3")
+    await cluster.received(3, "lead orders-0 leader=3 epoch=2 isr=3")
     assert [each.leader_epoch for each in receipts(cluster)] == [2]
     assert first.controller.unclean_elections == 1
 
@@ -161,14 +161,14 @@ async def test_all_partitions_get_leaders_after_any_lost_reply(
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
     for name in ("orders", "other"):
         await cluster.create(name, {0: (2, 3)})
-        await cluster.told(3, f"metadata {name}-0 leader=2 epoch=0")
+        await cluster.received(3, f"metadata {name}-0 leader=2 epoch=0")
     await cluster.set_options("orders", unclean_leader_election_enable="true")
     path = paths.partition_state(KEY)
     await cluster.write_json(path, {**cluster.json(path), "isr": [2]})
     first.lose_request(position, applied=applied)
     await second.kill()
-    await cluster.told(3, "lead orders-0 leader=3 epoch=1 isr=3")
-    await cluster.told(3, "lead other-0 leader=3 epoch=1 isr=3")
+    await cluster.received(3, "lead orders-0 leader=3 epoch=1 isr=3")
+    await cluster.received(3, "lead other-0 leader=3 epoch=1 isr=3")
 
 
 async def test_a_malformed_receipt_is_replaced(cluster: Cluster) -> None:
@@ -176,7 +176,7 @@ async def test_a_malformed_receipt_is_replaced(cluster: Cluster) -> None:
     await cluster.tool.create(paths.losses("orders"))
     await cluster.tool.create(paths.loss(KEY), b"?")
     await cluster.set_options("orders", unclean_leader_election_enable="true")
-    await cluster.told(3, "lead orders-0 leader=3 epoch=2 isr=3")
+    await cluster.received(3, "lead orders-0 leader=3 epoch=2 isr=3")
     assert len(receipts(cluster)) == 1
 
 
@@ -187,16 +187,16 @@ async def test_a_replica_that_left_a_too_small_isr_may_lead_without_a_loss(
     second, third = await cluster.member(2), await cluster.member(3)
     await until(lambda: "brokers 1,2,3" in cluster.lines(3))
     await cluster.create("orders", {0: (2, 3)})
-    await cluster.told(3, "metadata orders-0 leader=2 epoch=0")
+    await cluster.received(3, "metadata orders-0 leader=2 epoch=0")
     await cluster.set_options("orders", min_insync_replicas="2")
     await third.kill()
-    await cluster.told(2, "lead orders-0 leader=2 epoch=1 isr=2 eligible=3")
+    await cluster.received(2, "lead orders-0 leader=2 epoch=1 isr=2 eligible=3")
     state = cluster.state("orders-0")
     assert state is not None and state.eligible == (3,)
     await cluster.member(3)
-    await cluster.told(3, "lead orders-0 leader=2 epoch=1 isr=2 eligible=3")
+    await cluster.received(3, "lead orders-0 leader=2 epoch=1 isr=2 eligible=3")
     await second.kill()
-    await cluster.told(3, "lead orders-0 leader=3 epoch=2 isr=3 eligible=2")
+    await cluster.received(3, "lead orders-0 leader=3 epoch=2 isr=3 eligible=2")
     state = cluster.state("orders-0")
     assert state is not None and state.eligible == (2,)
     assert receipts(cluster) == ()
@@ -217,17 +217,18 @@ def test_policies(overrides: dict[str, str], expected: Policy) -> None:
 
 
 async def test_an_elected_replica_that_cannot_lead_is_replaced(cluster: Cluster) -> None:
-    """Its log is being copied from the start and is incomplete; another live replica has more."""
+    """The elected replica's log is incomplete, because it is being copied from the start. Another
+    live replica has more records."""
     await cluster.member(1)
     second, _, _ = await cluster.member(2), await cluster.member(3), await cluster.member(4)
     await until(lambda: "brokers 1,2,3,4" in cluster.lines(4))
     await cluster.create("orders", {0: (2, 3, 4)})
-    await cluster.told(4, "metadata orders-0 leader=2 epoch=0")
+    await cluster.received(4, "metadata orders-0 leader=2 epoch=0")
     path = paths.partition_state(KEY)
     await cluster.write_json(path, {**cluster.json(path), "isr": [2]})
     cluster.yielding = {3: {KEY}}
     await second.kill()
-    await cluster.told(4, "metadata orders-0 leader=-1 epoch=1")
+    await cluster.received(4, "metadata orders-0 leader=-1 epoch=1")
     await cluster.set_options("orders", unclean_leader_election_enable="true")
-    await cluster.told(4, "lead orders-0 leader=4 epoch=3 isr=4")
+    await cluster.received(4, "lead orders-0 leader=4 epoch=3 isr=4")
     assert [receipt.leader for receipt in receipts(cluster)] == [3, 4]

@@ -1,4 +1,4 @@
-"""Fenced writes: what a failing one does to the others, and what a lost reply says."""
+"""Fenced writes: the effect of a failed write on the other writes, and of a lost reply."""
 
 from __future__ import annotations
 

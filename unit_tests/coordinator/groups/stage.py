@@ -1,4 +1,4 @@
-"""A group that follows a script: the requests of clients, their answers, and the stored records.
+"""A group that runs a script: the requests of clients, their answers, and the stored records.
 
 Clients have names. Their member ids read `name#1`, `name#2`, ... in the order in which they were
 seen. Commands (`=` sets a value other than the default):
@@ -11,12 +11,12 @@ seen. Commands (`=` sets a value other than the default):
     commit a [id=] [instance=] [generation=1] [transaction]
     describe | list | delete | facts | log
     wait 10                time passes
-    late 10                time passes in which the broker does not run
-    hold | release         no append is committed from now on; all are
-    give-up [CODE]         waits for commits time out, or end with this error
+    late 10                time passes while the broker's process is paused
+    hold | release         appends are not committed from now on | all are committed
+    give-up [CODE]         calls that wait for commits time out, or end with this error
     cut-off | reached      ZooKeeper cannot be reached: another broker may be the coordinator
     refuse CODE            the next append fails
-    fail-over              the next leader takes over, over the same log
+    fail-over              the next leader takes over, with the same log
     offsets | forget-offsets               whether the group has committed offsets
     slow-offsets | failing-offsets | quick-offsets    how they are deleted
     classic | no-classic   whether classic consumers use the group id
@@ -40,9 +40,9 @@ from pybroker.coordinator.groups.calls import (
     Synced,
 )
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
+from pybroker.coordinator.groups.dependencies import GroupDependencies
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.records import GroupKey, decode_group_value, decode_key
-from pybroker.coordinator.groups.seams import GroupDependencies
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
 from pybroker.errors import BrokerError, ErrorCode
@@ -53,7 +53,7 @@ from unit_tests.idle_loop import idle, loop_turns
 GROUP = "g"
 UUID_LENGTH = 36
 STEP_S = 0.125
-"""Time passes in steps that floats can add without an error."""
+"""The step in which time passes. Floats can add it without a rounding error."""
 
 
 class MemoryOffsets:
@@ -90,7 +90,7 @@ class MemoryOffsets:
     ) -> Mapping[TopicPartition, ErrorCode]:
         await self.go_on.wait()
         if self.fails:
-            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the test says so")
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the test makes deletions fail")
         self.groups.discard(group_id)
         return {}
 
@@ -102,7 +102,7 @@ class MemoryOffsets:
 
 
 class Mirror:
-    """A `Membership` that notes its calls."""
+    """A `Membership` that records its calls."""
 
     def __init__(self, note: Callable[[GroupView], None]) -> None:
         self._note = note
@@ -118,20 +118,20 @@ class Mirror:
         return ErrorCode.NONE
 
 
-class Impatient:
+class TimingOut:
     """A shard whose waits for commits can time out: their outcome is then unknown."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
         self._waits: set[asyncio.Task[None]] = set()
-        self._given_up: dict[asyncio.Task[None], ErrorCode] = {}
+        self._timed_out: dict[asyncio.Task[None], ErrorCode] = {}
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._shard, name)
 
-    def give_up(self, code: ErrorCode) -> None:
+    def time_out(self, code: ErrorCode) -> None:
         for wait in self._waits:
-            self._given_up[wait] = code
+            self._timed_out[wait] = code
             wait.cancel()
 
     async def committed(self, offset: int) -> None:
@@ -140,9 +140,9 @@ class Impatient:
         try:
             await wait
         except asyncio.CancelledError:
-            if wait not in self._given_up:
+            if wait not in self._timed_out:
                 raise
-            raise BrokerError(self._given_up[wait], "it is not committed") from None
+            raise BrokerError(self._timed_out[wait], "the test lets the commit time out") from None
         finally:
             self._waits.discard(wait)
 
@@ -166,7 +166,7 @@ class Stage:
 
     def __init__(self, options: BrokerConfig | None = None) -> None:
         self.offsets = MemoryOffsets()
-        self.mirror = Mirror(self._heard)
+        self.mirror = Mirror(self._note_view)
         self.options = options or BrokerConfig(group_max_size=3)
         self.shard = MemoryShard()
         self.coordinator = self._host()
@@ -181,8 +181,8 @@ class Stage:
 
     def _host(self) -> GroupCoordinator:
         around = GroupDependencies(self.options)
-        self._impatient = Impatient(self.shard)
-        context = cast("ShardContext", self._impatient)
+        self._timing_out = TimingOut(self.shard)
+        context = cast("ShardContext", self._timing_out)
         return self.shard.host(
             lambda _: GroupCoordinator(context, self.offsets, self.mirror, around)
         )
@@ -248,18 +248,18 @@ class Stage:
             joined = await self.coordinator.join(GROUP, call)
         except BrokerError as error:
             joined = Joined(error.code, call.member_id)
-        told = self._name(joined.member_id)
+        member = self._name(joined.member_id)
         if joined.member_id:
             self._ids[who] = joined.member_id
         if joined.error is not ErrorCode.NONE:
-            self._lines.append(f"{who} < {_error(joined.error)} id={told}")
+            self._lines.append(f"{who} < {_error(joined.error)} id={member}")
             return
         self._generations[who] = joined.generation
         members = ",".join(
             f"{self._name(each.member_id)}:{each.metadata.decode()}" for each in joined.members
         )
         self._lines.append(
-            f"{who} < joined generation={joined.generation} id={told} {joined.protocol_type}"
+            f"{who} < joined generation={joined.generation} id={member} {joined.protocol_type}"
             f" {joined.protocol} leader={self._name(joined.leader)}"
             + (f" members={members}" if members else "")
             + (" skips" if joined.skips else "")
@@ -380,14 +380,14 @@ class Stage:
         self.shard.log.commit()
 
     async def _on_cut_off(self, words: Words) -> None:
-        self.shard.log.is_heard = False
+        self.shard.log.is_connected = False
 
     async def _on_reached(self, words: Words) -> None:
-        self.shard.log.is_heard = True
+        self.shard.log.is_connected = True
 
     async def _on_give_up(self, words: Words) -> None:
         code = words.plain[0] if words.plain else "COORDINATOR_NOT_AVAILABLE"
-        self._impatient.give_up(ErrorCode[code])
+        self._timing_out.time_out(ErrorCode[code])
 
     async def _on_refuse(self, words: Words) -> None:
         self.shard.log.refuse(ErrorCode[words.plain[0]])
@@ -448,7 +448,7 @@ class Stage:
             self._names[member_id] = f"{prefix}#{self._counts[prefix]}"
         return self._names[member_id]
 
-    def _heard(self, view: GroupView) -> None:
+    def _note_view(self, view: GroupView) -> None:
         if view.state is GroupState.STABLE:
             self._show_stored()
         members = ",".join(
@@ -478,7 +478,7 @@ class Stage:
         )
 
     async def _group(self) -> str:
-        """Return the coordinator's group as words."""
+        """Return the state of the coordinator's group as text."""
         group = self.coordinator._groups.get(GROUP)
         if group is None:
             return "no group"

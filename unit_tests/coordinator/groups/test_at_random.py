@@ -4,7 +4,7 @@
   coordinators;
 - a generation never gets a second assignment;
 - the next coordinator of a Stable group has the same group;
-- no request waits for ever.
+- every request gets an answer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pytest
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.calls import Identity, Join, Joined, Sync, Synced
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
+from pybroker.coordinator.groups.dependencies import GroupDependencies, UnmirroredGroups
 from pybroker.coordinator.groups.group import Group, from_record
 from pybroker.coordinator.groups.records import RecordedGroup, decode_group_value
-from pybroker.coordinator.groups.seams import GroupDependencies, NobodyElse
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
 from unit_tests.coordinator.groups.stage import MemoryOffsets
@@ -33,13 +33,13 @@ SEEDS = 12
 STEPS = 300
 PARTITIONS = 6
 LONGEST_S = 400.0
-"""Longer than any deadline of a group."""
+"""A time longer than any deadline of a group, in seconds."""
 OPTIONS = BrokerConfig(group_max_size=5)
 SETS = (("range", "sticky"), ("sticky", "range"), ("sticky",))
 
 
 class Client:
-    """A member that remembers, or forgets, its answers."""
+    """A random client, which may ignore the answers that it gets."""
 
     def __init__(self, name: str, instance: str | None) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class Client:
         self.members: tuple[str, ...] = ()
         self.leads = False
         self.wants = "join"
-        """The next request of a sensible client."""
+        """The next request of a client that follows the protocol."""
 
 
 class World:
@@ -71,7 +71,7 @@ class World:
     def _host(self) -> GroupCoordinator:
         return self.shard.host(
             lambda context: GroupCoordinator(
-                context, MemoryOffsets(), NobodyElse(), GroupDependencies(OPTIONS)
+                context, MemoryOffsets(), UnmirroredGroups(), GroupDependencies(OPTIONS)
             )
         )
 
@@ -178,7 +178,7 @@ class World:
             assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     async def delete(self) -> None:
-        """Delete the group. The deletion may fail, or be cut short by a failover."""
+        """Delete the group. The deletion may fail, also because of a failover."""
         try:
             await self.coordinator.delete(GROUP)
         except BrokerError as error:
@@ -269,7 +269,7 @@ async def play(seed: int) -> World:
         world.check()
     world.release()
     await world.settle()
-    for _ in range(2):  # a client that was answered in the first may send one more request
+    for _ in range(2):  # a client that got its answer in the first round may send one more request
         world.shard.advance(LONGEST_S)
         await world.settle()
     return world
@@ -278,14 +278,14 @@ async def play(seed: int) -> World:
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_the_invariants_hold(seed: int) -> None:
     world = await play(seed)
-    assert not world.waiting, f"{len(world.waiting)} requests wait for ever"
+    assert not world.waiting, f"{len(world.waiting)} requests got no answer"
     group = world.group
     assert group is None or (group.state is GroupState.EMPTY and not group.pending)
     assert world.answered > STEPS / 10
     world.shard.end()
 
 
-async def test_generations_are_assigned_at_all() -> None:
-    """Without assignments the other tests would show nothing."""
+async def test_generations_get_assignments() -> None:
+    """Without any assignment the other tests would pass trivially."""
     worlds = [await play(seed) for seed in range(8)]
     assert sum(world.synced for world in worlds) > 50

@@ -1,5 +1,5 @@
-"""The coordinator of a shard apart from its decisions: limits, records that cannot be read, and
-clients that disconnect while they wait."""
+"""The coordinator of a shard: limits, records that cannot be decoded, and clients that disconnect
+while they wait."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.groups.calls import Identity, Join, Joined, Sync
 from pybroker.coordinator.groups.coordinator import NOTES_MAX, GroupCoordinator
+from pybroker.coordinator.groups.dependencies import GroupDependencies, UnmirroredGroups
+from pybroker.coordinator.groups.memory_limit import FULL_S, MemoryLimit
 from pybroker.coordinator.groups.options import PENDING_MAX
 from pybroker.coordinator.groups.records import encode_group_key
-from pybroker.coordinator.groups.room import FULL_S, Room
-from pybroker.coordinator.groups.seams import GroupDependencies, NobodyElse
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import KeyValue
@@ -28,13 +28,15 @@ from unit_tests.idle_loop import idle
 def hosted(
     shard: MemoryShard,
     offsets: MemoryOffsets | None = None,
-    take_room: Callable[[int], None] = lambda _: None,
+    take_memory: Callable[[int], None] = lambda _: None,
 ) -> GroupCoordinator:
     around = GroupDependencies(
-        BrokerConfig(group_initial_rebalance_delay_ms=0), take_room=take_room
+        BrokerConfig(group_initial_rebalance_delay_ms=0), take_memory=take_memory
     )
     return shard.host(
-        lambda context: GroupCoordinator(context, offsets or MemoryOffsets(), NobodyElse(), around)
+        lambda context: GroupCoordinator(
+            context, offsets or MemoryOffsets(), UnmirroredGroups(), around
+        )
     )
 
 
@@ -175,14 +177,14 @@ async def with_little_room() -> tuple[MemoryShard, GroupCoordinator]:
     """Return a coordinator with 100,000 bytes for all members."""
     shard = MemoryShard()
     hosts: list[GroupCoordinator] = []
-    room = Room(shard.clock, lambda: sum(host.size() for host in hosts), bytes_max=100_000)
-    coordinator = hosted(shard, take_room=room.take)
+    room = MemoryLimit(shard.clock, lambda: sum(host.size() for host in hosts), bytes_max=100_000)
+    coordinator = hosted(shard, take_memory=room.take)
     hosts.append(coordinator)
     await shard.load()
     return shard, coordinator
 
 
-async def test_members_take_no_more_memory_than_the_limit() -> None:
+async def test_the_memory_of_all_members_is_limited() -> None:
     """Members that have room stay; when they leave there is room again."""
     shard, coordinator = await with_little_room()
 
@@ -204,7 +206,7 @@ async def test_members_take_no_more_memory_than_the_limit() -> None:
             "g-0", Sync(first.member_id, 1, assignments={first.member_id: bytes(40_000)})
         )
     assert coordinator.states().count(GroupState.COMPLETING_REBALANCE) == 4
-    for number in range(100):  # a request for a member id takes no room
+    for number in range(100):  # a request for a member id takes no memory
         waiting = await coordinator.join(f"new-{number}", call(metadata=bytes(20_000)))
         assert waiting.error is ErrorCode.MEMBER_ID_REQUIRED
     assert coordinator.leave("g-0", [Identity(first.member_id)]) == [ErrorCode.NONE]
@@ -221,7 +223,8 @@ async def test_members_take_no_more_memory_than_the_limit() -> None:
     ids=["client id", "protocol type"],
 )
 async def test_all_text_of_a_member_counts_as_memory(joining: Join) -> None:
-    """The ids and the protocol type have up to 32 KiB each and are kept as long as the metadata."""
+    """The ids and the protocol type have up to 32 KiB each, and the coordinator keeps them like the
+    metadata."""
     shard, coordinator = await with_little_room()
 
     async def come(group: str) -> Joined:

@@ -1,5 +1,5 @@
-"""When the restart of a static member makes its group rebalance; the rebalance itself is tested in
-`unit_tests/simulation/test_found_groups.py`."""
+"""Whether the restart of a static member makes its group rebalance. The tests of the rebalance
+itself are in `unit_tests/simulation/test_found_groups.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def keys(numbers: Iterable[int]) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition("t", number) for number in numbers)
 
 
-def told(owned: Iterable[int], version: int = 3) -> bytes:
+def subscription(owned: Iterable[int], version: int = 3) -> bytes:
     return encode_subscription(Subscription(("t",), owned_partitions=keys(owned)), version)
 
 
@@ -35,7 +35,7 @@ def group(metadata: Mapping[str, bytes], given: Mapping[str, Iterable[int]]) -> 
     made = Group("g", GroupState.STABLE, generation=3, protocol="cooperative-sticky", leader="one")
     for name, data in metadata.items():
         assignment = encode_assignment(Assignment(keys(given.get(name, ()))))
-        protocols = (("cooperative-sticky", data), ("range", told([])))
+        protocols = (("cooperative-sticky", data), ("range", subscription([])))
         member = Member(name, name, "c", "/127.0.0.1", 1, 1, protocols, 0.0, assignment)
         made.add(member, "consumer")
     record = made.recorded(assignments_of(made.members.values()), NOW_MS)
@@ -60,18 +60,18 @@ def awaited(found: Group) -> list[str]:
 def test_a_member_that_revokes_partitions_has_to_rejoin(
     owned: list[int], given: dict[str, list[int]], expected: list[str]
 ) -> None:
-    assert awaited(group({"one": told(owned), "two": told([])}, given)) == expected
+    assert awaited(group({"one": subscription(owned), "two": subscription([])}, given)) == expected
 
 
-def test_metadata_that_cannot_be_read_make_no_member_rejoin() -> None:
+def test_unreadable_metadata_makes_no_member_rejoin() -> None:
     assert awaited(group({"one": b"", "two": b"\x00\x03\xff\xff"}, {})) == []
-    assert awaited(group({"one": told([0], version=0)}, {})) == []
-    other = group({"one": told([0])}, {})
+    assert awaited(group({"one": subscription([0], version=0)}, {})) == []
+    other = group({"one": subscription([0])}, {})
     other.protocol_type = "connect"
     assert awaited(other) == []
 
 
-def test_an_assignment_that_cannot_be_read_is_none() -> None:
-    found = group({"one": told([0]), "two": told([])}, {"two": [0]})
+def test_an_unreadable_assignment_counts_as_empty() -> None:
+    found = group({"one": subscription([0]), "two": subscription([])}, {"two": [0]})
     found.members["two"].assignment = b"?"
     assert awaited(found) == ["one"]

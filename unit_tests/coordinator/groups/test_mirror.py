@@ -1,4 +1,4 @@
-"""Members of coordinated groups among the nodes of classic consumers."""
+"""The nodes of coordinated groups in the format of classic consumers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pybroker.coordinator.groups.calls import GroupView, MemberView
-from pybroker.coordinator.groups.mirror import CLAIM, CLAIM_KEPT_S, GroupMirror
+from pybroker.coordinator.groups.mirror import PLACEHOLDER_ID, PLACEHOLDER_KEPT_S, GroupMirror
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.registry import ensure
@@ -36,7 +36,7 @@ NONE = ErrorCode.NONE
 
 
 class Stage:
-    """A mirror over a ZooKeeper in memory."""
+    """A mirror with a ZooKeeper in memory."""
 
     def __init__(self) -> None:
         self.shard = MemoryShard(fence_version=0)
@@ -88,7 +88,8 @@ def view(
     state: GroupState = GroupState.STABLE,
     kind: str = "consumer",
 ) -> GroupView:
-    """Members and what they read; they subscribe to the topics of that."""
+    """Return a group. `assigned`: member id -> its partitions. The members subscribe to the topics
+    of these partitions."""
     members = []
     for member_id, keys in assigned.items():
         topics = tuple(dict.fromkeys(tp(key).topic for key in keys))
@@ -110,7 +111,7 @@ EMPTY = view({}, GroupState.EMPTY)
 OVER = view({}, GroupState.DEAD)
 
 
-async def test_members_and_owners_come_and_go() -> None:
+async def test_members_and_owners_are_written_and_removed() -> None:
     stage = await Stage.begin()
     await stage.show(view({"m1": ["a-0", "b-0"], "m/2": ["a-1"]}))
     assert stage.members() == {"m1": ["a", "b"], "m/2": ["a"]}
@@ -132,7 +133,7 @@ async def test_members_that_are_shown_already_are_not_written_again() -> None:
     assert stage.tree.zxid == before
 
 
-async def test_while_it_rebalances_only_those_who_left_go() -> None:
+async def test_during_a_rebalance_only_members_that_left_are_removed() -> None:
     stage = await Stage.begin()
     await stage.show(view({"m1": ["a-0"], "m2": ["a-1"]}))
     await stage.show(view({"m1": [], "m3": []}, GroupState.PREPARING_REBALANCE))
@@ -147,7 +148,7 @@ async def test_members_of_other_protocols_have_no_topics() -> None:
     assert stage.owners() == {}
 
 
-async def test_the_next_coordinator_brings_it_in_order() -> None:
+async def test_the_next_coordinator_corrects_the_nodes() -> None:
     stage = await Stage.begin()
     await stage.show(view({"m1": ["a-0"], "m2": ["a-1"]}))
     old = stage.mirror
@@ -162,7 +163,7 @@ async def test_the_next_coordinator_brings_it_in_order() -> None:
     assert stage.members() == {"m1": ["a"]}
 
 
-async def test_members_are_shown_later_if_zookeeper_is_silent() -> None:
+async def test_members_are_written_later_if_zookeeper_does_not_answer() -> None:
     stage = await Stage.begin()
     stage.coord.suspend()
     stage.mirror.members_changed(view({"m1": ["a-0"]}))
@@ -175,7 +176,7 @@ async def test_members_are_shown_later_if_zookeeper_is_silent() -> None:
     assert stage.members() == {"m2": ["a"]}
 
 
-async def test_beside_classic_consumers_nobody_begins() -> None:
+async def test_a_group_with_classic_consumers_accepts_no_first_member() -> None:
     stage = await Stage.begin()
     await stage.register_classic()
     assert await stage.mirror.may_begin(GROUP) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -188,22 +189,22 @@ async def test_beside_classic_consumers_nobody_begins() -> None:
 async def test_a_classic_consumer_sees_a_group_whose_first_member_is_joining() -> None:
     stage = await Stage.begin()
     assert await stage.mirror.may_begin(GROUP) is NONE
-    assert stage.members() == {CLAIM: []}
+    assert stage.members() == {PLACEHOLDER_ID: []}
     await stage.show(view({"m1": []}, GroupState.PREPARING_REBALANCE))
-    assert stage.members() == {CLAIM: []}
+    assert stage.members() == {PLACEHOLDER_ID: []}
     await stage.show(view({"m1": ["a-0"]}))
     assert stage.members() == {"m1": ["a"]}
     await stage.show(EMPTY)
     assert await stage.mirror.may_begin(GROUP) is NONE
     await stage.show(EMPTY)
-    assert stage.members() == {CLAIM: []}
-    stage.shard.advance(CLAIM_KEPT_S + 1)
+    assert stage.members() == {PLACEHOLDER_ID: []}
+    stage.shard.advance(PLACEHOLDER_KEPT_S + 1)
     await stage.mirror.settled()
     assert stage.members() == {}
     assert paths.group(GROUP) not in stage.tree.paths()
 
 
-async def test_nothing_is_left_of_a_group_that_is_over() -> None:
+async def test_all_nodes_of_a_deleted_group_are_removed() -> None:
     stage = await Stage.begin()
     await stage.show(view({"m1": ["a-0"]}))
     await stage.show(EMPTY)
@@ -223,7 +224,7 @@ async def test_offsets_and_classic_consumers_outlive_a_coordinated_group() -> No
     assert paths.group_member(GROUP, "g_host-1-abcd") in left
 
 
-async def test_a_member_that_joins_a_dying_group_keeps_its_claim() -> None:
+async def test_a_member_that_joins_during_a_deletion_keeps_the_placeholder() -> None:
     stage = await Stage.begin()
     await stage.show(view({"m1": ["a-0"]}))
     await stage.show(EMPTY)
@@ -231,15 +232,16 @@ async def test_a_member_that_joins_a_dying_group_keeps_its_claim() -> None:
     await loop_turns(1)
     await stage.show(OVER)
     assert await joining is NONE
-    assert stage.members() == {CLAIM: []}
+    assert stage.members() == {PLACEHOLDER_ID: []}
     await stage.show(OVER)
     assert stage.members() == {} and paths.group(GROUP) not in stage.tree.paths()
 
 
-async def test_all_who_come_at_once_are_told_what_the_first_finds(
+async def test_all_members_that_join_at_once_share_one_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fifty members that each looked for themselves were three times as slow as Apache's."""
+    """When each of fifty members made its own search, they joined three times slower than in Apache
+    Kafka."""
     stage = await Stage.begin()
     looks = []
     children = stage.coord.children
@@ -261,7 +263,8 @@ async def test_all_who_come_at_once_are_told_what_the_first_finds(
 async def test_the_first_member_of_a_group_waits_for_one_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """ZooKeeper syncs every write, also a refused one: six of them were 6 to 40 ms of a join."""
+    """ZooKeeper syncs every write to disk, even a refused write: six writes took 6 to 40 ms of a
+    join."""
     stage = await Stage.begin()
     writes: list[int] = []
     multi = stage.coord.multi
@@ -272,13 +275,13 @@ async def test_the_first_member_of_a_group_waits_for_one_write(
 
     monkeypatch.setattr(stage.coord, "multi", write)
     assert await stage.mirror.may_begin(GROUP) is NONE
-    assert writes == [4], "the fence, the group, its members, ours"
-    assert stage.members() == {CLAIM: []}
+    assert writes == [4], "the fence check, the group, its parent of members, the placeholder"
+    assert stage.members() == {PLACEHOLDER_ID: []}
     await stage.mirror.may_begin(GROUP)
-    assert len(writes) == 2, "it is there already"
+    assert len(writes) == 2, "the placeholder exists already"
 
 
-async def test_the_nodes_of_a_group_that_come_and_go_meanwhile_are_looked_at_anew(
+async def test_nodes_that_change_during_a_write_are_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = await Stage.begin()
@@ -298,7 +301,7 @@ async def test_the_nodes_of_a_group_that_come_and_go_meanwhile_are_looked_at_ane
 
     monkeypatch.setattr(stage.coord, "multi", write)
     assert await stage.mirror.may_begin(GROUP) is NONE
-    assert stage.members() == {CLAIM: []}
+    assert stage.members() == {PLACEHOLDER_ID: []}
 
 
 async def test_the_end_of_a_shard_answers_a_waiting_join() -> None:
@@ -311,14 +314,14 @@ async def test_the_end_of_a_shard_answers_a_waiting_join() -> None:
     assert caught.value.code is ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_claim_goes_with_its_broker() -> None:
+async def test_a_placeholder_is_removed_with_its_broker() -> None:
     stage = await Stage.begin()
     assert await stage.mirror.may_begin(GROUP) is NONE
     stage.coord.expire()
     await until(lambda: stage.members() == {})
 
 
-async def test_without_zookeeper_nobody_begins() -> None:
+async def test_without_zookeeper_no_first_member_joins() -> None:
     stage = await Stage.begin()
     stage.coord.suspend()
     with pytest.raises(BrokerError) as caught:
@@ -326,7 +329,7 @@ async def test_without_zookeeper_nobody_begins() -> None:
     assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_the_end_of_a_shard_ends_it() -> None:
+async def test_the_end_of_a_shard_ends_its_mirror() -> None:
     stage = await Stage.begin()
     stage.mirror.members_changed(view({"m1": ["a-0"]}))
     stage.mirror.end()

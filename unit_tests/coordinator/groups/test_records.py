@@ -37,7 +37,7 @@ APACHE_GROUP = (
 APACHE_EMPTY_GROUP = "0003 0008 636f6e73756d6572 00000002 ffff ffff 000001a2013ee34b 00000000"
 APACHE_OFFSET_KEY = "0001 0007 72656164657273 0004 6c6f6164 00000000"
 APACHE_OFFSET = "0003 0000000000000001 ffffffff 0007 68c3a96c6c6f00 000001a2013ee278"
-"""confluent-kafka counts the NUL at the end of its text."""
+"""A committed offset. confluent-kafka includes the final NUL in its metadata."""
 
 STATIC = RecordedMember(
     member_id="i1-2b930c9d-337f-4c7b-98f7-29841caea9a0",
@@ -86,7 +86,7 @@ def test_the_oldest_offset_keys_are_read() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 3, 15, 0x7FFF])
-def test_keys_of_other_versions_are_left_alone(version: int) -> None:
+def test_keys_of_unknown_versions_are_ignored(version: int) -> None:
     assert decode_key(version.to_bytes(2, "big", signed=True) + b"whatever") is None
 
 
@@ -134,7 +134,7 @@ def test_offsets_of_every_version_are_read(version: int) -> None:
     assert decode_offset_value(bytes.fromhex(OFFSETS[version])) == expected
 
 
-def test_an_offset_that_expires_is_written_in_the_version_that_can_say_so() -> None:
+def test_an_offset_with_an_expiry_time_is_written_in_version_1() -> None:
     committed = CommittedOffset(7, 3, "m", 9, expire_ms=10)
     stored = encode_offset_value(committed)
     assert stored == bytes.fromhex(OFFSETS[1])

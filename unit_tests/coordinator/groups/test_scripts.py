@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.coordinator.groups.states import ANSWERS, Asked, GroupState
+from pybroker.coordinator.groups.states import ANSWERS, GroupRequest, GroupState
 from unit_tests import scripts
 from unit_tests.coordinator.groups.stage import Stage
 from unit_tests.idle_loop import IdleLoop
@@ -46,9 +46,9 @@ def test_the_trace_is_the_expected_one(script: Path) -> None:
 def test_every_request_is_made_in_every_state(state: GroupState) -> None:
     steps = parse((FOLDER / f"state_{state.value}.txt").read_text())
     marks = [line.removeprefix("# ") for step in steps for line in step.before]
-    made = {asked for asked in Asked for mark in marks if mark == f"{asked.value}."}
-    assert made == set(Asked)
-    assert set(ANSWERS[state]) == set(Asked)
+    made = {asked for asked in GroupRequest for mark in marks if mark == f"{asked.value}."}
+    assert made == set(GroupRequest)
+    assert set(ANSWERS[state]) == set(GroupRequest)
 
 
 def test_an_unknown_command_is_an_error() -> None:

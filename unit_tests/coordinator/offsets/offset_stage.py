@@ -1,10 +1,8 @@
-"""A shard with a store of offsets in it, over a ZooKeeper in memory.
+"""A shard with an offset store and a ZooKeeper in memory.
 
-stage = await Stage.begin(ZookeeperOffsets)
-assert await stage.commit("g", t=5) == [NONE]
-assert await stage.fetch("g") == {"t-0": 5}
-old = stage.store
-await stage.take_over()          # another coordinator; the old one has not heard of it
+stage = await Stage.begin(ZookeeperOffsets) assert await stage.commit("g", t=5) == [NONE] assert
+await stage.fetch("g") == {"t-0": 5} old = stage.store await stage.take_over() # another
+coordinator; the old one has not noticed it
 """
 
 from __future__ import annotations
@@ -36,8 +34,8 @@ def tp(text: str) -> TopicPartition:
 
 
 class LaggingCoord(MemoryCoord):
-    """A session at a member of ZooKeeper that may lag: it shows what was there at `lag`, until it
-    was waited for, by a write or a sync."""
+    """A session with a ZooKeeper server that may lag: after `lag`, reads return the nodes of that
+    time until the next write or sync."""
 
     def __init__(self, tree: MemoryTree, *, name: str = "") -> None:
         super().__init__(tree, name=name)
@@ -75,7 +73,8 @@ class LaggingCoord(MemoryCoord):
 
 
 class Stage:
-    """One shard at a time holds office; earlier ones may still be written to."""
+    """Shards of one partition, of which the last has the fence. A test may also write to the
+    earlier shards."""
 
     def __init__(self, kind: Callable[..., Store], timeout_s: float) -> None:
         self.shard = MemoryShard(fence_version=0)
@@ -97,8 +96,8 @@ class Stage:
         return stage
 
     async def take_over(self, kind: Callable[..., Store] | None = None) -> None:
-        """Another broker coordinates from now on, with this kind of store; it has a session of its
-        own. The one before does not know it yet."""
+        """Make another broker the coordinator, with this kind of store and its own session. The
+        previous coordinator has not noticed it yet."""
         self._kind = kind or self._kind
         await self.tool.set(FENCE, b"")
         self.coord = LaggingCoord(self.tree, name="offsets")
@@ -113,7 +112,7 @@ class Stage:
         )
 
     async def prepare(self, shard: MemoryShard) -> None:
-        """Make the store of a shard, without loading it."""
+        """Create the store of a shard, without loading it."""
         self.shard = shard
 
         def make(shard: MemoryShard) -> Store:
@@ -126,7 +125,7 @@ class Stage:
         await shard.load()
 
     async def commit(self, group_id: str, **offsets: int) -> list[ErrorCode]:
-        """Of partition 0 of each topic."""
+        """Commit offsets of partition 0 of each topic. Return the error codes."""
         values = {TopicPartition(name, 0): CommittedOffset(at) for name, at in offsets.items()}
         return list((await self.store.commit(group_id, values)).values())
 
@@ -143,7 +142,7 @@ class Stage:
         return None if found is None else found[0]
 
     async def edit(self, key: str, text: bytes, group_id: str = GROUP) -> None:
-        """As a tool or a classic consumer does."""
+        """Write the offset node, as a tool or a classic consumer does."""
         path = paths.offset(group_id, tp(key))
         await ensure(self.tool, paths.parent(path))
         with suppress(NodeExists):
@@ -152,7 +151,7 @@ class Stage:
         await self.tool.set(path, text)
 
     async def remove(self, path: str) -> None:
-        """A node and all below it."""
+        """Remove a node and all nodes below it."""
         with suppress(NoNode):
             for name in await self.tool.children(path):
                 await self.remove(f"{path}/{name}")

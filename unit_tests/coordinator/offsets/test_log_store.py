@@ -1,4 +1,4 @@
-"""`offsets.storage=kafka`: records in the log, and what was in ZooKeeper before."""
+"""`offsets.storage=kafka`: records in the log, and the import of offsets from ZooKeeper."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_commit_is_a_record_that_the_next_coordinator_has() -> None:
     assert await stage.store.group_ids() == [GROUP]
 
 
-async def test_a_commit_is_shown_when_it_is_committed() -> None:
+async def test_a_fetch_returns_an_offset_when_its_record_is_committed() -> None:
     stage = await begin()
     await stage.commit(GROUP, a=1)
     stage.shard.log.holds = True
@@ -57,7 +57,7 @@ async def test_a_commit_is_shown_when_it_is_committed() -> None:
     assert await stage.fetch() == {"a-0": 3}
 
 
-async def test_a_commit_of_a_cancelled_request_is_shown() -> None:
+async def test_a_fetch_returns_the_offset_of_a_cancelled_commit() -> None:
     stage = await begin()
     await stage.commit(GROUP, a=1)
     stage.shard.log.holds = True
@@ -70,8 +70,8 @@ async def test_a_commit_of_a_cancelled_request_is_shown() -> None:
     assert await stage.fetch() == {"a-0": 2}
 
 
-async def test_a_commit_that_is_unwound_with_its_process_starts_no_task() -> None:
-    """As the simulation does with what a killed broker held."""
+async def test_a_commit_that_ends_with_its_process_starts_no_task() -> None:
+    """The simulation ends the coroutines of a killed broker in this way."""
     stage = await begin()
     await stage.commit(GROUP, a=1)
     stage.shard.log.holds = True
@@ -85,7 +85,7 @@ async def test_a_commit_that_is_unwound_with_its_process_starts_no_task() -> Non
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_after_the_end_of_a_shard_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_task_is_started_after_the_end_of_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = await begin()
     stage.shard.log.holds = True
     asked: list[int] = []
@@ -106,7 +106,7 @@ async def test_after_the_end_of_a_shard_nothing_is_begun(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS])
-async def test_a_refused_append_is_no_commit(code: ErrorCode) -> None:
+async def test_a_refused_append_commits_no_offset(code: ErrorCode) -> None:
     stage = await begin()
     await stage.commit(GROUP, a=1)
     stage.shard.log.refuse(code)
@@ -115,7 +115,7 @@ async def test_a_refused_append_is_no_commit(code: ErrorCode) -> None:
     assert await stage.fetch() == {"a-0": 1}
 
 
-async def test_text_that_no_record_can_hold_is_refused_alone() -> None:
+async def test_text_too_long_for_a_record_is_refused_alone() -> None:
     stage = await begin()
     codes = await stage.store.commit(
         GROUP, {tp("a-0"): FULL, tp("b-0"): CommittedOffset(1, metadata="x" * 40_000)}
@@ -124,7 +124,7 @@ async def test_text_that_no_record_can_hold_is_refused_alone() -> None:
     assert await stage.fetch() == {"a-0": 5}
 
 
-async def test_more_than_a_batch_can_hold() -> None:
+async def test_a_commit_larger_than_a_batch_is_split() -> None:
     stage = await begin()
     offsets = {TopicPartition("t", n): CommittedOffset(n, 1, "x" * 1000) for n in range(3000)}
     assert set((await stage.store.commit(GROUP, offsets)).values()) == {NONE}
@@ -146,7 +146,7 @@ async def test_deleting_leaves_tombstones_and_no_nodes() -> None:
     assert await stage.fetch() == {}
 
 
-async def test_a_delete_behind_a_commit_that_is_not_committed_yet() -> None:
+async def test_a_delete_after_an_uncommitted_commit_removes_the_offset() -> None:
     stage = await begin()
     await stage.commit(GROUP, b=1)
     stage.shard.log.holds = True
@@ -162,7 +162,7 @@ async def test_a_delete_behind_a_commit_that_is_not_committed_yet() -> None:
 # ---- what is in ZooKeeper
 
 
-async def test_switching_the_storage_loses_nothing_either_way() -> None:
+async def test_switching_the_storage_keeps_all_offsets_in_both_directions() -> None:
     stage = await Stage.begin(ZookeeperOffsets)
     await stage.store.commit(GROUP, {tp("a-0"): FULL, tp("b-0"): FULL, tp("c-0"): FULL})
     await stage.take_over(LoggedOffsets)
@@ -182,7 +182,7 @@ async def test_switching_the_storage_loses_nothing_either_way() -> None:
     assert await stage.fetch() == {"a-0": 6, "b-0": 9}
 
 
-async def test_every_group_is_carried_over_at_loading_without_being_asked_for() -> None:
+async def test_all_groups_are_imported_at_loading() -> None:
     stage = await Stage.begin(ZookeeperOffsets)
     for number in range(30):
         await stage.commit(f"g{number}", t=number)
@@ -193,7 +193,7 @@ async def test_every_group_is_carried_over_at_loading_without_being_asked_for() 
     assert stage.shard.log.end_offset == end
 
 
-async def test_a_node_that_nobody_can_read_holds_up_its_own_group_only() -> None:
+async def test_a_malformed_node_delays_only_its_own_group() -> None:
     stage = await Stage.begin(ZookeeperOffsets)
     await stage.commit("good", t=1)
     await stage.edit("t-0", b"five", "bad")
@@ -203,7 +203,7 @@ async def test_a_node_that_nobody_can_read_holds_up_its_own_group_only() -> None
         await stage.fetch("bad")
 
 
-async def test_an_offset_that_fits_no_record_does_not_stop_loading() -> None:
+async def test_an_offset_too_large_for_a_record_does_not_stop_loading() -> None:
     stage = await Stage.begin(ZookeeperOffsets)
     await stage.commit("good", t=1)
     await stage.store.commit("long", {tp("t-0"): CommittedOffset(2, metadata="x" * 40_000)})
@@ -216,7 +216,7 @@ async def test_an_offset_that_fits_no_record_does_not_stop_loading() -> None:
         await stage.fetch("strange")
 
 
-async def test_a_classic_group_is_carried_over_when_its_consumers_are_gone() -> None:
+async def test_a_classic_group_is_imported_when_its_consumers_have_left() -> None:
     stage = await begin()
     await stage.edit("a-0", b"7")
     await register_classic(stage)
@@ -243,7 +243,7 @@ async def test_first_commits_of_a_group_keep_their_order() -> None:
     assert await stage.fetch() == {"a-0": 39, "b-0": 9}
 
 
-async def test_without_zookeeper_nobody_hears_that_nothing_was_committed() -> None:
+async def test_without_zookeeper_a_fetch_fails_and_does_not_return_no_offset() -> None:
     stage = await begin()
     await stage.commit("known", t=1)
     stage.coord.suspend()

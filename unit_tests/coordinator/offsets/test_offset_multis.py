@@ -1,4 +1,5 @@
-"""How committed offsets become multis: together, under the fence, with the nodes above them."""
+"""The multis that write committed offsets: several offsets in one multi, with a fence check and the
+missing parent nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ NONE = ErrorCode.NONE
 
 
 def seen_multis(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[CoordOp]]:
-    """The operations of each multi from now on."""
+    """Return a list to which the operations of each later multi are added."""
     multi, seen = stage.coord.multi, list[Sequence[CoordOp]]()
 
     async def watched(ops: Sequence[CoordOp]) -> list[OpResult]:
@@ -49,7 +50,7 @@ async def test_commits_of_one_tick_share_a_multi(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_the_first_commit_of_a_group_is_one_multi(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ZooKeeper syncs each multi; the nodes above the offsets are made in the same one."""
+    """ZooKeeper syncs each multi to disk, so the parent nodes are created in the same multi."""
     stage = await Stage.begin(ZookeeperOffsets)
     multis = seen_multis(stage, monkeypatch)
     offsets = {TopicPartition("t", n): CommittedOffset(n, 1) for n in range(100)}

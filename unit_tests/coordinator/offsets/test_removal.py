@@ -1,4 +1,4 @@
-"""Which offsets expire, what goes with a topic, and what stays all the same."""
+"""The offsets that expire, those that are removed with a topic, and those that are kept."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from unittest.mock import AsyncMock, patch
 import pytest
 
 from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.groups.dependencies import GroupFacts
 from pybroker.coordinator.groups.offset_store import CommittedOffset
-from pybroker.coordinator.groups.seams import GroupFacts
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.offsets.log_store import LoggedOffsets
 from pybroker.coordinator.offsets.removal import OffsetRemoval, expired
@@ -71,7 +71,7 @@ def test_offsets_expire_by_their_age_and_the_state_of_the_group(
 
 
 class Removing(Stage):
-    """A stage whose store is looked after; every topic but those of `unknown` exists."""
+    """A stage with an `OffsetRemoval`. Every topic exists except those in `unknown`."""
 
     removal: OffsetRemoval
 
@@ -120,7 +120,7 @@ async def test_offsets_written_only_by_classic_consumers_never_expire() -> None:
 
 
 @pytest.mark.parametrize("turns", range(0, 60, 2))
-async def test_a_commit_while_somebody_looks_stays(kind: type[Store], turns: int) -> None:
+async def test_an_offset_committed_during_a_search_is_kept(kind: type[Store], turns: int) -> None:
     stage = await Removing.with_topics(kind, "a", "b")
     await stage.store.commit(GROUP, {tp("a-0"): OLD, tp("b-0"): OLD})
     stage.shard.advance(INTERVAL_S)
@@ -131,7 +131,7 @@ async def test_a_commit_while_somebody_looks_stays(kind: type[Store], turns: int
     assert await stage.fetch() == {"a-0": 9}
 
 
-async def test_offsets_go_with_their_topic(kind: type[Store]) -> None:
+async def test_offsets_are_removed_with_their_topic(kind: type[Store]) -> None:
     stage = await Removing.with_topics(kind, "a")
     await stage.commit(GROUP, a=1, b=2)
     await stage.commit("h", b=3)
@@ -146,12 +146,12 @@ async def test_offsets_go_with_their_topic(kind: type[Store]) -> None:
     assert await stage.fetch("new") == {"b-0": 5}
 
 
-async def test_offsets_of_a_deleted_topic_go_in_their_order(kind: type[Store]) -> None:
-    """The order of a set differs between processes, and a simulation must not."""
+async def test_offsets_of_a_deleted_topic_are_removed_in_order(kind: type[Store]) -> None:
+    """The order of a set differs between processes, but simulated runs must not differ."""
     stage = await Removing.with_topics(kind, "a")
     keys = [tp(f"b-{number}") for number in range(9)]
     await stage.store.commit(GROUP, dict.fromkeys(reversed(keys), CommittedOffset(1)))
-    with patch.object(stage.store, "remove_untouched", AsyncMock()) as remove:
+    with patch.object(stage.store, "remove_without_recent_commit", AsyncMock()) as remove:
         stage.removal.topics_deleted(["b"])
         await stage.removal.settled()
     assert [call.args[1] for call in remove.await_args_list] == [keys]
@@ -178,7 +178,7 @@ async def test_without_zookeeper_nothing_is_removed(kind: type[Store]) -> None:
     assert await stage.fetch() == {}
 
 
-async def test_after_its_end_nothing_is_removed(kind: type[Store]) -> None:
+async def test_nothing_is_removed_after_the_end_of_the_shard(kind: type[Store]) -> None:
     stage = await Removing.with_topics(kind, "a")
     await stage.commit(GROUP, a=1)
     stage.removal.end()

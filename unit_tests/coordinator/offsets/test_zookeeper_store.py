@@ -44,7 +44,7 @@ async def test_an_offset_is_decimal_text_in_the_classic_node() -> None:
     assert await stage.fetch("nobody") == {}
 
 
-async def test_metadata_and_epoch_stand_in_a_node_of_ours_and_go_when_they_are_empty() -> None:
+async def test_metadata_and_epoch_are_stored_in_the_details_node_unless_empty() -> None:
     stage = await begin()
     full = CommittedOffset(5, 3, "half \u00e9", NOW_MS, NOW_MS + 1000)
     await stage.store.commit(GROUP, {tp("a-0"): full})
@@ -61,7 +61,7 @@ async def test_metadata_and_epoch_stand_in_a_node_of_ours_and_go_when_they_are_e
     assert await stage.store.fetch(GROUP, None) == {tp("a-0"): CommittedOffset(5, commit_ms=NOW_MS)}
 
 
-async def test_an_edit_by_a_tool_is_seen_and_what_came_with_the_old_offset_is_not() -> None:
+async def test_an_edit_by_a_tool_invalidates_the_details() -> None:
     stage = await begin()
     await stage.store.commit(GROUP, {tp("a-0"): CommittedOffset(5, 3, "text")})
     await stage.edit("a-0", b"2")
@@ -71,7 +71,7 @@ async def test_an_edit_by_a_tool_is_seen_and_what_came_with_the_old_offset_is_no
     assert found[tp("new-1")].offset == 9
 
 
-async def test_a_node_without_a_number_is_an_error_not_a_beginning(
+async def test_a_node_that_is_not_a_number_is_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage = await begin()
@@ -83,7 +83,7 @@ async def test_a_node_without_a_number_is_an_error_not_a_beginning(
     assert "/consumers/g/offsets/a/0" in caplog.text
 
 
-async def test_nodes_that_stand_for_no_partition_are_left_alone() -> None:
+async def test_nodes_without_a_partition_number_are_ignored() -> None:
     stage = await begin()
     await stage.commit(GROUP, a=5)
     for name in ("99999999999", "2147483648", "1" * 5000, "x", "-1"):
@@ -92,7 +92,7 @@ async def test_nodes_that_stand_for_no_partition_are_left_alone() -> None:
     assert await stage.fetch(GROUP, *(f"a-{number}" for number in range(20))) == {"a-0": 5}
 
 
-async def test_names_that_no_path_can_hold_are_encoded() -> None:
+async def test_names_with_special_characters_are_encoded_in_paths() -> None:
     stage = await begin()
     for group_id in ("a/b", "..", ".", "\u00fc %"):
         assert await stage.commit(group_id, t=1) == [NONE]
@@ -102,7 +102,7 @@ async def test_names_that_no_path_can_hold_are_encoded() -> None:
     assert set(await stage.store.group_ids()) == {"a/b", "..", ".", "\u00fc %"}
 
 
-async def test_more_than_one_multi_can_hold() -> None:
+async def test_a_commit_larger_than_a_multi_is_split() -> None:
     stage = await begin()
     offsets = {TopicPartition("t", n): CommittedOffset(n, 1, "x" * 300) for n in range(2500)}
     codes = await stage.store.commit(GROUP, offsets)
@@ -137,7 +137,7 @@ async def test_a_fence_that_was_deleted_is_lost_too() -> None:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_lost_answer_is_asked_for_again(applied: bool) -> None:
+async def test_a_commit_with_a_lost_reply_is_sent_again(applied: bool) -> None:
     stage = await begin()
     await stage.commit(GROUP, a=1)
     for _ in range(3):
@@ -146,7 +146,7 @@ async def test_a_lost_answer_is_asked_for_again(applied: bool) -> None:
     assert await stage.fetch() == {"a-0": 2, "b-0": 3}
 
 
-async def test_an_expired_session_in_mid_commit_costs_nothing() -> None:
+async def test_a_commit_survives_an_expired_session() -> None:
     stage = await begin()
     await stage.commit(GROUP, a=1)
     waiting = asyncio.ensure_future(stage.commit(GROUP, a=2))
@@ -156,7 +156,7 @@ async def test_an_expired_session_in_mid_commit_costs_nothing() -> None:
     assert stage.node("a-0") == b"2"
 
 
-async def test_a_node_that_others_removed_is_made_again() -> None:
+async def test_a_node_that_another_client_removed_is_created_again() -> None:
     stage = await begin()
     await stage.commit(GROUP, a=1, b=1)
     await stage.remove("/consumers/g")
@@ -167,7 +167,7 @@ async def test_a_node_that_others_removed_is_made_again() -> None:
 
 async def test_one_bad_node_does_not_stop_the_others() -> None:
     stage = await begin()
-    await stage.tool.create("/consumers/bad", ephemeral=True)  # nothing can be made below it
+    await stage.tool.create("/consumers/bad", ephemeral=True)  # cannot have children
     results = await asyncio.gather(
         stage.commit("one", t=1), stage.commit("bad", t=1), stage.commit("two", t=1)
     )
@@ -175,7 +175,7 @@ async def test_one_bad_node_does_not_stop_the_others() -> None:
     assert stage.node("t-0", "one") == stage.node("t-0", "two") == b"1"
 
 
-async def test_partitions_that_are_made_up_cost_no_requests(
+async def test_unknown_partitions_in_a_fetch_cost_no_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = await begin()
@@ -209,7 +209,7 @@ async def test_a_commit_that_timed_out_is_not_written_later() -> None:
     assert stage.node("a-0") == b"1"
 
 
-async def test_a_commit_whose_client_went_away_is_written() -> None:
+async def test_a_commit_is_written_after_its_client_disconnected() -> None:
     stage = await begin()
     waiting = asyncio.ensure_future(stage.commit(GROUP, a=2))
     await loop_turns(1)
@@ -244,7 +244,7 @@ async def test_a_server_catches_up_before_it_is_read_in_a_new_session(
     await stage.commit(GROUP, a=1)
     await stage.fetch()
     await stage.fetch()
-    assert asked == ["sync", *["get"] * 4], "offset and details of each"
+    assert asked == ["sync", *["get"] * 4], "the offset and the details of each partition"
     stage.coord.expire()
     await until(lambda: stage.coord.session_id != 0)
     await stage.fetch()
@@ -261,7 +261,7 @@ async def test_too_much_metadata_for_zookeeper_has_its_own_code() -> None:
     assert await stage.fetch() == {"a-0": 1}
 
 
-async def test_the_end_of_a_shard_answers_who_waits() -> None:
+async def test_the_end_of_a_shard_answers_waiting_callers() -> None:
     stage = await begin()
     waiting = asyncio.ensure_future(stage.commit(GROUP, a=1))
     await loop_turns(1)
@@ -289,7 +289,7 @@ async def test_deleting_offsets_leaves_no_nodes_behind() -> None:
     assert await stage.fetch() == {"a-0": 4, "b-0": 3}
 
 
-async def test_a_node_that_others_made_again_is_deleted_too() -> None:
+async def test_a_node_that_another_client_recreated_is_deleted() -> None:
     stage = await begin()
     await stage.commit(GROUP, a=1)
     await stage.store.delete(GROUP, [tp("a-0")])
@@ -299,7 +299,7 @@ async def test_a_node_that_others_made_again_is_deleted_too() -> None:
     assert await stage.fetch() == {}
 
 
-async def test_deleting_a_group_removes_all_that_is_below_it() -> None:
+async def test_deleting_a_group_removes_all_nodes_below_it() -> None:
     stage = await begin()
     await stage.commit(GROUP, a=1, b=2)
     await stage.commit("other", a=1)
@@ -382,7 +382,7 @@ async def test_only_committed_transactions_are_moved() -> None:
 
 
 class Storm:
-    """Commits of four partitions while connections break and coordinators change."""
+    """Random commits of four partitions while connections break and coordinators change."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -441,7 +441,7 @@ class Storm:
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_offsets_never_go_back_whatever_is_lost(seed: int) -> None:
+async def test_committed_offsets_never_decrease_after_any_loss(seed: int) -> None:
     storm = Storm(await begin(timeout_s=0.02))
     storm.random.seed(seed)
     commits = [storm.commit(topic) for topic in storm.topics]

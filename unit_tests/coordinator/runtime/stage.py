@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pybroker.applog.rate_limit import LogLimit
 from pybroker.clock import ManualClock
-from pybroker.coordinator.groups.fence import Claim, take_fence
+from pybroker.coordinator.groups.fence import FenceOwner, take_fence
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.coordinator.runtime.shards import Shards
 from pybroker.coordinator.zookeeper import paths
@@ -20,7 +20,7 @@ from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import PartitionLog
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
-from unit_tests.coordinator.runtime.vocabulary import NOW_MS, TOPIC, MemoryPartitionLog, Words
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS, TOPIC, LastValues, MemoryPartitionLog
 from unit_tests.handlers.bench import ImmediateBlocking
 
 ME, OTHER = 1, 2
@@ -38,7 +38,7 @@ class Options:
 
 
 class Stage:
-    """The shards of broker ME, over a log in memory and a ZooKeeper that both brokers use."""
+    """The shards of broker ME, with a log in memory and a ZooKeeper that broker OTHER also uses."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(NOW_MS)
@@ -46,10 +46,10 @@ class Stage:
         self.coord = MemoryCoord(self.tree)
         self.log = MemoryPartitionLog()
         self.options = Options()
-        self.made: list[Words] = []
-        self.begun: asyncio.Queue[Words] = asyncio.Queue()
+        self.made: list[LastValues] = []
+        self.begun: asyncio.Queue[LastValues] = asyncio.Queue()
         self.fence_hooks: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """Each of these is awaited before one attempt to take the fence."""
+        """Functions; before each attempt to take the fence, the next function is awaited."""
         self.is_fenced = False
         self.shards = Shards(
             topic=TOPIC,
@@ -80,14 +80,14 @@ class Stage:
     async def take(self, source: PartitionLog, token: str) -> int | None:
         if self.fence_hooks:
             await self.fence_hooks.pop(0)()
-        claim = Claim(source.topic_partition, ME, source.leader_epoch, token)
-        return await take_fence(self.coord, claim)
+        owner = FenceOwner(source.topic_partition, ME, source.leader_epoch, token)
+        return await take_fence(self.coord, owner)
 
     async def store(self, leader: int, epoch: int) -> None:
         """Store a state as the controller does, without sending it to the brokers."""
         await self.coord.set(STATE, encode_state(PartitionState(leader, epoch, (ME,), 1)))
 
-    async def led(self) -> Words:
+    async def led(self) -> LastValues:
         """Make ME the leader, wait until the shard is loaded, and return its coordinator."""
         self.shards.led(0, self.log.leader_epoch)
         await self.shards.settled()
@@ -108,11 +108,11 @@ class Stage:
 
     def _open_log(self, partition: int) -> PartitionLog:
         if self.is_fenced:
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nothing is answered for now")
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the test lets no log be opened")
         return self.log
 
-    def _make(self, context: ShardContext) -> Words:
-        self.made.append(Words(context))
+    def _make(self, context: ShardContext) -> LastValues:
+        self.made.append(LastValues(context))
         self.begun.put_nowait(self.made[-1])
         return self.made[-1]
 

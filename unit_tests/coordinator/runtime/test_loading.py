@@ -1,4 +1,4 @@
-"""How a shard is loaded, and how it takes its fence."""
+"""The loading of a shard, and its fence."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ async def test_the_leader_replays_the_log_and_takes_the_fence() -> None:
         stage.log.append_transactional([KeyValue(b"t", b"1")], producer_id=5)
         stage.log.append_marker(producer_id=5)
         assert stage.refusal() is ErrorCode.NOT_COORDINATOR
-        words = await stage.led()
-        assert len(words.values) == 101
-        assert words.markers == [StoredMarker(101, 5, 0, is_commit=True)]
-        assert words.context.fence_version == stage.fence == 0
-        assert stage.log.reads > 1, "it is read in pieces"
+        coordinator = await stage.led()
+        assert len(coordinator.values) == 101
+        assert coordinator.markers == [StoredMarker(101, 5, 0, is_commit=True)]
+        assert coordinator.context.fence_version == stage.fence == 0
+        assert stage.log.reads > 1, "the log must be read in several pieces"
         node = stage.tree.node(FENCE)
         assert node is not None
         content = json.loads(node[0])
@@ -50,18 +50,20 @@ async def test_requests_wait_until_what_was_loaded_is_committed() -> None:
         assert stage.shards.shard_for(0).values == {b"k": b"v"}
 
 
-async def test_damaged_batches_and_records_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_damaged_batches_and_records_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     async with Stage() as stage:
         for number in range(6):
             stage.log.append([KeyValue(b"%d" % number, b"v")], NOW_MS)
         stage.log.append([KeyValue(b"bad", b"poison"), KeyValue(b"7", b"v")], NOW_MS)
         damage(stage.log, 2)
-        words = await stage.led()
-        assert set(words.values) == {b"0", b"1", b"3", b"4", b"5", b"7"}
-        lines = [line for line in caplog.messages if "left out while loading" in line]
+        coordinator = await stage.led()
+        assert set(coordinator.values) == {b"0", b"1", b"3", b"4", b"5", b"7"}
+        lines = [line for line in caplog.messages if line.startswith("skipped ")]
         assert len(lines) == 2
-        assert "batch at offset 2: its checksum is wrong" in lines[0]
-        assert "record at offset 6" in lines[1] and "poison" in lines[1]
+        where = f"of {stage.log.topic_partition} while loading"
+        assert lines[0] == f"skipped the batch at offset 2 {where}: its checksum is wrong"
+        assert lines[1].startswith(f"skipped the record at offset 6 {where}: its replay failed: ")
+        assert "poison" in lines[1]
 
 
 def damage(log: MemoryPartitionLog, batch: int) -> None:
@@ -71,7 +73,7 @@ def damage(log: MemoryPartitionLog, batch: int) -> None:
 
 
 async def suspected(log: MemoryPartitionLog) -> int:
-    """Wait for the next offset that is reported as suspect."""
+    """Return the next offset that is reported as suspect."""
     async with asyncio.timeout(PATIENCE_S):
         return await log.suspects.get()
 
@@ -87,11 +89,11 @@ class Refusing(MemoryPartitionLog):
 
 
 @pytest.mark.parametrize("kind", [MemoryPartitionLog, Refusing])
-async def test_a_damaged_log_is_left_to_another_replica(
+async def test_a_damaged_log_is_not_served_if_another_replica_may_lead(
     kind: type[MemoryPartitionLog], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lost commit must not be answered as if it had never been written: "no offset is committed"
-    sends a consumer to the beginning, or to the end."""
+    """A fetch must not answer "no committed offset" for a commit in a damaged batch: the consumer
+    would start at the beginning or the end of the partition."""
     async with Stage() as stage:
         stage.log = kind()
         stage.log.has_other_copies = True
@@ -102,15 +104,15 @@ async def test_a_damaged_log_is_left_to_another_replica(
         stage.shards.led(0, 0)
         assert [await suspected(stage.log) for _ in range(3)] == [3, 3, 3]
         assert stage.refusal() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert "left out" not in caplog.text
+        assert "skipped" not in caplog.text
         stage.log.depose()
         await stage.shards.settled()
         assert stage.refusal() is ErrorCode.NOT_COORDINATOR
         assert stage.made[0].has_ended and stage.fence == -1
 
 
-@pytest.mark.parametrize("why", ["nobody takes over", "the others are gone"])
-async def test_a_damaged_log_that_nobody_can_take_over_is_served_as_far_as_it_is_whole(
+@pytest.mark.parametrize("why", ["no replica takes over", "no other replica exists"])
+async def test_the_undamaged_records_are_served_if_no_other_replica_can_lead(
     why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Stage() as stage:
@@ -123,18 +125,18 @@ async def test_a_damaged_log_that_nobody_can_take_over_is_served_as_far_as_it_is
         stage.clock.advance(HAND_OVER_S - 1)
         await suspected(stage.log)
         assert stage.refusal() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        if why == "nobody takes over":
+        if why == "no replica takes over":
             stage.clock.advance(1)
         else:
             stage.log.has_other_copies = False
         await stage.shards.settled()
         assert set(stage.shards.shard_for(0).values) == {b"0", b"1", b"3", b"4", b"5"}
-        lines = [line for line in caplog.messages if "left out while loading" in line]
-        assert len(lines) == 1 and "batch at offset 2: its checksum is wrong" in lines[0]
+        (line,) = [line for line in caplog.messages if line.startswith("skipped ")]
+        assert "the batch at offset 2" in line and line.endswith("its checksum is wrong")
 
 
-async def test_a_record_that_cannot_be_replayed_is_left_out_at_once() -> None:
-    """Every replica has the same record."""
+async def test_a_record_that_cannot_be_replayed_is_skipped_at_once() -> None:
+    """Another replica would not help, because every replica has the same record."""
     async with Stage() as stage:
         stage.log.has_other_copies = True
         stage.log.append([KeyValue(b"bad", b"poison"), KeyValue(b"7", b"v")], NOW_MS)
@@ -153,12 +155,12 @@ async def test_unreadable_offsets_are_skipped(caplog: pytest.LogCaptureFixture) 
         stage.log = Unreadable()
         for number in range(60):
             stage.log.append([KeyValue(b"%d" % number, b"v")], NOW_MS)
-        words = await stage.led()
-        assert set(words.values) == {b"%d" % number for number in (*range(3), *range(40, 60))}
-        assert "offsets 3 to 39 cannot be read" in caplog.text
+        coordinator = await stage.led()
+        assert set(coordinator.values) == {b"%d" % number for number in (*range(3), *range(40, 60))}
+        assert "skipped offsets 3 to 39 of " in caplog.text
 
 
-async def test_a_disk_that_fails_is_asked_again() -> None:
+async def test_a_failed_read_is_repeated() -> None:
     class Failing(MemoryPartitionLog):
         failures = 2
 
@@ -195,9 +197,9 @@ async def test_a_later_leader_ends_the_loading_of_this_one() -> None:
         assert stage.made[0].has_ended
         stage.log = stage.log.next_leader().next_leader()
         await stage.store(ME, 2)
-        words = await stage.led()
-        assert words is stage.made[1]
-        assert words.context.leader_epoch == 2
+        coordinator = await stage.led()
+        assert coordinator is stage.made[1]
+        assert coordinator.context.leader_epoch == 2
 
 
 # the fence
@@ -215,9 +217,9 @@ async def test_a_state_that_changes_meanwhile_is_read_again() -> None:
             return await real_multi(ops)
 
         stage.coord.multi = multi  # type: ignore[method-assign]
-        words = await stage.led()
+        coordinator = await stage.led()
         assert len(calls) == 2
-        assert words.context.fence_version == stage.fence == 1
+        assert coordinator.context.fence_version == stage.fence == 1
 
 
 async def test_another_leader_is_found_by_the_fence() -> None:
@@ -230,25 +232,25 @@ async def test_another_leader_is_found_by_the_fence() -> None:
         assert stage.made[0].has_ended and stage.made[0].loads == 0
 
 
-async def test_an_epoch_of_ours_that_we_were_not_told_of_yet_is_waited_for() -> None:
+async def test_the_shard_waits_for_leader_and_isr_of_its_stored_epoch() -> None:
     async with Stage() as stage:
         await stage.store(ME, 1)
 
-        async def told() -> None:
+        async def leader_and_isr() -> None:
             stage.log.raise_epoch()
             stage.shards.led(0, 0)
 
         async def not_yet() -> None: ...
 
-        stage.fence_hooks = [not_yet, told]
-        words = await stage.led()
-        assert words is stage.made[0]
-        assert words.context.leader_epoch == 1
+        stage.fence_hooks = [not_yet, leader_and_isr]
+        coordinator = await stage.led()
+        assert coordinator is stage.made[0]
+        assert coordinator.context.leader_epoch == 1
         assert stage.fence == 0
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_reply_that_is_lost_is_found_out_by_reading(applied: bool) -> None:
+async def test_a_fence_write_with_a_lost_reply_is_read_back(applied: bool) -> None:
     async with Stage() as stage:
 
         async def lose() -> None:
@@ -262,11 +264,11 @@ async def test_a_reply_that_is_lost_is_found_out_by_reading(applied: bool) -> No
             stage.coord.multi = multi  # type: ignore[method-assign]
 
         stage.fence_hooks = [lose]
-        words = await stage.led()
-        assert words.context.fence_version == stage.fence == 0
+        coordinator = await stage.led()
+        assert coordinator.context.fence_version == stage.fence == 0
 
 
-async def test_every_shard_takes_the_fence_anew_also_in_the_same_epoch() -> None:
+async def test_every_shard_takes_the_fence_again_in_the_same_epoch() -> None:
     async with Stage() as stage:
         first = await stage.led()
         stage.shards.resigned(0)

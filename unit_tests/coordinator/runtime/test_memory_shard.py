@@ -9,50 +9,50 @@ import pytest
 from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredMarker
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import KeyValue, PartitionLog
-from unit_tests.coordinator.runtime.vocabulary import MemoryPartitionLog, MemoryShard, Words
+from unit_tests.coordinator.runtime.vocabulary import LastValues, MemoryPartitionLog, MemoryShard
 from unit_tests.idle_loop import idle
 
 
-async def test_they_fit_the_ports() -> None:
+async def test_the_test_doubles_fit_the_ports() -> None:
     log: PartitionLog = MemoryPartitionLog()
     shard: ShardContext = MemoryShard()
-    coordinator: Coordinator = Words(shard)
+    coordinator: Coordinator = LastValues(shard)
     assert log.leader_epoch == shard.leader_epoch == 0
     await coordinator.loaded()
 
 
-async def test_the_next_leader_replays_what_this_one_appended() -> None:
+async def test_the_next_leader_replays_all_appended_records() -> None:
     shard = MemoryShard()
-    words = shard.host(Words)
+    coordinator = shard.host(LastValues)
     await shard.load()
-    words.say(b"a", b"1")
-    words.say(b"b", b"2")
-    words.say(b"b", None)
+    coordinator.put(b"a", b"1")
+    coordinator.put(b"b", b"2")
+    coordinator.put(b"b", None)
     shard.log.append_transactional([KeyValue(b"c", b"3")], producer_id=7)
     shard.log.append_marker(producer_id=7)
     following = shard.fail_over()
-    again = following.host(Words)
+    again = following.host(LastValues)
     await following.load()
     assert again.values == {b"a": b"1", b"b": None, b"c": b"3"}
     assert again.markers == [StoredMarker(4, 7, 0, is_commit=True)]
     assert (following.leader_epoch, following.fence_version) == (1, 2)
-    assert words.has_ended and again.loads == 1
+    assert coordinator.has_ended and again.loads == 1
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
-        words.say(b"a", b"2")
+        coordinator.put(b"a", b"2")
 
 
 async def test_committed_waits_for_the_commit_or_the_end_of_the_shard() -> None:
     shard = MemoryShard()
-    words = shard.host(Words)
+    coordinator = shard.host(LastValues)
     shard.log.holds = True
-    end = words.say(b"a", b"1")
-    assert words.values == {b"a": b"1"}
+    end = coordinator.put(b"a", b"1")
+    assert coordinator.values == {b"a": b"1"}
     waiting = asyncio.ensure_future(shard.committed(end))
     await idle()
     assert not waiting.done()
     shard.log.commit()
     await waiting
-    waiting = asyncio.ensure_future(shard.committed(words.say(b"a", b"2")))
+    waiting = asyncio.ensure_future(shard.committed(coordinator.put(b"a", b"2")))
     await idle()
     shard.resign("a test")
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
@@ -61,36 +61,36 @@ async def test_committed_waits_for_the_commit_or_the_end_of_the_shard() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("log_code", "client_code"),
     [
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-async def test_a_refused_append_has_no_effect(said: ErrorCode, told: ErrorCode) -> None:
+async def test_a_refused_append_has_no_effect(log_code: ErrorCode, client_code: ErrorCode) -> None:
     shard = MemoryShard()
-    words = shard.host(Words)
-    shard.log.refuse(said)
+    coordinator = shard.host(LastValues)
+    shard.log.refuse(log_code)
     with pytest.raises(BrokerError) as caught:
-        words.say(b"a", b"1")
-    assert caught.value.code is told
-    assert words.values == {}
+        coordinator.put(b"a", b"1")
+    assert caught.value.code is client_code
+    assert coordinator.values == {}
     assert shard.log.records() == []
 
 
-async def test_time_passes_only_in_advance_and_timers_come_in_order() -> None:
+async def test_time_passes_only_in_advance_and_timers_fire_in_order() -> None:
     shard = MemoryShard()
-    heard: list[str] = []
-    shard.call_later(2, lambda: heard.append("second"))
-    shard.call_later(1, lambda: heard.append("first"))
-    shard.call_later(1.5, lambda: heard.append("never")).cancel()
+    called: list[str] = []
+    shard.call_later(2, lambda: called.append("second"))
+    shard.call_later(1, lambda: called.append("first"))
+    shard.call_later(1.5, lambda: called.append("never")).cancel()
     assert shard.due_s == [1, 2]
     shard.advance(1)
-    assert heard == ["first"]
+    assert called == ["first"]
     shard.advance(1)
-    assert heard == ["first", "second"]
-    shard.call_later(1, lambda: heard.append("never"))
+    assert called == ["first", "second"]
+    shard.call_later(1, lambda: called.append("never"))
     shard.end()
     shard.advance(5)
-    assert heard == ["first", "second"]
+    assert called == ["first", "second"]

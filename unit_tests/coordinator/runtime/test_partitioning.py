@@ -26,5 +26,5 @@ def test_the_hashes_are_javas(name: str, hashed: int) -> None:
     assert partition_of(name, 50) == hashed % 50
 
 
-def test_half_a_surrogate_pair_has_a_place_too() -> None:
+def test_half_a_surrogate_pair_has_a_partition() -> None:
     assert partition_of("\ud834", 2**31) == 0xD834

@@ -1,4 +1,4 @@
-"""The life of shards: serving, the end, and an old shard after another broker has taken over."""
+"""Shards while they serve, when they end, and after another broker has taken over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.coordinator.groups.fence import Claim, take_fence
+from pybroker.coordinator.groups.fence import FenceOwner, take_fence
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import CheckOp, SetOp
@@ -28,37 +28,37 @@ async def code_of(call: Coroutine[Any, Any, object]) -> ErrorCode:
 
 async def test_commits_wait_for_the_high_watermark() -> None:
     async with Stage() as stage:
-        words = await stage.led()
+        coordinator = await stage.led()
         stage.log.holds = True
-        end = words.say(b"k", b"v")
-        assert words.values == {b"k": b"v"}
-        waiting = asyncio.ensure_future(words.context.committed(end))
+        end = coordinator.put(b"k", b"v")
+        assert coordinator.values == {b"k": b"v"}
+        waiting = asyncio.ensure_future(coordinator.context.committed(end))
         await idle()
         assert not waiting.done()
         stage.log.commit()
         await waiting
 
 
-async def test_commits_do_not_wait_for_ever() -> None:
+async def test_commits_time_out() -> None:
     async with Stage() as stage:
-        words = await stage.led()
+        coordinator = await stage.led()
         stage.log.holds = True
         stage.options.offsets_commit_timeout_ms = 1
-        code = await code_of(words.context.committed(words.say(b"k", b"v")))
+        code = await code_of(coordinator.context.committed(coordinator.put(b"k", b"v")))
         assert code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize("how", ["resigned", "resign", "deposed", "stop"])
-async def test_callers_that_wait_get_not_coordinator_at_the_end(how: str) -> None:
+async def test_waiting_callers_get_not_coordinator_when_the_shard_ends(how: str) -> None:
     async with Stage() as stage:
-        words = await stage.led()
+        coordinator = await stage.led()
         stage.log.holds = True
-        waiting = asyncio.ensure_future(words.context.committed(words.say(b"k", b"v")))
+        waiting = asyncio.ensure_future(coordinator.context.committed(coordinator.put(b"k", b"v")))
         await idle()
         if how == "resigned":
             stage.shards.resigned(0)
         elif how == "resign":
-            words.context.resign("a test")
+            coordinator.context.resign("a test")
         elif how == "deposed":
             stage.log.depose()
         else:
@@ -66,31 +66,31 @@ async def test_callers_that_wait_get_not_coordinator_at_the_end(how: str) -> Non
         with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
             await waiting
         if how != "deposed":
-            assert words.has_ended
+            assert coordinator.has_ended
             with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
-                words.say(b"k", b"later")
+                coordinator.put(b"k", b"later")
             with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
-                words.context.call_later(1, lambda: None)
+                coordinator.context.call_later(1, lambda: None)
 
 
-async def test_timers_are_called_and_their_failures_stay_theirs() -> None:
+async def test_a_failing_timer_does_not_end_the_shard() -> None:
     async with Stage() as stage:
-        words = await stage.led()
+        coordinator = await stage.led()
         called = asyncio.Event()
 
         def fail() -> None:
             raise ValueError("a test")
 
-        words.context.call_later(0, fail)
-        words.context.call_later(0, called.set)
+        coordinator.context.call_later(0, fail)
+        coordinator.context.call_later(0, called.set)
         await called.wait()
 
 
 async def test_no_timer_is_called_after_the_end() -> None:
     async with Stage() as stage:
-        words = await stage.led()
+        coordinator = await stage.led()
         called: list[str] = []
-        words.context.call_later(0, lambda: called.append("after the end"))
+        coordinator.context.call_later(0, lambda: called.append("after the end"))
         stage.shards.resigned(0)
         loop_turns = asyncio.Event()
         asyncio.get_running_loop().call_later(0.001, loop_turns.set)
@@ -98,37 +98,37 @@ async def test_no_timer_is_called_after_the_end() -> None:
         assert called == []
 
 
-async def test_the_shard_outlives_new_epochs_of_the_same_leader() -> None:
+async def test_a_shard_continues_in_a_new_epoch_of_the_same_leader() -> None:
     async with Stage() as stage:
-        words = await stage.led()
+        coordinator = await stage.led()
         stage.log.holds = True
-        waiting = asyncio.ensure_future(words.context.committed(words.say(b"k", b"v")))
+        waiting = asyncio.ensure_future(coordinator.context.committed(coordinator.put(b"k", b"v")))
         await idle()
         await stage.store(ME, 1)
         stage.log.raise_epoch()
         stage.shards.led(0, 0)
-        assert stage.shards.shard_for(0) is words
-        assert words.context.leader_epoch == 1
+        assert stage.shards.shard_for(0) is coordinator
+        assert coordinator.context.leader_epoch == 1
         stage.log.commit()
         await waiting
 
 
-async def test_may_be_elsewhere_tells_whether_another_broker_may_coordinate() -> None:
+async def test_may_be_elsewhere_is_true_if_another_broker_may_coordinate() -> None:
     async with Stage() as stage:
         assert not stage.shards.may_be_elsewhere(0)
-        words = await stage.led()
+        coordinator = await stage.led()
         assert not stage.shards.may_be_elsewhere(0)
-        stage.log.is_heard = False
+        stage.log.is_connected = False
         assert stage.shards.may_be_elsewhere(0)
-        stage.log.is_heard = True
+        stage.log.is_connected = True
         assert not stage.shards.may_be_elsewhere(0)
-        words.context.resign("a test")
+        coordinator.context.resign("a test")
         assert stage.shards.may_be_elsewhere(0)
         stage.shards.resigned(0)
-        assert not stage.shards.may_be_elsewhere(0), "whoever leads now is known"
+        assert not stage.shards.may_be_elsewhere(0), "this broker knows that another broker leads"
 
 
-async def test_a_broker_that_may_answer_nothing_does_not_coordinate() -> None:
+async def test_a_broker_that_may_not_answer_does_not_coordinate() -> None:
     async with Stage() as stage:
         await stage.led()
         stage.is_fenced = True
@@ -137,18 +137,18 @@ async def test_a_broker_that_may_answer_nothing_does_not_coordinate() -> None:
         assert stage.refusal() is ErrorCode.NONE
 
 
-async def test_a_broker_that_is_cut_off_cannot_say_what_is_committed() -> None:
+async def test_a_broker_without_zookeeper_does_not_return_committed_offsets() -> None:
     async with Stage() as stage:
-        words = await stage.led()
-        words.context.require_current()
-        stage.log.is_heard = False
+        coordinator = await stage.led()
+        coordinator.context.require_current()
+        stage.log.is_connected = False
         with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
-            words.context.require_current()
-        assert stage.refusal() is ErrorCode.NONE, "what followers have to agree to goes on"
+            coordinator.context.require_current()
+        assert stage.refusal() is ErrorCode.NONE, "requests that need followers are served"
         stage.shards.resigned(0)
-        stage.log.is_heard = True
+        stage.log.is_connected = True
         with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
-            words.context.require_current()
+            coordinator.context.require_current()
 
 
 async def test_a_broker_that_stops_has_no_coordinator() -> None:
@@ -171,24 +171,23 @@ async def test_leaderships_from_before_the_start_are_loaded_at_the_start() -> No
 # an old coordinator
 
 
-async def test_an_old_coordinator_that_wakes_up_writes_nothing() -> None:
-    """The old coordinator was paused while another broker took over, and does not know of it
-    yet."""
+async def test_a_paused_old_coordinator_writes_nothing() -> None:
+    """The old coordinator was paused while another broker took over, and has not noticed it yet."""
     async with Stage() as stage:
-        words = await stage.led()
-        words.say(b"k", b"before")
+        coordinator = await stage.led()
+        coordinator.put(b"k", b"before")
         successor = stage.log.next_leader()
         await stage.store(OTHER, 1)
-        claim = Claim(P0, OTHER, 1, "theirs")
-        assert await take_fence(stage.coord, claim) == words.context.fence_version + 1
+        owner = FenceOwner(P0, OTHER, 1, "theirs")
+        assert await take_fence(stage.coord, owner) == coordinator.context.fence_version + 1
         before = successor.records()
         with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
-            words.say(b"k", b"after")
-        assert words.values == {b"k": b"before"}
+            coordinator.put(b"k", b"after")
+        assert coordinator.values == {b"k": b"before"}
         assert successor.records() == before
         with pytest.raises(Exception, match="BadVersion"):
             await stage.coord.multi(
-                [CheckOp(FENCE, words.context.fence_version), SetOp(paths.CONSUMERS, b"mine")]
+                [CheckOp(FENCE, coordinator.context.fence_version), SetOp(paths.CONSUMERS, b"mine")]
             )
 
 
@@ -197,16 +196,16 @@ async def test_a_resigned_shard_of_the_leader_is_loaded_again(
 ) -> None:
     monkeypatch.setattr("pybroker.coordinator.runtime.shards._BEGIN_AGAIN_S", 0.001)
     async with Stage() as stage:
-        words = await stage.led()
+        coordinator = await stage.led()
         await stage.begun.get()
-        words.say(b"k", b"v")
-        words.context.resign("a test")
+        coordinator.put(b"k", b"v")
+        coordinator.context.resign("a test")
         assert stage.refusal() is ErrorCode.NOT_COORDINATOR
         await in_time(stage.begun.get())
         await stage.shards.settled()
         again = stage.shards.shard_for(0)
         assert again.values == {b"k": b"v"}
-        assert again.context.fence_version == words.context.fence_version + 1
+        assert again.context.fence_version == coordinator.context.fence_version + 1
 
 
 async def test_a_fenced_broker_begins_its_shard_later(
@@ -225,9 +224,9 @@ async def test_a_fenced_broker_begins_its_shard_later(
 
 async def test_a_shard_that_resigned_begins_at_once_with_a_new_leadership() -> None:
     async with Stage() as stage:
-        words = await stage.led()
-        words.context.resign("a test")
-        assert await stage.led() is not words
+        coordinator = await stage.led()
+        coordinator.context.resign("a test")
+        assert await stage.led() is not coordinator
 
 
 async def test_a_shard_that_resigned_is_not_loaded_after_the_leadership_ended(
@@ -235,8 +234,8 @@ async def test_a_shard_that_resigned_is_not_loaded_after_the_leadership_ended(
 ) -> None:
     monkeypatch.setattr("pybroker.coordinator.runtime.shards._BEGIN_AGAIN_S", 0.001)
     async with Stage() as stage:
-        words = await stage.led()
-        words.context.resign("a test")
+        coordinator = await stage.led()
+        coordinator.context.resign("a test")
         stage.shards.resigned(0)
         wake = asyncio.Event()
         asyncio.get_running_loop().call_later(0.01, wake.set)
@@ -246,15 +245,15 @@ async def test_a_shard_that_resigned_is_not_loaded_after_the_leadership_ended(
 
 async def test_a_record_that_cannot_be_replayed_ends_the_shard() -> None:
     async with Stage() as stage:
-        words = await stage.led()
+        coordinator = await stage.led()
         with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
-            words.say(b"k", b"poison")
-        assert words.has_ended
+            coordinator.put(b"k", b"poison")
+        assert coordinator.has_ended
         assert stage.refusal() is ErrorCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("log_code", "client_code"),
     [
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
@@ -262,11 +261,13 @@ async def test_a_record_that_cannot_be_replayed_ends_the_shard() -> None:
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-async def test_a_record_refused_by_the_log_has_no_effect(said: ErrorCode, told: ErrorCode) -> None:
+async def test_a_record_refused_by_the_log_has_no_effect(
+    log_code: ErrorCode, client_code: ErrorCode
+) -> None:
     async with Stage() as stage:
-        words = await stage.led()
-        stage.log.refuse(said)
+        coordinator = await stage.led()
+        stage.log.refuse(log_code)
         with pytest.raises(BrokerError) as caught:
-            words.say(b"k", b"v")
-        assert caught.value.code is told
-        assert words.values == {}
+            coordinator.put(b"k", b"v")
+        assert caught.value.code is client_code
+        assert coordinator.values == {}

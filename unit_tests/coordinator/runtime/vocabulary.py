@@ -1,14 +1,9 @@
-"""A coordinator without a broker: a log and a shard in memory, with a clock that the test
-advances.
+"""A coordinator without a broker: a log and a shard in memory, and a clock that the test advances.
 
-shard = MemoryShard()
-coordinator = shard.host(lambda context: GroupCoordinator(context))
-await shard.load()
-...
-shard.advance(10)                          # what was due in these 10 s is called
-shard.log.holds = True                     # from now on nothing is committed
-shard.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
-successor = shard.fail_over(GroupCoordinator)   # the next leader, over the same records
+shard = MemoryShard() coordinator = shard.host(lambda context: GroupCoordinator(context)) await
+shard.load() ... shard.advance(10) # timers that are due within 10 s are called shard.log.holds =
+True # from now on no record is committed shard.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS) successor
+= shard.fail_over(GroupCoordinator) # the next leader, over the same records
 """
 
 from __future__ import annotations
@@ -49,7 +44,7 @@ BYTES_MAX: Final = 1_048_588
 C = TypeVar("C", bound=Coordinator)
 
 
-class Words:
+class LastValues:
     """A coordinator that keeps the last value of each key. The value `poison` cannot be
     replayed."""
 
@@ -61,7 +56,7 @@ class Words:
         self.load_failures: list[Exception] = []
         self.has_ended = False
 
-    def say(self, key: bytes, value: bytes | None) -> int:
+    def put(self, key: bytes, value: bytes | None) -> int:
         return self.context.append([KeyValue(key, value)])
 
     def replay(self, record: StoredRecord) -> None:
@@ -82,8 +77,8 @@ class Words:
 
 
 class MemoryPartitionLog:
-    """The `PartitionLog` of a leader without followers; `holds` makes it one whose followers are
-    behind. `next_leader` makes the log of the next leader."""
+    """The `PartitionLog` of a leader without followers, or with `holds`, of a leader whose
+    followers lag. `next_leader` returns the log of the next leader."""
 
     def __init__(
         self, partition: int = 0, leader_epoch: int = 0, *, batches: Sequence[bytes] = ()
@@ -101,10 +96,10 @@ class MemoryPartitionLog:
         """The high watermark."""
         self.holds = False
         """Whether appended records stay uncommitted until `commit`."""
-        self.is_heard = True
-        """Whether the broker hears from ZooKeeper."""
-        self.has_heard_all = False
-        """Whether the followers were heard recently, so that none of them leads."""
+        self.is_connected = True
+        """Whether ZooKeeper answers the broker."""
+        self.has_follower_fetches = False
+        """Whether all followers have fetched recently, so that no follower can be the leader."""
         self.is_followed = asyncio.Event()
         self.is_followed.set()
         self.has_other_copies = False
@@ -131,14 +126,14 @@ class MemoryPartitionLog:
 
     @property
     def is_surely_led(self) -> bool:
-        return self.is_heard and not self._is_deposed
+        return self.is_connected and not self._is_deposed
 
     async def is_led_now(self) -> bool:
         return self.is_surely_led
 
     @property
     def is_certainly_led(self) -> bool:
-        return self.is_surely_led and self.has_heard_all
+        return self.is_surely_led and self.has_follower_fetches
 
     async def followed(self) -> None:
         await self.is_followed.wait()
@@ -190,21 +185,21 @@ class MemoryPartitionLog:
     # for tests
 
     def commit(self) -> None:
-        """Commit everything: the followers have caught up."""
+        """Commit all records, as if the followers had caught up."""
         self.committed_end = self.end_offset
         self._wake()
 
     def refuse(self, code: ErrorCode) -> None:
-        """Let the next append fail with this code."""
+        """Make the next append fail with this code."""
         self._refusals.append(BrokerError(code, "refused by the test"))
 
     def depose(self) -> None:
-        """Let another broker lead from now on."""
+        """Make another broker the leader."""
         self._is_deposed = True
         self._wake()
 
     def raise_epoch(self) -> None:
-        """Let the same broker lead on in the next epoch."""
+        """Raise the leader epoch while the same broker leads."""
         self._leader_epoch += 1
 
     def append_transactional(
@@ -228,7 +223,7 @@ class MemoryPartitionLog:
         return self._store(data, 1)
 
     def next_leader(self, *, keeps_uncommitted: bool = True) -> MemoryPartitionLog:
-        """The log of the next epoch's leader. Later appends to this log do not reach it."""
+        """Return the log of the next epoch's leader. It does not get later appends to this log."""
         self.depose()
         kept = [
             data
@@ -238,7 +233,7 @@ class MemoryPartitionLog:
         return MemoryPartitionLog(self._key.partition, self._leader_epoch + 1, batches=kept)
 
     def records(self) -> list[StoredRecord]:
-        """The records that a replay sees, without markers."""
+        """Return the records that a replay gets, without markers."""
         stored = (stored_in(data) for data in self.batches)
         return [
             each for each in itertools.chain.from_iterable(stored) if isinstance(each, StoredRecord)
@@ -257,7 +252,7 @@ class MemoryPartitionLog:
 
     def _check(self) -> None:
         if self._is_deposed:
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._key} is led elsewhere")
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"another broker leads {self._key}")
 
     def _wake(self) -> None:
         for future in self._changed:
@@ -266,7 +261,7 @@ class MemoryPartitionLog:
 
 
 def stored_in(batch: Buffer) -> list[StoredRecord | StoredMarker]:
-    """The stored records and markers of a whole batch, as a replay gets them."""
+    """Return the records and markers of a whole batch, as a replay gets them."""
     _, header = next(iter_headers(batch))
     assert crc_matches(batch, 0, header.size)
     records = decode_records(batch, decompressed_bytes_max=BYTES_MAX)
@@ -346,8 +341,8 @@ class MemoryShard:
         await self._coordinator.loaded()
 
     def fail_over(self, *, keeps_uncommitted: bool = True) -> MemoryShard:
-        """The shard of the next leader, over the same records and in the same time; this one
-        ends. `host` and `load` it."""
+        """End this shard, and return the shard of the next leader, with the same records and clock.
+        The test has to call its `host` and `load`."""
         log = self.log.next_leader(keeps_uncommitted=keeps_uncommitted)
         self.end()
         return MemoryShard(
@@ -366,7 +361,7 @@ class MemoryShard:
             self._coordinator.ended()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. Due timers are called at their times, in order."""
+        """Advance the clock. Timers that become due are called at their times, in order."""
         until = self.clock.monotonic() + seconds
         while self._calls and self._calls[0][0] <= until:
             due, _, call = heapq.heappop(self._calls)
@@ -378,7 +373,7 @@ class MemoryShard:
 
     @property
     def due_s(self) -> list[float]:
-        """The seconds until each timer is due."""
+        """Return the seconds until each timer is due."""
         now = self.clock.monotonic()
         return sorted(due - now for due, _, call in self._calls if not call.is_cancelled)
 
@@ -395,7 +390,7 @@ class MemoryShard:
     def require_current(self) -> None:
         self._check()
         if not self.log.is_surely_led:
-            raise BrokerError(ErrorCode.NOT_COORDINATOR, "the broker is cut off")
+            raise BrokerError(ErrorCode.NOT_COORDINATOR, "the broker is cut off from ZooKeeper")
 
     async def confirm_current(self) -> None:
         self.require_current()
@@ -417,7 +412,7 @@ class MemoryShard:
         try:
             end = self.log.append(records, now_ms)
         except BrokerError as error:
-            raise _as_told_to_clients(error) from error
+            raise _client_error(error) from error
         for offset, record in enumerate(records, end - len(records)):
             self._coordinator.replay(StoredRecord(offset, now_ms, record.key, record.value))
         return end
@@ -429,7 +424,7 @@ class MemoryShard:
         try:
             await waiting
         except BrokerError as error:
-            raise _as_told_to_clients(error) from error
+            raise _client_error(error) from error
         except asyncio.CancelledError:
             if not self.has_ended:
                 raise
@@ -454,7 +449,7 @@ class MemoryShard:
             raise BrokerError(ErrorCode.NOT_COORDINATOR, "the shard has ended")
 
 
-def _as_told_to_clients(error: BrokerError) -> BrokerError:
+def _client_error(error: BrokerError) -> BrokerError:
     code = {
         ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
         ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,

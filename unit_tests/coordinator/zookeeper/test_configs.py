@@ -1,4 +1,4 @@
-"""Configurations in ZooKeeper: writing them with their notification, and applying changes."""
+"""Configurations in ZooKeeper: writes with their notification, and the application of changes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.idle_loop import idle
 from unit_tests.patience import PATIENCE_S
-from unit_tests.replication.next_topic import NextTopic
+from unit_tests.replication.recreated_topic import NextTopic
 from unit_tests.replication.vocabulary import TOPIC_ID
 
 TOPIC = topic_entity("t")
 
 
 class Service:
-    """A coordination service, our client of it, and another broker's client."""
+    """A ZooKeeper in memory, the client of this broker, and the client of another broker."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -89,7 +89,7 @@ async def test_a_change_is_written_with_its_notification(service: Service) -> No
     assert await read_config(service.coord, TOPIC) == {"retention.ms": "1"}
 
 
-async def test_values_without_their_owner_are_not_written(service: Service) -> None:
+async def test_values_of_a_topic_that_does_not_exist_are_not_written(service: Service) -> None:
     for name, exists in (("t", True), ("gone", False)):
         entity = topic_entity(name)
         written = await change_config(service.coord, entity, lambda current: {}, owner=name)
@@ -158,10 +158,10 @@ async def test_a_damaged_node_can_be_replaced_but_not_changed(service: Service) 
 
 
 class Applied:
-    """An `Apply` that notes the changed entities."""
+    """An `Apply` that records the changed entities."""
 
     def __init__(self, service: Service) -> None:
-        self.told: list[list[str] | None] = []
+        self.applied: list[list[str] | None] = []
         self.fail_next = 0
         self.changes = ConfigChanges(coord=service.coord, clock=service.clock, apply=self._apply)
         self._news = asyncio.Event()
@@ -170,14 +170,14 @@ class Applied:
         if self.fail_next:
             self.fail_next -= 1
             raise ConnectionLoss("while applying")
-        self.told.append(
+        self.applied.append(
             None if entities is None else [paths.config_entity_path(e) for e in entities]
         )
         self._news.set()
 
-    async def until(self, told: list[list[str] | None]) -> None:
+    async def until(self, expected: list[list[str] | None]) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while self.told != told:
+            while self.applied != expected:
                 self._news.clear()
                 await self._news.wait()
 
@@ -193,7 +193,7 @@ async def applied(service: Service) -> AsyncIterator[Applied]:
 async def test_all_configurations_are_applied_at_the_start_and_then_changes(
     service: Service, applied: Applied
 ) -> None:
-    assert applied.told == [None]
+    assert applied.applied == [None]
     await put(service.other, TOPIC, a="1")
     await applied.until([None, ["topics/t"]])
     await put(service.other, broker_entity(None), a="1")

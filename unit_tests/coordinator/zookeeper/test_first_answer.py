@@ -1,4 +1,4 @@
-"""The wait for the first answer of ZooKeeper: its end, its error messages, its log lines."""
+"""The wait for ZooKeeper's first answer: when it ends, its error messages and its log lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SENTENCE = (
 
 
 class Servers:
-    """Answers each attempt with the next of the given answers; the last one stays."""
+    """Servers that answer each attempt with the next of `answers`, and repeat the last answer."""
 
     def __init__(self, *answers: Granted | NoServer) -> None:
         self._answers = list(answers)
@@ -102,7 +102,7 @@ async def test_the_reason_of_each_server_is_given(closed_port: int) -> None:
     )
 
 
-async def test_another_service_is_no_refusal(closed_port: int) -> None:
+async def test_an_answer_of_another_service_does_not_count_as_a_refusal(closed_port: int) -> None:
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.close()
@@ -110,7 +110,7 @@ async def test_another_service_is_no_refusal(closed_port: int) -> None:
     other = await asyncio.start_server(respond, "127.0.0.1", 0)
     port = other.sockets[0].getsockname()[1]
     hosts = [("127.0.0.1", closed_port), ("127.0.0.1", port)]
-    with pytest.raises(NoServer, match=f"127.0.0.1:{port} does not answer as ZooKeeper") as failed:
+    with pytest.raises(NoServer, match=f"127.0.0.1:{port} does not answer with Zoo") as failed:
         await open_and_close(hosts, timeout_ms=1000, timeout_s=PATIENCE_S)
     assert not failed.value.refused
     other.close()

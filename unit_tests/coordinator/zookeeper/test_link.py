@@ -17,7 +17,7 @@ CHILDREN = ["1", "3"]
 
 
 def test_a_watch_does_not_overtake_the_read_that_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kazoo's thread gets the answer and the next event before the loop's thread runs again."""
+    """kazoo's thread receives the answer and the next event before the event loop runs again."""
 
     async def play() -> list[object]:
         seen: list[object] = []

@@ -13,9 +13,9 @@ from pybroker.coordinator.zookeeper.loss_receipts import (
     GIVEN_UP_MAX,
     RECEIPTS_MAX,
     UNCLEAN_ELECTION,
-    GivenUp,
     LossReceipt,
     LossReceipts,
+    TruncatedRange,
     decode_receipts,
     encode_receipts,
 )
@@ -26,7 +26,7 @@ from pybroker.model import NO_EPOCH, PartitionState, TopicPartition
 from pybroker.ports import CoordOp, CreateOp, OpResult
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
-from unit_tests.replication.next_topic import NextTopic
+from unit_tests.replication.recreated_topic import NextTopic
 from unit_tests.replication.vocabulary import TOPIC_ID
 
 T0 = TopicPartition("orders", 0)
@@ -62,7 +62,7 @@ async def store_state(coord: MemoryCoord, leader_epoch: int) -> None:
 
 
 def test_a_receipt_reads_as_it_was_written() -> None:
-    full = replace(RECEIPT, log_end=2**40, given_up=(GivenUp(1, 7, 2**41),))
+    full = replace(RECEIPT, log_end=2**40, given_up=(TruncatedRange(1, 7, 2**41),))
     assert decode_receipts("/x", encode_receipts([RECEIPT, full])) == (RECEIPT, full)
     assert encode_receipts([RECEIPT]) == (
         b'{"version":1,"receipts":[{"leader":2,"leader_epoch":5,"reason":"unclean-election",'
@@ -87,7 +87,7 @@ async def test_a_truncation_without_a_receipt_is_refused(coord: MemoryCoord) -> 
     receipts = LossReceipts(coord, 1)
     assert await receipts.explaining(T0, after=NO_EPOCH, up_to=5) is None
     with pytest.raises(NoNode):
-        await receipts.gave_up(T0, 5, 3, 9)
+        await receipts.add_truncation(T0, 5, 3, 9)
 
 
 async def test_replicas_add_their_truncated_offsets_to_the_receipt(
@@ -96,29 +96,30 @@ async def test_replicas_add_their_truncated_offsets_to_the_receipt(
     older = replace(RECEIPT, leader_epoch=3)
     await coord.create(paths.loss(T0), encode_receipts([older, RECEIPT]))
     first, third = LossReceipts(coord, 1), LossReceipts(coord, 3)
-    await first.gave_up(T0, 5, 7, 9)
-    await third.gave_up(T0, 5, 7, 8)
-    await first.gave_up(T0, 5, 7, 9)
-    await third.gave_up(T0, 3, 1, 2)
-    expected = replace(RECEIPT, given_up=(GivenUp(1, 7, 9), GivenUp(3, 7, 8)))
-    assert await first.read(T0) == (replace(older, given_up=(GivenUp(3, 1, 2),)), expected)
+    await first.add_truncation(T0, 5, 7, 9)
+    await third.add_truncation(T0, 5, 7, 8)
+    await first.add_truncation(T0, 5, 7, 9)
+    await third.add_truncation(T0, 3, 1, 2)
+    expected = replace(RECEIPT, given_up=(TruncatedRange(1, 7, 9), TruncatedRange(3, 7, 8)))
+    assert await first.read(T0) == (replace(older, given_up=(TruncatedRange(3, 1, 2),)), expected)
     with pytest.raises(NoNode, match="leader epoch 4"):
-        await first.gave_up(T0, 4, 7, 9)
+        await first.add_truncation(T0, 4, 7, 9)
     for number in range(2 * GIVEN_UP_MAX):
-        await first.gave_up(T0, 5, 10 + 2 * number, 11 + 2 * number)
+        await first.add_truncation(T0, 5, 10 + 2 * number, 11 + 2 * number)
     assert len((await first.read(T0))[-1].given_up) == GIVEN_UP_MAX
 
 
 async def test_a_log_that_is_cut_step_by_step_is_one_range(coord: MemoryCoord) -> None:
-    """Each leader epoch is a step of its own, and the number of kept ranges is limited."""
+    """The log is truncated once for each leader epoch, and the number of stored ranges is
+    limited."""
     await coord.create(paths.loss(T0), encode_receipts([RECEIPT]))
     receipts = LossReceipts(coord, 1)
-    await LossReceipts(coord, 3).gave_up(T0, 5, 60, 70)
+    await LossReceipts(coord, 3).add_truncation(T0, 5, 60, 70)
     for start in reversed(range(GIVEN_UP_MAX)):
-        await receipts.gave_up(T0, 5, start, start + 1)
-    await receipts.gave_up(T0, 5, 10, 20)
+        await receipts.add_truncation(T0, 5, start, start + 1)
+    await receipts.add_truncation(T0, 5, 10, 20)
     (found,) = await receipts.read(T0)
-    assert found.given_up == (GivenUp(3, 60, 70), GivenUp(1, 0, GIVEN_UP_MAX))
+    assert found.given_up == (TruncatedRange(3, 60, 70), TruncatedRange(1, 0, GIVEN_UP_MAX))
 
 
 @pytest.mark.parametrize(
@@ -133,15 +134,16 @@ async def test_the_newest_election_between_two_leader_epochs_explains_a_loss(
     assert (found and found.leader_epoch) == epoch
 
 
-async def test_a_member_of_zookeeper_that_lags_does_not_hide_a_receipt(coord: MemoryCoord) -> None:
-    """The controller reports a leader epoch that the broker's ZooKeeper server may not know yet."""
+async def test_a_lagging_zookeeper_server_does_not_hide_a_receipt(coord: MemoryCoord) -> None:
+    """The controller sends a leader epoch, and the broker's ZooKeeper server may lag behind the
+    election."""
     await store_state(coord, 9)
     receipts = LossReceipts(coord, 1)
     with pytest.raises(ConnectionLoss, match="expected 10 or later"):
         await receipts.explaining(T0, after=4, up_to=10)
 
     class Lagging(MemoryCoord):
-        """A server that knows the election only after a sync."""
+        """A client whose server applies the election only at a sync."""
 
         async def sync(self, path: str = "/") -> None:
             await store_state(self, 10)
@@ -159,7 +161,7 @@ async def test_an_entry_is_added_once_even_if_a_reply_is_lost(coord: MemoryCoord
     await coord.create(paths.loss(T0), encode_receipts([RECEIPT]))
 
     class Unlucky(MemoryCoord):
-        """Loses the reply of its first write."""
+        """A client that loses the reply of its first write."""
 
         lost = False
 
@@ -171,9 +173,9 @@ async def test_an_entry_is_added_once_even_if_a_reply_is_lost(coord: MemoryCoord
 
     unlucky = Unlucky(coord._tree)
     await unlucky.start()
-    await LossReceipts(unlucky, 1).gave_up(T0, 5, 7, 9)
+    await LossReceipts(unlucky, 1).add_truncation(T0, 5, 7, 9)
     assert unlucky.lost
-    assert (await LossReceipts(coord, 3).read(T0))[-1].given_up == (GivenUp(1, 7, 9),)
+    assert (await LossReceipts(coord, 3).read(T0))[-1].given_up == (TruncatedRange(1, 7, 9),)
     await unlucky.close()
 
 
@@ -185,5 +187,5 @@ async def test_truncated_offsets_of_a_deleted_topic_are_not_added_to_its_recreat
     next_topic = NextTopic(coord._tree, T0, CreateOp(paths.losses("orders")), of_the_next)
     next_topic.comes_before_the_next_write_of(coord)
     with pytest.raises(NoNode):
-        await LossReceipts(coord, 1).gave_up(T0, 5, 7, 9)
+        await LossReceipts(coord, 1).add_truncation(T0, 5, 7, 9)
     assert await LossReceipts(coord, 1).read(T0) == (RECEIPT,)

@@ -1,4 +1,4 @@
-"""Writes of many callers in one multi, each under its own checks and with its own answer."""
+"""Writes of many callers in one multi. Each write has its own checks and gets its own answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from unit_tests.patience import PATIENCE_S, in_time, until
 
 
 class Counting(MemoryCoord):
-    """Notes the operations of each multi; `gate` holds the multis back while it is closed."""
+    """A client that records the operations of each multi. Multis wait while `gate` is closed."""
 
     def __init__(self, tree: MemoryTree) -> None:
         super().__init__(tree)
@@ -101,7 +101,7 @@ async def test_a_multi_holds_a_shared_check_once_and_before_all_writes(coord: Co
     assert coord.sizes == [1 + 3]
 
 
-async def test_a_check_that_does_not_hold_refuses_the_writes_that_bring_it(
+async def test_a_failed_check_refuses_only_the_writes_that_have_it(
     coord: Counting,
 ) -> None:
     batcher = MultiBatcher(coord)
@@ -119,7 +119,7 @@ async def test_a_check_that_does_not_hold_refuses_the_writes_that_bring_it(
     assert coord.sizes == [2 + 4, 2, 2, 3]
 
 
-async def test_writes_asked_for_while_multis_are_under_way_share_the_next_one(
+async def test_writes_requested_while_multis_are_under_way_share_the_next_multi(
     coord: Counting,
 ) -> None:
     batcher = MultiBatcher(coord, at_once=1)
@@ -143,7 +143,7 @@ async def test_no_more_multis_are_under_way_than_allowed(coord: Counting, at_onc
     assert coord.sizes == [*[2] * at_once, 2 * (4 - at_once)]
 
 
-async def test_every_write_is_sent_whenever_it_is_asked_for(coord: Counting) -> None:
+async def test_every_requested_write_is_sent(coord: Counting) -> None:
     batcher = MultiBatcher(coord)
 
     async def ask(number: int, turns: int) -> None:
@@ -216,7 +216,7 @@ async def test_after_a_lost_reply_each_caller_gets_the_error(
     await batcher.multi(write(4, b"1"))
 
 
-async def test_the_end_of_the_session_is_told_to_each_caller(coord: Counting) -> None:
+async def test_each_caller_gets_the_error_of_an_expired_session(coord: Counting) -> None:
     await coord.close()
     batcher = MultiBatcher(coord)
     results = await asyncio.gather(
@@ -299,7 +299,7 @@ async def test_a_caller_cancelled_before_its_write_is_sent_changes_nothing(
     assert coord.sizes == [4]
 
 
-async def test_a_caller_cancelled_while_its_write_is_under_way_disturbs_no_other(
+async def test_a_caller_cancelled_during_its_write_does_not_affect_other_callers(
     coord: Counting,
 ) -> None:
     batcher = MultiBatcher(coord)
@@ -317,7 +317,7 @@ async def test_a_caller_cancelled_while_its_write_is_under_way_disturbs_no_other
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-async def test_writes_take_effect_in_the_order_in_which_they_were_asked_for(
+async def test_writes_take_effect_in_the_order_of_the_requests(
     coord: Counting, is_refused: bool
 ) -> None:
     batcher = MultiBatcher(coord, at_once=1)

@@ -119,7 +119,7 @@ def test_sequence_number_is_the_last_ten_digits() -> None:
     assert paths.sequence_of("") is None
 
 
-def test_changes_and_parents_lie_under_created_nodes() -> None:
+def test_all_nodes_have_created_parents() -> None:
     for prefix in (
         paths.CONFIG_CHANGE_PREFIX,
         paths.ISR_CHANGE_PREFIX,

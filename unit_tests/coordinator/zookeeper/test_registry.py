@@ -21,7 +21,7 @@ BROKER = Broker(1, (Endpoint("PLAINTEXT", "localhost", 9092),))
 
 
 class Cluster:
-    """A tree with the parent nodes."""
+    """A ZooKeeper in memory that has the parent nodes."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -62,7 +62,7 @@ async def cluster() -> AsyncIterator[Cluster]:
     yield made
 
 
-async def test_parents_are_those_that_tools_rely_on(cluster: Cluster) -> None:
+async def test_all_parents_that_tools_require_are_created(cluster: Cluster) -> None:
     assert set(paths.PERSISTENT_PARENTS) <= set(cluster.tree.paths())
     await registry.create_parents(await cluster.client())
 
@@ -156,7 +156,7 @@ async def test_the_registration_of_another_session_is_not_updated(cluster: Clust
     assert cluster.tree.node(paths.broker(broker.id)) == before
 
 
-async def test_unregister_leaves_the_node_of_another_session_alone(cluster: Cluster) -> None:
+async def test_unregister_keeps_the_node_of_another_session(cluster: Cluster) -> None:
     owner, other = await cluster.client(), await cluster.client()
     broker = await cluster.register(owner)
     await registry.unregister_broker(other, broker)

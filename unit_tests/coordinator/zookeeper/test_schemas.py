@@ -180,9 +180,9 @@ def test_other_nodes_round_trip() -> None:
     assert schemas.decode_producer_id_block(PATH, written) == block
     assert schemas.decode_producer_id_block(PATH, b"") is None
     for event in schemas.LogDirEvent:
-        told = schemas.encode_log_dir_event(2, event)
-        assert content(told) == {"version": 1, "broker": 2, "event": int(event)}
-        assert schemas.decode_log_dir_event(PATH, told) == (2, event)
+        encoded = schemas.encode_log_dir_event(2, event)
+        assert content(encoded) == {"version": 1, "broker": 2, "event": int(event)}
+        assert schemas.decode_log_dir_event(PATH, encoded) == (2, event)
     assert schemas.decode_number(PATH, schemas.encode_number(42)) == 42
     consumer = ConsumerRegistration({"orders": 2}, "static", 1_700_000_000_000)
     assert schemas.decode_consumer(PATH, schemas.encode_consumer(consumer)) == consumer

@@ -1,4 +1,4 @@
-"""The small parts of a session: the connect string, the stored keys, the size of requests."""
+"""The parts of a session: the connect string, the stored keys, the size of requests."""
 
 from __future__ import annotations
 
@@ -113,11 +113,12 @@ def test_requests_are_measured_as_a_whole() -> None:
         check_request_size([SetOp("/a", half), CreateOp("/b", half)])
 
 
-async def test_an_old_answer_does_not_say_that_watches_are_set_again(
+async def test_the_answer_of_an_earlier_connection_does_not_confirm_the_watches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answer may reach a busy event loop together with the next loss and the next connection.
-    If that connection is lost, too, all changes since the first loss must still fire watches."""
+    """A busy event loop may handle the answer together with the next loss and reconnect of the
+    connection. If the connection is then lost again, all changes since the first loss must still
+    fire watches."""
     asked: list[tuple[int, Answer]] = []
 
     def rewatch(link: Link, zxid: int, *paths: list[str]) -> Answer:

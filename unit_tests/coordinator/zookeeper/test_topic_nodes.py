@@ -1,4 +1,4 @@
-"""Writes to the nodes of a topic are refused when the topic is gone."""
+"""Writes to a topic's nodes are refused after the topic is deleted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_operations_are_applied_and_answered_in_order(coord: MemoryCoord) 
 
 
 @pytest.mark.parametrize("recreated", [True, False])
-async def test_nothing_is_applied_for_a_topic_that_is_gone(
+async def test_no_operation_is_applied_for_a_deleted_topic(
     coord: MemoryCoord, recreated: bool
 ) -> None:
     await coord.delete(paths.topic_id(PAYMENTS[1]))
@@ -64,7 +64,7 @@ async def test_nothing_is_applied_for_a_topic_that_is_gone(
     assert await coord.exists("/a") is None
 
 
-async def test_a_topic_that_no_controller_has_given_a_node_is_there(coord: MemoryCoord) -> None:
+async def test_writes_apply_to_a_topic_without_a_topic_id_node(coord: MemoryCoord) -> None:
     await coord.delete(paths.topic_id(ORDERS[1]))
     assert await topic_nodes.apply(coord, ORDERS, CreateOp("/a")) == ["/a"]
     for content in (b"damaged", encode_topic(TopicAssignment({0: (1,)}))):

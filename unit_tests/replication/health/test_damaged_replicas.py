@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.broker.log_directory_failures import given_up
+from pybroker.broker.log_directory_failures import read_accepted_losses
 from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS, decode_receipts
@@ -242,7 +242,7 @@ async def test_a_disk_that_fails_behind_a_lost_reply_leaves_no_incarnation_unkno
             opened.fail(StorageError("Input/output error"))
         raise ConnectionLoss("the reply is lost")
 
-    monkeypatch.setattr("pybroker.coordinator.zookeeper.asking_again._RETRY_S", 0)
+    monkeypatch.setattr("pybroker.coordinator.zookeeper.repeating._RETRY_S", 0)
     monkeypatch.setattr(broker.coord, "multi", write_and_lose)
     broker.damaged.loop.start()
     broker.damaged.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
@@ -395,7 +395,7 @@ async def test_the_operator_gives_up_what_lies_behind_a_hole(broker: Broker) -> 
         assert not logs.damaged()
     topic = schemas.encode_topic(TopicAssignment({0: (ME,)}))
     await broker.coord.set(paths.topic("t"), topic)
-    lost = await given_up(broker.coord, ME, logs)
+    lost = await read_accepted_losses(broker.coord, ME, logs)
     assert lost == {T0: Left(1, 1)}
     await PowerLoss(broker.coord, ME, ManualClock()).step_aside(lost, ACCEPTED_LOSS)
     receipt, _ = await broker.coord.get(paths.loss(T0))

@@ -187,7 +187,7 @@ async def test_a_lost_reply_is_read_back(cluster: Cluster, applied: bool) -> Non
 async def test_it_does_not_end_as_if_it_had_worked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pybroker.coordinator.zookeeper.asking_again._RETRY_S", 0)
+    monkeypatch.setattr("pybroker.coordinator.zookeeper.repeating._RETRY_S", 0)
     await cluster.begin((1, 2, 3), state(1, (1, 2)))
 
     async def refused(ops: Sequence[CoordOp]) -> list[OpResult]:

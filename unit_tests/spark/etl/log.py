@@ -1,5 +1,5 @@
-"""A topic and a job without a broker and without Spark: the log is a sequence of numbers, and an
-output file holds the numbers of its range."""
+"""A topic and a job without a broker and without Spark. The log is a sequence of numbers; an output
+file contains the numbers of its range."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows_in(path: Path) -> list[int]:
 
 @dataclass
 class Log:
-    """A partition. `end` is its log end offset."""
+    """A partition of a topic. `end` is its log end offset."""
 
     end: int = 0
 
@@ -35,7 +35,7 @@ class Log:
 
 @dataclass
 class Job:
-    """One runner of the job `numbers`. Every tenth number is a dead letter."""
+    """One process that runs the job `numbers`. Every tenth number is a dead letter."""
 
     output: Path
     files: Files | None = None
@@ -75,7 +75,7 @@ class Job:
         return Written({}, len(numbers), len(numbers) - len(bad), {"a nine": len(bad)}, len(bad))
 
     def run(self, log: Log) -> bool:
-        """Make one run. Return whether there were new records."""
+        """Execute one run. Return whether there were new records."""
         plan = self.runner.next_plan(log.propose)
         if plan is not None:
             self.runner.run(plan, self.write)
@@ -83,7 +83,7 @@ class Job:
 
 
 def visible(output: Path) -> list[int]:
-    """Return all rows that a reader of the output sees, in order of commits and offsets."""
+    """Return all rows that a reader of the output sees, in the order of commits and offsets."""
     found = []
     for commit in Store(output).commits():
         letters = commit.dead_letters
@@ -94,5 +94,5 @@ def visible(output: Path) -> list[int]:
 
 
 def documents(output: Path) -> list[Any]:
-    """Return every document of the store that has its final name, parsed."""
+    """Return the parsed content of every document that is stored under its final name."""
     return [json.loads(path.read_bytes()) for path in (output / "_pybroker").rglob("[!.]*.json")]

@@ -1,4 +1,4 @@
-"""A faulty file system that can stop at any step and lose power."""
+"""A faulty file system: the process can be killed at any step, and unsynced data can be lost."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ class Killed(BaseException):
 
 
 class FaultyFiles(RealFiles):
-    """Real files under `root`. The process is killed at the step number `die_at`.
-
-    A file that is created at that step is left half-written. `lose_power` removes every content and
-    every name that was not synced.
-    """
+    """Real files below `root`. The process is killed at the step with the number `die_at`."""
 
     def __init__(self, root: Path, die_at: int | None = None) -> None:
         self._root = root
@@ -28,7 +24,7 @@ class FaultyFiles(RealFiles):
         self._named: set[Path] = {root}
 
     def restart(self, die_at: int | None = None) -> None:
-        """Start another process. Synced files stay synced."""
+        """Start another process on the same files. Synced files are unchanged."""
         self.steps = 0
         self._die_at = die_at
 

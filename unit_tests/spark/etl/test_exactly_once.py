@@ -1,5 +1,5 @@
-"""Each offset is in the output once, at whatever step a run stops, and with any number of
-runners."""
+"""Tests that each offset is in the output exactly once, at whatever step a run stops, and with
+several processes at the same time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pybroker.spark.etl.files import OutputError
 from pybroker.spark.etl.layout import AttemptName, CommitName
 from pybroker.spark.etl.manifest import Owner, Plan
 from pybroker.spark.etl.orphans import Kind, leftovers, remove, remove_temporary
-from pybroker.spark.etl.store import new_claim
+from pybroker.spark.etl.store import new_attempt_writer
 from unit_tests.patience import PATIENCE_S
 from unit_tests.spark.etl.log import Job, Log, documents, visible
 from unit_tests.spark.etl.power import FaultyFiles, Killed
@@ -36,7 +36,7 @@ def run_twice(job: Job) -> None:
         job.run(Log(end))
 
 
-def test_each_run_begins_where_the_one_before_it_ended(tmp_path: Path) -> None:
+def test_each_run_begins_where_the_preceding_run_ended(tmp_path: Path) -> None:
     job, log = Job(tmp_path), Log()
     assert not job.run(log)
     log.end = 25
@@ -52,7 +52,7 @@ def test_each_run_begins_where_the_one_before_it_ended(tmp_path: Path) -> None:
     assert job.store.attempts() == []
 
 
-def test_nothing_new_stores_no_plan(tmp_path: Path) -> None:
+def test_without_new_records_no_plan_is_stored(tmp_path: Path) -> None:
     assert not Job(tmp_path).run(Log(0))
     assert Job(tmp_path).store.plan(0) is None
 
@@ -94,7 +94,7 @@ def test_a_run_stopped_at_any_step_is_repeated(tmp_path: Path, power: bool) -> N
         st.tuples(st.integers(0, 60), st.integers(0, 20), st.booleans()), min_size=1, max_size=6
     )
 )
-def test_many_stops_one_after_the_other(
+def test_runs_survive_repeated_stops(
     tmp_path_factory: pytest.TempPathFactory, stops: list[tuple[int, int, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("runs")
@@ -132,9 +132,9 @@ def test_a_commit_survives_a_power_loss_right_after_it(tmp_path: Path) -> None:
     assert visible(tmp_path / "out") == list(range(25))
 
 
-def test_two_runners_with_one_plan_commit_one_result(tmp_path: Path) -> None:
-    """Both write at the same time. One commits; the other reads that commit and removes its
-    files."""
+def test_two_processes_with_one_plan_commit_one_result(tmp_path: Path) -> None:
+    """Two processes write at the same time. The first commits; the second finds this commit and
+    removes its own files."""
     together = threading.Barrier(2, timeout=PATIENCE_S)
     jobs = [Job(tmp_path, before_end=together.wait) for _ in range(2)]
     jobs[0].store.open(jobs[0].runner.owner)
@@ -175,7 +175,7 @@ def test_a_failed_attempt_removes_its_files(tmp_path: Path) -> None:
 
 
 def test_rows_missing_in_the_files_of_this_machine_fail_the_run(tmp_path: Path) -> None:
-    """Workers without a shared file system write where the driver does not see it."""
+    """Without a shared file system, workers write files that the driver does not see."""
     job = Job(tmp_path)
 
     def write(plan: Plan, name: AttemptName) -> Written:
@@ -183,14 +183,15 @@ def test_rows_missing_in_the_files_of_this_machine_fail_the_run(tmp_path: Path) 
 
     plan = job.runner.next_plan(Log(25).propose)
     assert plan is not None
-    with pytest.raises(OutputError, match="have written 24 rows, and the files hold 23"):
+    with pytest.raises(OutputError, match="wrote 24 rows, but the files contain 23"):
         job.runner.run(plan, write)
     assert visible(tmp_path) == []
     assert leftovers(job.store, job.runner.places, LATER, 0) == []
 
 
 def test_a_commit_that_fails_after_its_link_keeps_its_files(tmp_path: Path) -> None:
-    """After an I/O error the process goes on, and the commit may be visible already."""
+    """The commit may already be visible when an I/O error follows, and the process keeps
+    running."""
 
     class Broken(FaultyFiles):
         def link(self, source: Path, target: Path) -> None:
@@ -224,7 +225,7 @@ def test_a_replay_of_an_uncommitted_run_is_refused(tmp_path: Path) -> None:
         Job(tmp_path).runner.replay(3, Job(tmp_path).write)
 
 
-def test_an_attempt_of_a_living_writer_is_no_orphan(tmp_path: Path) -> None:
+def test_attempt_of_a_running_process_is_no_orphan(tmp_path: Path) -> None:
     job = Job(tmp_path)
     seen: list[Kind] = []
 
@@ -236,10 +237,13 @@ def test_an_attempt_of_a_living_writer_is_no_orphan(tmp_path: Path) -> None:
     assert seen == [Kind.ALIVE]
 
 
-def test_a_young_attempt_without_a_lock_may_be_written_elsewhere(tmp_path: Path) -> None:
+def test_recently_written_attempt_without_a_lock_is_kept(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.store.open(job.runner.owner)
-    with pytest.raises(KeyError), job.store.claimed(new_claim("numbers", 0, 0)) as name:
+    with (
+        pytest.raises(KeyError),
+        job.store.attempt_lock(new_attempt_writer("numbers", 0, 0)) as name,
+    ):
         job.write(Plan("numbers", 0, 0, {"start": 0, "end": 5}), name)
         raise KeyError
     written = (tmp_path / "data").stat().st_mtime
@@ -255,10 +259,10 @@ def test_a_young_attempt_without_a_lock_may_be_written_elsewhere(tmp_path: Path)
     ("owner", "reason"),
     [
         (Owner("letters", "append"), "is the output of the job numbers, not of letters"),
-        (Owner("numbers", "latest"), "was made with mode append"),
+        (Owner("numbers", "latest"), "was written with mode append"),
         (
             Owner("numbers", "append", ("day",)),
-            r"the job file asks for .* partitioned by \['day'\]",
+            r"the job file has mode .* and partition-by \['day'\]",
         ),
     ],
 )
@@ -273,13 +277,14 @@ def test_the_output_of_another_job_is_refused(tmp_path: Path, owner: Owner, reas
 def test_a_missing_commit_between_others_is_named(tmp_path: Path) -> None:
     run_twice(Job(tmp_path))
     (tmp_path / "_pybroker" / "commits" / "000000000000-0000.json").unlink()
-    with pytest.raises(OutputError, match=r"000000000000-0000\.json is missing, though .* 1"):
+    with pytest.raises(OutputError, match=r"000000000000-0000\.json is missing, although .* 1"):
         visible(tmp_path)
 
 
 @pytest.mark.parametrize("gone", ["_pybroker", "_pybroker/commits"])
 def test_an_output_without_its_commits_is_refused(tmp_path: Path, gone: str) -> None:
-    """Retention may have deleted the records, and the files would be taken for orphans."""
+    """Without the error, the files would be removed as orphans, and retention may have deleted the
+    records."""
     job = Job(tmp_path)
     run_twice(job)
     shutil.rmtree(tmp_path / gone)
@@ -313,14 +318,16 @@ def test_a_missing_last_commit_is_repeated_from_its_plan(tmp_path: Path) -> None
         (b'{"version": 1, "job": 5}', "job cannot be 5"),
     ],
 )
-def test_a_damaged_commit_is_refused_by_name(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_damaged_commit_is_refused_with_its_path(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
     Job(tmp_path).run(Log(5))
     (tmp_path / "_pybroker" / "commits" / "000000000000-0000.json").write_bytes(content)
     with pytest.raises(OutputError, match=rf"000000000000-0000\.json: .*{reason}"):
         visible(tmp_path)
 
 
-def test_a_dropped_plan_is_made_anew(tmp_path: Path) -> None:
+def test_dropped_plan_is_replaced_by_a_new_plan(tmp_path: Path) -> None:
     job = Job(tmp_path)
     assert job.runner.next_plan(Log(25).propose) is not None
     assert job.store.drop_plan(0)

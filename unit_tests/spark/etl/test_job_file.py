@@ -1,4 +1,4 @@
-"""The file of a job: its values, and one line for each fault."""
+"""Tests of job files: their values, and one line for each fault."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def changed(old: str, new: str) -> str:
     return SMALLEST.replace(old, new)
 
 
-def test_the_smallest_job() -> None:
+def test_smallest_job_file_has_the_defaults() -> None:
     job = parsed(SMALLEST)
     assert job == JobFile(
         name="orders",
@@ -98,7 +98,7 @@ def test_the_smallest_job() -> None:
     assert job.places.dead_letters_root == Path("/lake/orders/dead_letters")
 
 
-def test_every_key(tmp_path: Path) -> None:
+def test_every_key_is_parsed(tmp_path: Path) -> None:
     (tmp_path / "orders.ddl").write_text("id BIGINT NOT NULL\n")
     (tmp_path / "orders.yaml").write_text(LARGEST)
     job = job_file.load(tmp_path / "orders.yaml")
@@ -132,7 +132,7 @@ def test_every_key(tmp_path: Path) -> None:
     assert job.places.dead_letters_root == Path("/lake/_dlq/orders")
 
 
-def test_the_job_of_the_guide() -> None:
+def test_job_in_the_guide_is_valid() -> None:
     guide = (ROOT / "docs" / "etl.rst").read_text()
     first = guide.partition("::\n")[2].partition("\n``pip")[0]
     job = parsed(textwrap.dedent(first))
@@ -140,7 +140,7 @@ def test_the_job_of_the_guide() -> None:
 
 
 @pytest.mark.parametrize("name", ["flights", "stocks", "birdstrikes"])
-def test_the_examples_are_jobs(name: str) -> None:
+def test_example_jobs_are_valid(name: str) -> None:
     job = job_file.load(ROOT / "spark" / "examples" / f"{name}.yaml", {})
     assert job.source.topics == (name,)
     assert job.sink.path == Path("/tmp/pybroker-examples") / name
@@ -154,12 +154,12 @@ def test_every_key_is_in_the_guide() -> None:
     assert not [key for key in known if key not in guide]
 
 
-def test_options_of_kafka_that_change_nothing_may_stay() -> None:
+def test_kafka_options_without_effect_are_accepted() -> None:
     job = parsed(changed("[orders]", "[a]\n  kafka.session.timeout.ms: 1\n  kafka.client.id: x"))
     assert job.source.kafka == {"kafka.client.id": "x"}
 
 
-def test_texts_take_variables_of_the_environment() -> None:
+def test_environment_variables_are_replaced_in_texts() -> None:
     text = changed("broker:9092", "${HOST}:${PORT:-9092}")
     assert parsed(text, HOST="b1").source.bootstrap_servers == "b1:9092"
     assert parsed(text, HOST="b1", PORT="1").source.bootstrap_servers == "b1:1"
@@ -180,24 +180,24 @@ def test_texts_take_variables_of_the_environment() -> None:
         (changed("name: orders", "name: a b"), ":1: name: expected letters, digits"),
         (
             changed("name: orders", "nam: x\nname: x"),
-            ":1: nam: is not a key of a job; did you mean",
+            ":1: nam: is not a key of a job file; did you mean",
         ),
         (
             changed("name: orders", "name: o\nx1: x"),
-            ":2: x1: is not a key of a job; known are name,",
+            ":2: x1: is not a key of a job file; known are name,",
         ),
         (changed("[orders]", "[]"), ":4: source.topics: expected a list of topics, found none"),
         (changed("[orders]", "3"), ":4: source.topics: expected a list of topics, found 3"),
         (changed("[orders]", "[a, 3]"), ":4: source.topics: expected a list of topics, found"),
         (changed("[orders]", "[a, [b]]"), ":4: source.topics: expected plain values in the list"),
-        (changed("[orders]", "[a/b]"), ":4: source.topics: 'a/b' cannot be the name of a topic"),
+        (changed("[orders]", "[a/b]"), ":4: source.topics: 'a/b' is not a valid topic name"),
         (changed("[orders]", "[a, a]"), ":4: source.topics: a is given twice"),
         (changed("  topics: [orders]\n", ""), ":2: source.topics: is missing; expected a list"),
         (changed("broker:9092", "broker"), ":3: source.bootstrap.servers: expected HOST:PORT"),
         (changed("/lake", "lake"), ":6: sink.path: expected an absolute path"),
         (changed("/lake", "s3a://lake"), ":6: sink.path: s3a://lake/orders is not an absolute"),
         (changed("/lake", "hdfs:/lake"), ":6: sink.path: hdfs:/lake/orders is not an absolute"),
-        (changed("/lake/", "/lake/*/"), ":6: sink.path: '/lake/*/orders' holds one of *"),
+        (changed("/lake/", "/lake/*/"), ":6: sink.path: '/lake/*/orders' contains one of *"),
         (SMALLEST + "  partition-by: 7", ":7: sink.partition-by: expected a list of columns"),
         (SMALLEST + "  partition-by: [pybroker_x]", "names that begin with pybroker_ are reserved"),
         (SMALLEST + "  format: csv", ":7: sink.format: expected parquet, found 'csv'"),
@@ -224,26 +224,29 @@ def test_texts_take_variables_of_the_environment() -> None:
         (SMALLEST + "transform: orders", ":7: transform: expected module:function or sql: TEXT"),
         (SMALLEST + "transform: {sql: ''}", "transform.sql: expected a SELECT over the view"),
         (SMALLEST + "transform: 5", ":7: transform: expected module:function or sql: TEXT"),
-        (SMALLEST + "spark: {driver: 1g}", "spark.driver: expected master or an option of Spark's"),
-        (SMALLEST + "? [a, b]\n: c", ":7: expected a plain name as key"),
+        (SMALLEST + "spark: {driver: 1g}", "spark.driver: expected master or a Spark option"),
+        (SMALLEST + "? [a, b]\n: c", ":7: expected a plain name as the key"),
         (changed("[orders]", "[a]\n  mode: late"), ":5: source.mode: expected append or latest"),
         (changed("[orders]", "[a]\n  starting: soon"), ":5: source.starting: expected earliest,"),
         (changed("[orders]", "[a]\n  max-bytes-per-run: 1x"), "expected a size such as 128m"),
         (changed("[orders]", "[a]\n  min-partitions: -1"), "source.min-partitions: expected a co"),
         (changed("[orders]", "[a]\n  include-headers: 1.5"), "expected true or false, found 1.5"),
-        (changed("[orders]", "[a]\n  kafka.group.id: g"), "cannot be set: the job decides it"),
+        (
+            changed("[orders]", "[a]\n  kafka.group.id: g"),
+            "cannot be set here: use the keys of the section source",
+        ),
         (changed("[orders]", "[a]\n  kafka.x: [g]"), ":5: source.kafka.x: expected a plain value"),
         (
             changed("[orders]", "[a]\n  mode: latest\n  max-bytes-per-run: 1g"),
-            ":6: source.max-bytes-per-run: cannot cut a run of mode latest",
+            ":6: source.max-bytes-per-run: cannot limit a run of mode latest",
         ),
         (changed("[orders]", "&a [*a]"), ":4: source.topics: expected plain values in the list"),
         (SMALLEST + "spark: &a\n  x: *a", ": spark.x: contains itself"),
         ("a: " + "[" * 3000, ":1: nested too deeply"),
         ("a: " + "{a: " * 3000, ":1: nested too deeply"),
-        (changed("/lake/orders", '"/lake\\0/orders"'), "holds a control character"),
-        (changed("/lake/orders", '"/lake\\n/orders"'), "holds a control character"),
-        (changed("/lake/orders", "/./"), "expected a folder of the job's own, found '/./'"),
+        (changed("/lake/orders", '"/lake\\0/orders"'), "contains a control character"),
+        (changed("/lake/orders", '"/lake\\n/orders"'), "contains a control character"),
+        (changed("/lake/orders", "/./"), "expected a folder that only this job uses, found '/./'"),
         (SMALLEST + f"  files: {2**31}", ":7: sink.files: expected a count, 1 to 2147483647"),
         (changed("[orders]", f"[a]\n  starting: {2**63}"), ":5: source.starting: expected earli"),
         (changed("[orders]", "[a]\n  starting: 0001-01-01"), ":5: source.starting: expected earl"),
@@ -255,7 +258,7 @@ def test_texts_take_variables_of_the_environment() -> None:
         (changed("[orders]", "[a]\n  kafka.fetch.max.bytes: -1"), "must be from 0 to 2147483647"),
     ],
 )
-def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
+def test_fault_line_has_place_key_and_expected_value(text: str, expected: str) -> None:
     found = faults(text)
     assert any(expected in fault for fault in found), found
     assert all(fault.startswith("jobs/orders.yaml:") for fault in found)
@@ -265,17 +268,23 @@ def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (changed("name:", "nam:"), "nam: is not a key of a job; did you mean name?"),
-        (changed("topics:", "topic:"), "source.topic: is not a key of a job; did you mean topics?"),
+        (changed("name:", "nam:"), "nam: is not a key of a job file; did you mean name?"),
+        (
+            changed("topics:", "topic:"),
+            "source.topic: is not a key of a job file; did you mean topics?",
+        ),
         (changed("bootstrap.servers:", "bootstrap:"), "source.bootstrap: is not a key of a job"),
         (changed("broker:9092", "[]"), "source.bootstrap.servers: expected HOST:PORT"),
         (changed("sink:\n  path: /lake/orders", "sink: 5"), "sink: expected keys and values"),
         (changed("sink:\n  path: /lake/orders\n", ""), "sink: is missing"),
-        (changed("[orders]", "[a]\n  <<: {mode: latest}"), "source: expected a plain name as key"),
+        (
+            changed("[orders]", "[a]\n  <<: {mode: latest}"),
+            "source: expected a plain name as the key",
+        ),
         (changed("[orders]", "[a]\n  kafka.group.id: [g]"), "kafka.group.id: cannot be set"),
         (
             changed("  topics: [orders]", "  <<: {topics: [orders]}"),
-            "source: expected a plain name as key",
+            "source: expected a plain name as the key",
         ),
         (
             SMALLEST + "decode: {on-error: dql}\ndlq: {max-ratio: 1}",
@@ -283,13 +292,13 @@ def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
         ),
         (
             SMALLEST + "decode: {on-eror: dlq}\ndlq: {max-ratio: 1}",
-            "decode.on-eror: is not a key of a job; did you mean on-error?",
+            "decode.on-eror: is not a key of a job file; did you mean on-error?",
         ),
         (SMALLEST + "decode: {on-error: dlq}\ndql: {max-ratio: 1}", "dql: is not a key of a job"),
         (SMALLEST + "decode: {on-error: dlq}\ndlq: 5", "dlq: expected keys and values, found 5"),
         (
             SMALLEST + "decode: {on-error: dlq}\ndlq: {max-rato: 1}",
-            "dlq.max-rato: is not a key of a job; did you mean max-ratio?",
+            "dlq.max-rato: is not a key of a job file; did you mean max-ratio?",
         ),
         (
             changed("/lake/orders", "lake\ndecode: {on-error: dlq}\n")
@@ -299,7 +308,7 @@ def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
         (
             changed("path: /lake/orders", "pth: /lake\ndecode: {on-error: dlq}\n")
             + "dlq: {max-ratio: 1, path: /other}",
-            "sink.pth: is not a key of a job; did you mean path?",
+            "sink.pth: is not a key of a job file; did you mean path?",
         ),
         (
             SMALLEST + "decode: {value: {format: jsn, schema: a INT}}",
@@ -307,15 +316,15 @@ def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
         ),
         (
             SMALLEST + "decode: {value: {fromat: json, schema: a INT, unknown-fields: ignore}}",
-            "decode.value.fromat: is not a key of a job; did you mean format?",
+            "decode.value.fromat: is not a key of a job file; did you mean format?",
         ),
         (
             SMALLEST + "decode: {value: {format: json, shema: a INT}}",
-            "decode.value.shema: is not a key of a job; did you mean schema?",
+            "decode.value.shema: is not a key of a job file; did you mean schema?",
         ),
         (
             SMALLEST + "transform: {sq: SELECT 1}",
-            "transform.sq: is not a key of a job; did you mean",
+            "transform.sq: is not a key of a job file; did you mean",
         ),
         (SMALLEST + "  partition-by: [a, a]", "sink.partition-by: a is given twice"),
         (
@@ -325,12 +334,12 @@ def test_one_line_says_what_is_wrong(text: str, expected: str) -> None:
     ],
 )
 def test_one_fault_is_one_line(text: str, expected: str) -> None:
-    """The stand-in for a faulty value leads to no further fault."""
+    """The valid value that replaces a faulty value causes no further fault."""
     [fault] = faults(text)
     assert expected in fault
 
 
-def test_all_faults_come_at_once_in_the_order_of_the_file() -> None:
+def test_all_faults_are_reported_in_the_order_of_the_file() -> None:
     found = faults("nam: x\nsource: {topics: 3, mode: 4}\nsink: {path: x}\n")
     assert [fault.split(": ")[0] for fault in found] == [
         f"jobs/orders.yaml:{line}" for line in (1, 2, 2, 2, 3)
@@ -339,10 +348,10 @@ def test_all_faults_come_at_once_in_the_order_of_the_file() -> None:
 
 def test_dead_letters_inside_of_the_output_are_refused() -> None:
     text = SMALLEST + "decode: {on-error: dlq}\ndlq: {max-ratio: 1, path: /lake/orders/data}\n"
-    assert "dlq.path: lies in sink.path" in faults(text)[0]
+    assert "dlq.path: is inside sink.path" in faults(text)[0]
 
 
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_unreadable_file_gives_one_error_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no\.yaml: cannot be read: No such file"):
         job_file.load(tmp_path / "no.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"name: \xe9")

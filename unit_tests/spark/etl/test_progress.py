@@ -1,4 +1,4 @@
-"""The progress of a run, on a terminal and elsewhere."""
+"""Tests of the progress of a run, on a terminal and on other streams."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.spark.etl.progress import Lines, Terminal, for_stream
 
 
 class Tty(io.StringIO):
-    """A terminal."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -29,12 +29,12 @@ def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "3/10" in out.getvalue()
 
 
-def test_anything_else_gets_a_line_for_each_stage() -> None:
+def test_other_streams_get_a_line_for_each_stage() -> None:
     out = io.StringIO()
     shown = for_stream(out)
     assert isinstance(shown, Lines)
     shown.stage("orders: plan")
-    shown.tasks(1, 2)  # too soon for another line
+    shown.tasks(1, 2)  # not enough time has passed for another line
     shown.stage("orders: write")
     shown.close()
     assert out.getvalue() == "orders: plan\norders: write\n"

@@ -1,4 +1,5 @@
-"""Functions in the folders of job files: each job gets its own, whatever the names of others."""
+"""Tests of functions in the folders of job files: each job gets its own module, even if another job
+has a module with the same name."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def write(folder: Path, result: str) -> Path:
     return folder
 
 
-def test_each_job_gets_its_own_module_of_a_shared_name(tmp_path: Path) -> None:
+def test_each_job_loads_its_own_module_despite_equal_names(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a", "of the first"), write(tmp_path / "b", "of the second")
     assert result_of(first) == "of the first"
     assert result_of(second) == "of the second"
@@ -46,7 +47,7 @@ def test_a_module_that_exits_is_an_error(tmp_path: Path) -> None:
         result_of(tmp_path, "exiting_job:transform")
 
 
-def test_a_name_that_is_in_use_is_refused(tmp_path: Path) -> None:
+def test_module_name_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("def transform():\n    return 1\n")
-    with pytest.raises(ConfigError, match="another module of this name is in use"):
+    with pytest.raises(ConfigError, match="another module with this name is already loaded"):
         result_of(tmp_path, "json:transform")

@@ -1,8 +1,9 @@
-"""Clients that load a simulated cluster and record its answers.
+"""Clients that produce load on a simulated cluster and record its answers.
 
-Each is a process on a machine of its own that runs the real `pybroker.client`: producers with every
-kind of acks, consumers, a client that requests the ends of partitions, an admin. The seed decides
-what they do. The answers go into one `pybroker.testing.history` in memory.
+Each client is a process on its own machine that runs the real `pybroker.client`: producers with
+every kind of acks, consumers, clients that request log end offsets, an admin client. The seed
+decides the actions of the clients. Their answers are recorded in one `pybroker.testing.history` in
+memory.
 """
 
 from pybroker.testing.simulation.workload.options import ProducerKind, WorkloadOptions

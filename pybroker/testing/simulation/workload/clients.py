@@ -1,4 +1,4 @@
-"""A client as a process: on a machine of its own, sometimes killed and started again."""
+"""A client as a process on its own machine, which is sometimes killed and started again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Protocol, TypeVar
 from pybroker.client.errors import ClientError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.loop import ProcessLoop, Sockets
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.workload.options import WorkloadOptions
 from pybroker.testing.simulation.workload.recorder import Recorder
-from pybroker.testing.simulation.world import World
 
 _AGAIN_S = 0.2
 _DOWN_S_MAX = 2.0
@@ -29,15 +29,15 @@ OpenableT = TypeVar("OpenableT", bound=Openable)
 
 @dataclass(slots=True)
 class Catalog:
-    """The topics that exist according to the answers to the admin."""
+    """The topics that exist according to the answers to the admin client."""
 
     topics: dict[str, int] = field(default_factory=dict)
-    """Their numbers of partitions."""
+    """Topic -> its number of partitions."""
     lives: dict[str, int] = field(default_factory=dict)
-    """The number of creations of each name."""
+    """Topic name -> the number of its creations."""
     doomed: set[str] = field(default_factory=set)
-    """Topics whose deletion was begun and is not known to be complete. A creation before that is
-    answered with "already exists".
+    """Topics whose deletion may be incomplete. The creation of such a topic may get the answer
+    "already exists".
     """
     version: int = 0
 
@@ -66,7 +66,7 @@ class Catalog:
 class Shared:
     """The state that all clients of a workload share."""
 
-    world: World
+    environment: Environment
     machine: Callable[[str], Machine]
     sockets: Callable[[Machine], Sockets]
     bootstrap: str
@@ -74,10 +74,12 @@ class Shared:
     recorder: Recorder
     catalog: Catalog = field(default_factory=Catalog)
     failures: list[str] = field(default_factory=list)
-    """Errors that no client may get: all that are not a `ClientError`."""
+    """Errors that no client may get: all errors that are not a `ClientError`."""
     is_stopping: bool = False
     is_even: bool = False
-    """Topics and group members stay the same, and every partition gets its share of values."""
+    """Whether topics and group members stay unchanged, and every partition gets its share of
+    values.
+    """
     groups_are_stopping: bool = False
 
 
@@ -89,11 +91,11 @@ class Client:
         self.name = name
         self.incarnation = 0
         self.has_ended = False
-        """It has stopped for good."""
+        """Whether the client has ended and will not start again."""
         self.machine = shared.machine(name)
-        self._fate = shared.world.rng(f"fate of {name}")
+        self._fate = shared.environment.rng(f"fate of {name}")
         self.rng = self._fate
-        """The random stream of this life."""
+        """The random stream of this incarnation."""
 
     @property
     def options(self) -> WorkloadOptions:
@@ -112,18 +114,18 @@ class Client:
         return self.shared.is_stopping
 
     def start(self) -> None:
-        """Start a life. Does nothing after the workload was told to stop."""
+        """Start an incarnation. Does nothing once the workload is stopping."""
         if self.machine.loop is not None:
             return
         if self.is_stopping:
             self.has_ended = True
             return
         self.incarnation += 1
-        self.rng = self.shared.world.rng(f"life {self.incarnation} of {self.name}")
+        self.rng = self.shared.environment.rng(f"life {self.incarnation} of {self.name}")
         self.machine.start(self._main, self.shared.sockets(self.machine))
         if self.options.crash_mean_s:
             lives_s = self._fate.expovariate(1 / self.options.crash_mean_s)
-            self.shared.world.after(lives_s, self._crash, self.incarnation)
+            self.shared.environment.after(lives_s, self._crash, self.incarnation)
 
     def _crash(self, incarnation: int) -> None:
         if incarnation == self.incarnation and not self.is_stopping and not self.has_ended:
@@ -132,10 +134,10 @@ class Client:
             self._come_back()
 
     def killed(self) -> None:
-        """The answers to pending requests will never be known."""
+        """Handle the kill of the process: the answers to pending requests will never be known."""
 
     def _come_back(self) -> None:
-        self.shared.world.after(self._fate.random() * _DOWN_S_MAX, self.start)
+        self.shared.environment.after(self._fate.random() * _DOWN_S_MAX, self.start)
 
     async def _main(self, loop: ProcessLoop) -> None:
         try:
@@ -158,8 +160,8 @@ class Client:
         raise AssertionError("a client has something to do")
 
     async def opened(self, make: Callable[[], OpenableT]) -> OpenableT | None:
-        """Open a client and wait until it has reached the cluster; None if the workload stops
-        first.
+        """Start a client until it has reached the cluster, and return it; None if the workload
+        stops first.
         """
         while not self.is_stopping:
             client = make()
@@ -173,7 +175,7 @@ class Client:
         return None
 
     async def rest(self, mean_s: float) -> None:
-        """Sleep about that long, and sometimes much longer."""
+        """Sleep for about `mean_s` seconds, and sometimes much longer."""
         options = self.options
         if options.pause_mean_s and self.rng.random() < mean_s / options.pause_mean_s:
             await asyncio.sleep(self.rng.random() * options.pause_s_max)

@@ -1,4 +1,4 @@
-"""The group clients of a workload: members that join, work, commit in every way, fall silent,
+"""The group clients of a workload: members that join, process records, commit in every way, pause,
 crash, leave and return, and clients that request committed offsets.
 """
 
@@ -26,13 +26,15 @@ from pybroker.testing.simulation.workload.options import (
 )
 
 TOPIC: Final = "load-0"
-"""Every group must read all of this topic. Other topics come and go."""
+"""The topic that every group must read completely. Other topics are created and deleted during the
+run.
+"""
 _EVERYTHING: Final = "(load|churned)-.*"
 _POLL_MS: Final = 100
 _RECORDS_MAX: Final = (1, 5, 500)
 _WORK_MEAN_S: Final = 0.01
 _SLOW: Final = 0.004
-"""The share of record batches whose processing exceeds the group's timeout."""
+"""The share of record batches whose processing takes longer than the group's timeout."""
 _SLOW_S: Final = (1.0, 5.0)
 _SILENT_S: Final = (0.1, 6.0)
 _COMMITS: Final = ("sync", "async", "each", "automatic")
@@ -50,13 +52,15 @@ _NO_TOPIC_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The parameters that all members of a group share."""
+    """The parameters of a group, which all its members share."""
 
     name: str
     assignors: tuple[str, ...]
     is_static: bool
     reads_everything: bool
-    """It subscribes to a pattern, whose topics come and go."""
+    """Whether the group subscribes to a pattern; its topics are created and deleted during the
+    run.
+    """
 
     @classmethod
     def drawn(cls, name: str, rng: random.Random, options: WorkloadOptions) -> GroupPlan:
@@ -67,14 +71,16 @@ class GroupPlan:
         return cls(name, assignors, is_static, not is_static and rng.random() < 0.3)
 
 
-class _OfGroup(Client):
+class _GroupClient(Client):
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name)
         self.plan = plan
 
     @property
     def is_stopping(self) -> bool:
-        """Groups continue until they have read everything that the producers wrote."""
+        """Return whether the groups are stopping, which is after they have read all values of the
+        producers.
+        """
         return self.shared.groups_are_stopping
 
     def make(self, **more: object) -> Consumer:
@@ -92,30 +98,30 @@ class _OfGroup(Client):
         )
 
 
-class MemberClient(_OfGroup):
+class MemberClient(_GroupClient):
     """A member of a consumer group. In each incarnation the seed draws how the member commits, and
-    after how long it leaves, unsubscribes, crashes, or pauses and goes on. Once `shared.is_even` or
-    `is_stopping` is set, members stay.
+    when it leaves, unsubscribes, crashes, or pauses for a while. Once `shared.is_even` or
+    `is_stopping` is set, members stay in the group.
     """
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)
         self._open: list[Commit] = []
-        """Commits of this life without an outcome."""
+        """Commits of this incarnation without an outcome."""
 
     @property
     def _who(self) -> str:
         return f"{self.name}/{self.incarnation}"
 
     def start(self) -> None:
-        """Start once there is something to read."""
+        """Start the member once the topic exists."""
         if TOPIC not in self.shared.catalog.topics and not self.is_stopping:
-            self.shared.world.after(_NO_TOPIC_S, self.start)
+            self.shared.environment.after(_NO_TOPIC_S, self.start)
             return
         super().start()
         lives_s = self._fate.expovariate(1 / self.options.member_life_mean_s)
         if self.machine.loop is not None:
-            self.shared.world.after(lives_s, self._meet_fate, self.incarnation)
+            self.shared.environment.after(lives_s, self._change_state, self.incarnation)
 
     @property
     def _stays(self) -> bool:
@@ -125,7 +131,7 @@ class MemberClient(_OfGroup):
         if not self._stays:
             super()._crash(incarnation)
 
-    def _meet_fate(self, incarnation: int) -> None:
+    def _change_state(self, incarnation: int) -> None:
         loop = self.machine.loop
         if loop is None or incarnation != self.incarnation or self._stays:
             return
@@ -134,10 +140,10 @@ class MemberClient(_OfGroup):
             self._crash(incarnation)
         elif fate == "pause":
             loop.pause()
-            self.shared.world.after(self._fate.uniform(*_SILENT_S), loop.resume)
-            self.shared.world.after(
+            self.shared.environment.after(self._fate.uniform(*_SILENT_S), loop.resume)
+            self.shared.environment.after(
                 self._fate.expovariate(1 / self.options.member_life_mean_s),
-                self._meet_fate,
+                self._change_state,
                 incarnation,
             )
         else:
@@ -219,7 +225,7 @@ class MemberClient(_OfGroup):
     # outcomes of commits
 
     def _follow_commits(self, consumer: Consumer) -> None:
-        """Record all commits, including automatic ones."""
+        """Record all commits, including automatic commits."""
         group = consumer._group
         assert group is not None
         offsets, self._open = group._offsets, []
@@ -265,8 +271,8 @@ class MemberClient(_OfGroup):
         return gone
 
 
-class CommittedAsker(_OfGroup):
-    """Requests committed offsets, one at a time, without being a member."""
+class CommittedOffsetClient(_GroupClient):
+    """A client that requests committed offsets, one at a time, without being a member."""
 
     async def run(self) -> None:
         consumer = await self.opened(lambda: self.make(enable_auto_commit=False))
@@ -301,11 +307,11 @@ def clients_of_groups(shared: Shared, name: str) -> list[Client]:
     options, found = shared.options, list[Client]()
     for number in range(options.groups):
         group = f"{name}-group-{number}"
-        plan = GroupPlan.drawn(group, shared.world.rng(f"plan of {group}"), options)
+        plan = GroupPlan.drawn(group, shared.environment.rng(f"plan of {group}"), options)
         partition = partition_of(group, options.offsets_partitions)
         shared.recorder.group(group, [TOPIC], partition)
         found += [
             MemberClient(shared, f"{group}-member-{each}", plan) for each in range(options.members)
         ]
-        found.append(CommittedAsker(shared, f"{group}-asker", plan))
+        found.append(CommittedOffsetClient(shared, f"{group}-asker", plan))
     return found

@@ -1,4 +1,4 @@
-"""The options of a workload, and the timeouts that keep its clients fast."""
+"""The options of a workload, and short timeouts for its clients."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ GROUP_OPTIONS: Final[Mapping[str, int]] = {
     "max_poll_interval_ms": 3_000,
     "auto_commit_interval_ms": 300,
 }
-"""Of group members."""
+"""The client options of group members."""
 
 
 class ProducerKind(enum.Enum):
-    """The acks mode of a producer, which decides how its values are checked."""
+    """The kind of a producer by acks and idempotence, which decides how its values are checked."""
 
     IDEMPOTENT = "idempotent"
     PLAIN = "plain"
     """acks=all without idempotence: values may be stored more than once."""
     LEADER_ONLY = "leader-only"
-    """acks=1: creates log tails that only a leader has."""
+    """acks=1: a leader may have acknowledged records that no follower has."""
     UNACKNOWLEDGED = "unacknowledged"
     """acks=0."""
 
@@ -55,15 +55,18 @@ class ProducerKind(enum.Enum):
 
     @property
     def keeps_order(self) -> bool:
-        """Whether values keep their order. Our producer keeps it even without idempotence, as it
-        has one pending batch per partition.
+        """Return whether values are stored in the order in which they were sent.
+        `pybroker.client.Producer` guarantees the order even without idempotence, because it has one
+        pending batch per partition.
         """
         return self.acks == -1
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """Times are in virtual seconds. Each mean is that of an exponential distribution; 0: never."""
+    """The options of a workload. Times are in virtual seconds. Each mean is the mean of an
+    exponential distribution; 0: never.
+    """
 
     topics: int = 1
     partitions: int = 2
@@ -76,27 +79,27 @@ class WorkloadOptions:
     linger_ms: int = 5
     batch_bytes: int = 16_384
     codecs: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
-    """A producer draws one at each start."""
+    """The compression codecs, of which a producer draws one at each start."""
     padding_bytes_max: int = 200
-    """The maximum size of the padding in a record's key."""
+    """The maximum size in bytes of the padding in a record's key."""
     unanswered_max: int = 100
     """The maximum number of pending sends of a producer."""
     readers: int = 1
     askers: int = 1
     groups: int = 0
-    """The number of consumer groups; each reads all of the first topic."""
+    """The number of consumer groups. Each group reads all of the first topic."""
     members: int = 3
     """Of each group."""
     member_life_mean_s: float = 4.0
-    """The mean time until a member leaves, is killed, or falls silent."""
+    """The mean time until a member leaves, is killed, or pauses."""
     offsets_partitions: int = 3
-    """Of the topic that the brokers' groups belong to."""
+    """The number of partitions of __consumer_offsets."""
     fetch_wait_ms: int = 50
     fetch_bytes: int = 65_536
     crash_mean_s: float = 0.0
-    """The mean lifetime of a client before it is killed."""
+    """The mean time until a client is killed."""
     pause_mean_s: float = 3.0
-    """The mean working time of a client before it pauses."""
+    """The mean time until a client pauses."""
     pause_s_max: float = 1.0
     churn_mean_s: float = 0.0
     """The mean time between two changes of topics: create, delete, recreate, add partitions."""
@@ -107,5 +110,5 @@ class WorkloadOptions:
     """The mean time between two unclean elections, which may lose records."""
 
     def partition_choice(self, rng: random.Random, partitions: int) -> int:
-        """Return a random partition; some are more likely than others."""
+        """Return a random partition of the list; some partitions are more likely than others."""
         return min(rng.randrange(partitions), rng.randrange(partitions))

@@ -1,4 +1,6 @@
-"""The producers of a workload. They send numbered values, each recorded before it is sent."""
+"""The producers of a workload. They send numbered values, and record each value before sending
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ from pybroker.testing.simulation.workload.options import PRODUCER_OPTIONS, Produ
 
 _NO_TOPIC_S: Final = 0.1
 _EVEN_PER_S_MIN: Final = 10.0
-"""Ensures that each of many partitions gets some values soon."""
+"""The minimum rate in values per second of a producer with even load, so that each of many
+partitions gets some values soon.
+"""
 
 
 class ProducerClient(Client):
-    """Sends to all partitions of the catalog. If it is killed, the fate of its pending values is
-    unknown.
+    """A client that sends values to all partitions of the catalog. If it is killed, the outcome of
+    its pending values is unknown.
     """
 
     def __init__(self, shared: Shared, name: str, kind: ProducerKind) -> None:

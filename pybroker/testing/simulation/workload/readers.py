@@ -1,5 +1,5 @@
-"""The readers of a workload: consumers of all partitions from the beginning, clients that request
-the ends of partitions, and a final reader of everything.
+"""The readers of a workload: consumers of all partitions from offset 0, clients that request log
+end offsets, and a final reader of all records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Consuming(Client):
 
 
 class ReaderClient(_Consuming):
-    """Reads all partitions of the catalog from offset 0 in every life."""
+    """A consumer that reads all partitions of the catalog from offset 0 in every incarnation."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         super().__init__(shared, name)
@@ -98,7 +98,9 @@ class ReaderClient(_Consuming):
         self.recorder.assigned(self.name, partition, offset)
 
     async def _begin_again(self, consumer: Consumer, partition: TopicPartition, error: str) -> None:
-        """Continue at the begin of the log, because it has no record at our position."""
+        """Continue at the log start offset, because the log has no record at the consumer's
+        position.
+        """
         if self.shared.catalog.version != self._version:
             return  # the partition may be deleted
         self.recorder.lost(self.name, partition, self._positions[partition], error)
@@ -107,8 +109,8 @@ class ReaderClient(_Consuming):
             self._seek(consumer, partition, starts[partition])
 
 
-class AskerClient(_Consuming):
-    """Requests the end of a partition, one at a time."""
+class LogEndClient(_Consuming):
+    """A client that requests the log end offset of one partition at a time."""
 
     async def run(self) -> None:
         consumer = await self.opened(self.make)
@@ -132,8 +134,8 @@ class AskerClient(_Consuming):
 
 
 class FinalReader(_Consuming):
-    """Reads all records of these partitions once the cluster has recovered. Retries until it has
-    them.
+    """A client that reads all records of these partitions once the cluster has recovered. It
+    retries until it has all records.
     """
 
     def __init__(self, shared: Shared, name: str, partitions: Sequence[TopicPartition]) -> None:
@@ -142,7 +144,7 @@ class FinalReader(_Consuming):
 
     def start(self) -> None:
         self.incarnation += 1
-        self.rng = self.shared.world.rng(f"life {self.incarnation} of {self.name}")
+        self.rng = self.shared.environment.rng(f"life {self.incarnation} of {self.name}")
         self.machine.start(self._main, self.shared.sockets(self.machine))
 
     async def run(self) -> None:

@@ -24,18 +24,20 @@ from pybroker.testing.history.model import (
     Send,
 )
 from pybroker.testing.history.values import Identity, make_value
-from pybroker.testing.simulation.world import World
+from pybroker.testing.simulation.environment import Environment
 
 
 def nanoseconds(seconds: float) -> int:
-    """Convert a virtual time for a history. Never returns 0, which means "never" there."""
+    """Return a virtual time in ns for a history. The result is never 0, which means "never" in a
+    history.
+    """
     return round(seconds * NANOSECONDS) + 1
 
 
 class Recorder:
-    """The history of one run, and the progress of its clients."""
+    """The recorder of one run: its history, and the progress of its clients."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, environment: Environment) -> None:
         self.history = History()
         self.acked: Counter[TopicPartition] = Counter()
         """The number of values acknowledged by all in-sync replicas, by partition."""
@@ -49,10 +51,10 @@ class Recorder:
         """The number of successful admin operations, by kind: topics created, partitions elected
         and so on.
         """
-        self._world = world
+        self._environment = environment
 
     def now(self) -> int:
-        return nanoseconds(self._world.now)
+        return nanoseconds(self._environment.now)
 
     # producers
 
@@ -60,7 +62,7 @@ class Recorder:
         self.history.producers[name, incarnation] = facts
 
     def begun(self, identity: Identity, partition: TopicPartition) -> Send:
-        """Record a value that is about to be sent."""
+        """Record the send of a value before it is sent, and return the value."""
         value = make_value(identity, partition)
         send = Send(identity, partition, value, self.now())
         self.history.sends[value] = send
@@ -105,7 +107,9 @@ class Recorder:
     # groups
 
     def group(self, name: str, topics: Sequence[str], partition: int) -> None:
-        """Record a group that reads these topics. The leader of `partition` coordinates it."""
+        """Record a group that reads these topics. The leader of `partition` of __consumer_offsets
+        coordinates the group.
+        """
         self.history.groups.coordinated_by[name] = partition
         self.history.groups.topics[name] = frozenset(topics)
 

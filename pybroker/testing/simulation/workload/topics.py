@@ -1,4 +1,6 @@
-"""The admin of a workload. It creates topics, changes them now and then, and requests elections."""
+"""The admin client of a workload. It creates topics, changes them at intervals, and requests
+elections.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from pybroker.testing.simulation.workload.options import CLIENT_OPTIONS
 
 _AGAIN_S: Final = 0.2
 _LAST_TRIES: Final = 10
-"""The number of attempts after it was told to stop."""
+"""The maximum number of attempts once the workload is stopping."""
 _TICK_S: Final = 0.1
 _GROWTH_MAX: Final = 3
 
 
 class AdminClient(Client):
-    """The only client that creates and deletes topics. It retries each operation until its outcome
+    """The client that creates and deletes all topics. It retries each operation until its outcome
     is known.
     """
 
@@ -104,7 +106,9 @@ class AdminClient(Client):
     async def _decide(
         self, ask: Callable[[], Awaitable[list[TopicResult]]], done_before: ErrorCode
     ) -> bool:
-        """Retry until the operation was done, perhaps by an earlier attempt without an answer."""
+        """Retry until the operation has succeeded, perhaps in an earlier attempt without an
+        answer.
+        """
         last_tries = _LAST_TRIES
         while last_tries:
             last_tries -= self.is_stopping

@@ -1,4 +1,4 @@
-"""All clients of a run: started together, stopped together, and the final reads."""
+"""All clients of a run, which start and stop together, and the final reads."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from collections.abc import Callable, Sequence
 
 from pybroker.model import TopicPartition
 from pybroker.testing.history.model import History
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.loop import Sockets
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.workload.clients import Catalog, Client, Shared
 from pybroker.testing.simulation.workload.groups import clients_of_groups
 from pybroker.testing.simulation.workload.options import WorkloadOptions
 from pybroker.testing.simulation.workload.producers import ProducerClient
-from pybroker.testing.simulation.workload.readers import AskerClient, FinalReader, ReaderClient
+from pybroker.testing.simulation.workload.readers import FinalReader, LogEndClient, ReaderClient
 from pybroker.testing.simulation.workload.recorder import Recorder
 from pybroker.testing.simulation.workload.topics import AdminClient
-from pybroker.testing.simulation.world import World
 
 FINAL_READERS = 2
 
 
 class Workload:
-    """No method waits: run the world until `is_ready`, `is_quiet` or `is_read` is true.
+    """The clients of a run. No method waits: the caller runs the `Environment` until `is_ready`,
+    `is_quiet` or `is_read` is true.
 
-    workload = Workload(world, cluster.machine, cluster.network.sockets, cluster.bootstrap)
+    workload = Workload(environment, cluster.machine, cluster.network.sockets, cluster.bootstrap)
     workload.start()
-    world.run(30)
+    environment.run(30)
     workload.stop()
-    world.run(60, lambda: workload.is_quiet)
+    environment.run(60, lambda: workload.is_quiet)
     workload.read_all()
-    world.run(90, lambda: workload.is_read)
+    environment.run(90, lambda: workload.is_read)
     violations = judge(workload.history)
     """
 
     def __init__(
         self,
-        world: World,
+        environment: Environment,
         machine: Callable[[str], Machine],
         sockets: Callable[[Machine], Sockets],
         bootstrap: str,
@@ -44,12 +45,12 @@ class Workload:
         *,
         name: str = "client",
     ) -> None:
-        """`machine` returns the machine of a name; all names begin with `name`. `sockets` returns
-        the network interface for the processes of a machine.
+        """Create the clients. `machine` returns the machine of a name; all names begin with `name`.
+        `sockets` returns the network interface for the processes of a machine.
         """
         options = options or WorkloadOptions()
-        recorder = Recorder(world)
-        shared = Shared(world, machine, sockets, bootstrap, options, recorder)
+        recorder = Recorder(environment)
+        shared = Shared(environment, machine, sockets, bootstrap, options, recorder)
         self._shared = shared
         self._name = name
         self._clients: list[Client] = [
@@ -59,7 +60,7 @@ class Workload:
                 for number, kind in enumerate(options.producers)
             ),
             *(ReaderClient(shared, f"{name}-reader-{each}") for each in range(options.readers)),
-            *(AskerClient(shared, f"{name}-asker-{each}") for each in range(options.askers)),
+            *(LogEndClient(shared, f"{name}-asker-{each}") for each in range(options.askers)),
         ]
         self._of_groups = clients_of_groups(shared, name)
         self._final: list[FinalReader] = []
@@ -72,37 +73,41 @@ class Workload:
 
     @property
     def catalog(self) -> Catalog:
-        """The topics of the load."""
+        """Return the topics of the load."""
         return self._shared.catalog
 
     @property
     def acked(self) -> Counter[TopicPartition]:
-        """The number of values acknowledged by all in-sync replicas, by partition."""
+        """Return partition -> the number of values acknowledged by all in-sync replicas."""
         return self._shared.recorder.acked
 
     @property
     def delivered(self) -> Counter[TopicPartition]:
-        """The number of records delivered to consumers, by partition."""
+        """Return partition -> the number of records delivered to consumers."""
         return self._shared.recorder.delivered
 
     @property
     def positions(self) -> Counter[tuple[str, TopicPartition]]:
-        """The offset after the last record that a group has processed, by group and partition."""
+        """Return (group, partition) -> the offset after the last record that the group has
+        processed.
+        """
         return self._shared.recorder.positions
 
     @property
     def refused(self) -> Counter[str]:
-        """The number of errors that clients got, by kind."""
+        """Return kind of error -> the number of these errors that clients received."""
         return self._shared.recorder.refused
 
     @property
     def managed(self) -> Counter[str]:
-        """The number of successful admin operations, by kind."""
+        """Return kind of admin operation -> the number of successful operations."""
         return self._shared.recorder.managed
 
     @property
     def failures(self) -> list[str]:
-        """Errors that no client may get. They are bugs of the client or of the workload."""
+        """Return the errors that no client may get, which are bugs of the client or of the
+        workload.
+        """
         return self._shared.failures
 
     @property
@@ -111,22 +116,24 @@ class Workload:
 
     @property
     def is_ready(self) -> bool:
-        """The topics for the load exist."""
+        """Return whether the topics of the load exist."""
         return len(self.catalog.topics) >= self._shared.options.topics
 
     @property
     def is_quiet(self) -> bool:
-        """After `stop`: everything sent has an outcome, and only groups continue."""
+        """Return whether, after `stop`, every send has an outcome and only group clients
+        continue.
+        """
         return all(client.has_ended for client in self._clients)
 
     @property
     def are_groups_quiet(self) -> bool:
-        """After `stop_groups`: no member is left."""
+        """Return whether, after `stop_groups`, all members have left."""
         return all(client.has_ended for client in self._of_groups)
 
     @property
     def is_read(self) -> bool:
-        """After `read_all`: it is done."""
+        """Return whether the reads of `read_all` are complete."""
         return all(reader.has_ended for reader in self._final)
 
     @property
@@ -144,7 +151,9 @@ class Workload:
         self._shared.is_even = True
 
     def stop(self) -> None:
-        """Start nothing new. Pending sends end within 15 s. Groups continue to read."""
+        """Stop sending and reading. Pending sends get an outcome within 15 s. Groups continue to
+        read.
+        """
         self._shared.is_stopping = True
 
     def stop_groups(self) -> None:
@@ -153,7 +162,7 @@ class Workload:
 
     def read_all(self, partitions: Sequence[TopicPartition] | None = None) -> None:
         """Read all records of these partitions again (None: of the whole catalog), with separate
-        clients. It may never end unless the cluster has recovered.
+        clients. The reads may never complete unless the cluster has recovered.
         """
         chosen = self.catalog.partitions() if partitions is None else [*partitions]
         begun = len(self._final)

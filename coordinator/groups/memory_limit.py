@@ -1,5 +1,5 @@
-"""The limit of the memory for all members of a broker's groups. The coordinator keeps the metadata
-of a member for as long as its session lasts, and sending them costs a client nothing."""
+"""The memory limit for all members of a broker's groups. The coordinator keeps a member's metadata
+as long as the member's session lasts, and any client can send any amount of metadata."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ log = logging.getLogger(__name__)
 BYTES_MAX: Final = 256 << 20
 """Enough for a hundred thousand ordinary members."""
 FULL_S: Final = 1.0
-"""How long a full room is not measured again: measuring takes time for every member."""
+"""How long the memory is not measured again after the limit was reached: measuring takes time for
+every member."""
 
 
-class Room:
-    """A limit of `bytes_max`. `measure` returns the bytes in use now; it is called only when the
-    bytes taken since the last call could exceed the limit."""
+class MemoryLimit:
+    """A limit of `bytes_max` for the members' memory. `measure` returns the bytes in use. It is
+    called only when the bytes taken since its last call could exceed the limit."""
 
     def __init__(
         self, clock: Clock, measure: Callable[[], int], bytes_max: int = BYTES_MAX
@@ -34,8 +35,8 @@ class Room:
         self._log_limit = LogLimit(clock, lines=1)
 
     def take(self, size: int) -> None:
-        """Take `size` bytes. Raises BrokerError COORDINATOR_NOT_AVAILABLE if there is no room;
-        clients then retry later."""
+        """Reserve `size` bytes. Raises BrokerError COORDINATOR_NOT_AVAILABLE if they would exceed
+        the limit; clients then retry later."""
         now = self._clock.monotonic()
         if self._taken + size > self._bytes_max and now >= self._full_until:
             self._taken = self._measure()
@@ -50,5 +51,9 @@ class Room:
                     self._bytes_max,
                     left_out,
                 )
-            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no room for more members")
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"the members of all groups already use {self._taken} of {self._bytes_max} bytes;"
+                f" a member with {size} bytes cannot join",
+            )
         self._taken += size

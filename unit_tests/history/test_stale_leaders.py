@@ -83,4 +83,4 @@ def test_but_nothing_else_of_that_is_explained(case: str) -> None:
     script.latest(1 if case == "below what it knew" else 2)
     found = list(RULES["monotone-watermarks"](script.history()))
     assert {violation.rule for violation in found} == {"monotone-watermarks"}, found
-    assert "the end goes back from 3" in found[0].text
+    assert "the latest offset decreased from 3" in found[0].text

@@ -1,7 +1,9 @@
-"""CreatePartitions: the controller's broker writes the larger topic to ZooKeeper, the controller
-opens the new partitions, and the answer waits for their leaders, up to the client's time limit.
+"""CreatePartitions: the controller's broker writes the larger assignment of the topic to ZooKeeper,
+the controller opens the new partitions, and the answer waits for their leaders, up to the client's
+time limit.
 
-One result for each topic of the request, in its order. A topic that fails does not stop the others.
+The answer has one result for each topic of the request, in the order of the request. If one topic
+fails, the others are still expanded.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ async def handle_create_partitions(
     deadline = services.clock.monotonic() + max(message.timeout_ms, 0) / 1000
     counts = Counter(topic.name for topic in message.topics)
     results = []
-    grown: list[tuple[CreatePartitionsTopicResult, int]] = []
+    expanded: list[tuple[CreatePartitionsTopicResult, int]] = []
     for topic in message.topics:
         result = CreatePartitionsTopicResult(name=topic.name)
         results.append(result)
@@ -35,17 +37,17 @@ async def handle_create_partitions(
             require_controller(services)
             if counts[topic.name] > 1:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic in request.")
-            await _grow(services, topic, validate_only=message.validate_only)
-            grown.append((result, topic.count))
+            await _expand(services, topic, validate_only=message.validate_only)
+            expanded.append((result, topic.count))
         except (BrokerError, CoordError, MalformedNode) as error:
             failure = as_broker_error(error)
             result.error_code, result.error_message = failure.code, failure.detail
     if not message.validate_only:
-        await _wait_for_leaders(services, grown, deadline)
+        await _wait_for_leaders(services, expanded, deadline)
     return CreatePartitionsResponse(results=results)
 
 
-async def _grow(services: Services, topic: CreatePartitionsTopic, *, validate_only: bool) -> None:
+async def _expand(services: Services, topic: CreatePartitionsTopic, *, validate_only: bool) -> None:
     if topic.name in INTERNAL_TOPICS:
         raise BrokerError(
             ErrorCode.INVALID_PARTITIONS,
@@ -55,13 +57,14 @@ async def _grow(services: Services, topic: CreatePartitionsTopic, *, validate_on
     chosen = None
     if topic.assignments is not None:
         chosen = [each.broker_ids for each in topic.assignments]
-    await services.topics.grow(topic.name, topic.count, chosen, validate_only=validate_only)
+    await services.topics.expand(topic.name, topic.count, chosen, validate_only=validate_only)
 
 
 async def _wait_for_leaders(
-    services: Services, grown: list[tuple[CreatePartitionsTopicResult, int]], deadline: float
+    services: Services, expanded: list[tuple[CreatePartitionsTopicResult, int]], deadline: float
 ) -> None:
-    """Wait until all partitions have leaders. A topic that is too late gets REQUEST_TIMED_OUT."""
+    """Wait until all partitions have leaders. A topic without all leaders at the deadline gets
+    REQUEST_TIMED_OUT."""
     view = services.metadata
 
     def is_open(name: str, count: int) -> bool:
@@ -69,10 +72,10 @@ async def _wait_for_leaders(
         return topic is not None and len(topic.partitions) >= count and has_leaders(topic)
 
     await view.wait_until(
-        lambda: all(is_open(result.name, count) for result, count in grown),
+        lambda: all(is_open(result.name, count) for result, count in expanded),
         deadline - services.clock.monotonic(),
     )
-    for result, count in grown:
+    for result, count in expanded:
         if not is_open(result.name, count):
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
             result.error_message = "the partitions are being created, but have no leaders yet"

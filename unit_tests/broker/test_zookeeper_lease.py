@@ -1,4 +1,5 @@
-"""The answers of a broker that is cut off from ZooKeeper, and after a pause of its process."""
+"""The requests that a broker answers while it is cut off from ZooKeeper, and after a pause of its
+process."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.broker.standing import Standing
+from pybroker.broker.zookeeper_lease import ZooKeeperLease
 from pybroker.clock import ManualClock
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.schemas import encode_state
@@ -49,48 +50,48 @@ NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class Setting:
-    """A Standing, with a clock and a session that the test controls."""
+    """A ZooKeeperLease with a clock and a session that the test controls."""
 
     def __init__(self, *, fences: bool = False) -> None:
         self.clock = ManualClock(0)
         self.heard_at = 0.0
-        self.registered = self.told = True
+        self.registered = self.knows_roles = True
         self.levels: list[Authority] = []
-        self.standing = Standing(
+        self.lease = ZooKeeperLease(
             clock=self.clock,
             silence=lambda: self.clock.boottime() - self.heard_at,
             session_s=lambda: SESSION_S,
             is_registered=lambda: self.registered,
-            knows_roles=lambda: self.told,
+            knows_roles=lambda: self.knows_roles,
             fences=fences,
             changed=self.levels.append,
         )
-        self.standing._beat_at = self.clock.boottime()
+        self.lease._beat_at = self.clock.boottime()
         self.hear()
 
     def hear(self) -> None:
         self.heard_at = self.clock.boottime()
-        self.standing.look()
+        self.lease.look()
 
     def ask(self) -> Authority:
-        """Ask for the authority as a request does, before any timer runs."""
-        self.standing.check()
-        return self.standing.level
+        """Return the level of authority that a request finds, before any timer runs."""
+        self.lease.check()
+        return self.lease.level
 
     def run(self, seconds: float, *, hears: bool) -> None:
-        """Let time pass while the timer of the standing runs."""
+        """Let time pass while the timer of the lease runs."""
         for _ in range(round(seconds * 2)):
             self.clock.advance(0.5)
             if hears:
                 self.heard_at = self.clock.boottime()
-            self.standing.look()
+            self.lease.look()
 
     def pause(self, seconds: float) -> None:
         """Let time pass while the process is stopped."""
         self.clock.advance(seconds)
 
 
-def test_a_broker_that_hears_from_zookeeper_answers_everything() -> None:
+def test_a_broker_with_a_valid_lease_answers_everything() -> None:
     setting = Setting()
     setting.run(100, hears=True)
     assert setting.ask() is Authority.ALL
@@ -100,7 +101,9 @@ def test_a_broker_that_hears_from_zookeeper_answers_everything() -> None:
 @pytest.mark.parametrize(
     ("fences", "level"), [(False, Authority.COMMITTED), (True, Authority.NOTHING)]
 )
-def test_silence_of_two_thirds_of_the_session_is_a_cut(fences: bool, level: Authority) -> None:
+def test_the_lease_expires_after_two_thirds_of_the_session_timeout(
+    fences: bool, level: Authority
+) -> None:
     setting = Setting(fences=fences)
     setting.run(12, hears=False)
     assert setting.ask() is Authority.ALL
@@ -113,7 +116,7 @@ def test_silence_of_two_thirds_of_the_session_is_a_cut(fences: bool, level: Auth
     assert setting.levels == [level, Authority.ALL]
 
 
-def test_the_first_request_after_the_silence_notices_before_any_timer() -> None:
+def test_the_first_request_finds_the_lease_expired_before_any_timer() -> None:
     setting = Setting()
     setting.pause(12.1)
     assert setting.ask() is Authority.COMMITTED
@@ -129,7 +132,7 @@ def test_after_a_pause_longer_than_the_session_nothing_is_answered() -> None:
     assert setting.ask() is Authority.ALL
 
 
-def test_an_answer_that_was_asked_for_before_the_pause_proves_nothing() -> None:
+def test_a_zookeeper_answer_requested_before_the_pause_does_not_renew_the_lease() -> None:
     setting = Setting()
     setting.clock.advance(1)
     sent_before = setting.clock.boottime()
@@ -141,30 +144,30 @@ def test_an_answer_that_was_asked_for_before_the_pause_proves_nothing() -> None:
 def test_a_timer_that_runs_before_the_first_request_does_not_hide_the_pause() -> None:
     setting = Setting()
     setting.pause(60)
-    setting.standing.look()
+    setting.lease.look()
     setting.clock.advance(1)
     assert setting.ask() is Authority.NOTHING
 
 
-def test_after_a_pause_that_cost_the_session_the_roles_have_to_be_told_again() -> None:
+def test_after_a_pause_and_session_expiry_nothing_is_answered_before_new_roles() -> None:
     setting = Setting()
     setting.pause(60)
     assert setting.ask() is Authority.NOTHING
-    setting.registered = setting.told = False
+    setting.registered = setting.knows_roles = False
     setting.hear()
-    assert (setting.ask(), setting.standing.is_heard) == (Authority.NOTHING, False)
+    assert (setting.ask(), setting.lease.is_valid) == (Authority.NOTHING, False)
     setting.registered = True
     setting.hear()
-    assert (setting.ask(), setting.standing.is_heard) == (Authority.NOTHING, True)
-    setting.told = True
+    assert (setting.ask(), setting.lease.is_valid) == (Authority.NOTHING, True)
+    setting.knows_roles = True
     assert setting.ask() is Authority.ALL
 
 
-def test_a_broker_that_waits_for_its_first_roles_is_nothing_to_warn_of(
+def test_waiting_for_the_first_roles_logs_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     setting = Setting()
-    setting.told = False
+    setting.knows_roles = False
     with caplog.at_level(logging.INFO):
         setting.hear()
     assert [(each.levelname, "roles_known=no" in each.message) for each in caplog.records] == [
@@ -172,12 +175,12 @@ def test_a_broker_that_waits_for_its_first_roles_is_nothing_to_warn_of(
     ]
 
 
-def test_a_session_that_expired_without_a_pause_leaves_what_is_committed() -> None:
+def test_after_session_expiry_without_a_pause_committed_records_are_served() -> None:
     setting = Setting()
-    setting.registered = setting.told = False
-    setting.standing.look()
+    setting.registered = setting.knows_roles = False
+    setting.lease.look()
     assert setting.ask() is Authority.COMMITTED
-    setting.registered = setting.told = True
+    setting.registered = setting.knows_roles = True
     assert setting.ask() is Authority.ALL
 
 
@@ -210,7 +213,7 @@ def cut(bench: Bench) -> None:
     bench.coord.suspend()
     for _ in range(13):
         advance(bench, 1)
-        bench.app.standing.look()
+        bench.app.lease.look()
 
 
 async def latest(bench: Bench, timestamp: int = -1) -> tuple[ErrorCode, int]:
@@ -228,14 +231,14 @@ async def created(bench: Bench) -> ErrorCode:
     return code((await bench.ask(ApiKey.CREATE_TOPICS, 5, request)).topics[0])
 
 
-async def test_cut_off_what_is_committed_is_served(bench: Bench) -> None:
+async def test_a_cut_off_leader_serves_committed_records(bench: Bench) -> None:
     cut(bench)
     assert values_of(await bench.fetch("t", 0)) == [b"a"]
     assert (await bench.produce("t", batch(b"b"), acks=-1)).base_offset == 1
     assert await latest(bench, -2) == (ErrorCode.NONE, 0)
 
 
-async def test_cut_off_nothing_is_promised_alone(bench: Bench) -> None:
+async def test_a_cut_off_leader_rejects_requests_that_it_would_answer_alone(bench: Bench) -> None:
     cut(bench)
     assert code(await bench.produce("t", batch(b"b"), acks=1)) is NOT_LEADER
     with pytest.raises(CloseConnection):
@@ -249,10 +252,10 @@ async def test_cut_off_nothing_is_promised_alone(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-async def test_a_leader_cut_off_while_a_batch_is_unpacked_rejects_it(
+async def test_a_leader_cut_off_while_it_decompresses_a_batch_rejects_the_batch(
     bench: Bench, acks: int
 ) -> None:
-    """No timer has run since the cut."""
+    """No timer of the lease has run since the cut."""
     await bench.create("compacted", configs={"cleanup.policy": "compact"})
     partition = bench.app.replicas.partition(TopicPartition("compacted", 0))
     partition.is_replicated = True
@@ -272,7 +275,7 @@ async def test_a_leader_cut_off_while_a_batch_is_unpacked_rejects_it(
     assert partition.log.log_end_offset == 0
 
 
-async def test_cut_off_a_leader_does_not_deny_a_later_record(bench: Bench) -> None:
+async def test_a_cut_off_leader_does_not_claim_that_a_later_record_is_missing(bench: Bench) -> None:
     cut(bench)
     assert await latest(bench, NOW_MS - 1) == (ErrorCode.NONE, 0)
     assert await latest(bench, NOW_MS + 1_000_000) == (NOT_LEADER, -1)
@@ -280,8 +283,8 @@ async def test_cut_off_a_leader_does_not_deny_a_later_record(bench: Bench) -> No
     assert await latest(bench, NOW_MS + 1_000_000) == (ErrorCode.NONE, -1)
 
 
-async def test_cut_off_a_fetch_beyond_the_end_is_not_out_of_range(bench: Bench) -> None:
-    """After OFFSET_OUT_OF_RANGE a consumer would reset its offset, and commit that."""
+async def test_a_fetch_beyond_the_end_of_a_cut_off_leader_is_not_out_of_range(bench: Bench) -> None:
+    """After OFFSET_OUT_OF_RANGE a consumer would reset its offset, and commit the new offset."""
     cut(bench)
     assert code(await bench.fetch("t", 1)) is ErrorCode.NONE
     assert code(await bench.fetch("t", 2)) is NOT_LEADER
@@ -290,14 +293,14 @@ async def test_cut_off_a_fetch_beyond_the_end_is_not_out_of_range(bench: Bench) 
     assert code(await bench.fetch("t", 2)) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_cut_off_a_partition_without_another_replica_is_served(bench: Bench) -> None:
+async def test_a_cut_off_broker_serves_partitions_without_another_replica(bench: Bench) -> None:
     cut(bench)
     bench.app.replicas.partition(TopicPartition("t", 0)).is_replicated = False
     assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
     assert await latest(bench) == (ErrorCode.NONE, 2)
 
 
-async def test_an_expired_session_is_noticed_when_it_is_heard_of(bench: Bench) -> None:
+async def test_the_lease_is_checked_at_a_session_event(bench: Bench) -> None:
     seen: dict[SessionEvent, bool] = {}
     heard = asyncio.Event()
 
@@ -313,7 +316,7 @@ async def test_an_expired_session_is_noticed_when_it_is_heard_of(bench: Bench) -
     assert not seen[SessionEvent.EXPIRED]
 
 
-async def test_a_leader_that_reads_of_its_successor_acknowledges_nothing_alone(
+async def test_a_leader_that_reads_its_successor_in_zookeeper_acknowledges_nothing_alone(
     bench: Bench,
 ) -> None:
     """The controller may not reach the leader for a long time."""
@@ -327,7 +330,7 @@ async def test_a_leader_that_reads_of_its_successor_acknowledges_nothing_alone(
     assert values_of(await bench.fetch("t", 0)) == [b"a", b"b"]
 
 
-async def test_where_a_follower_in_sync_may_lead_no_end_is_named(bench: Bench) -> None:
+async def test_no_end_is_returned_while_an_in_sync_follower_may_lead(bench: Bench) -> None:
     """The follower no longer fetches, and ZooKeeper does not confirm the leader."""
     replicas, key = bench.app.replicas, TopicPartition("t", 0)
     replicas.lag_max_s = 5
@@ -394,7 +397,7 @@ async def test_a_leader_that_asked_to_be_replaced_asks_zookeeper_before_it_retur
     assert await latest(bench) == (ErrorCode.NONE, 1)
 
 
-async def test_a_leader_told_of_its_successor_returns_no_end(
+async def test_a_leader_that_received_its_successor_returns_no_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader may still wait for a slow disk before it becomes a follower."""
@@ -420,7 +423,7 @@ async def test_a_leader_told_of_its_successor_returns_no_end(
 
 
 @pytest.mark.parametrize("mode", ["fence"])
-async def test_cut_off_a_fenced_broker_answers_nothing(bench: Bench) -> None:
+async def test_a_cut_off_broker_with_loss_fence_answers_nothing(bench: Bench) -> None:
     cut(bench)
     await answers_nothing(bench)
     bench.coord.resume()

@@ -1,4 +1,4 @@
-"""The applications of the small scenarios: one topic with one partition."""
+"""Applications and steps for small scenarios with one topic of one partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ async def create(bootstrap: str, configs: dict[str, str] | None = None) -> None:
 
 
 async def produce(bootstrap: str, count: int, key: bytes | None = None) -> list[int]:
-    """Return offsets of `count` numbered values, each sent after the one before was stored."""
+    """Send `count` numbered values, each after the acknowledgement of the previous value. Return
+    their offsets.
+    """
     async with Producer(bootstrap) as producer:
         return [
             (await (await producer.send("orders", b"%d" % number, key=key))).offset
@@ -28,7 +30,7 @@ async def produce(bootstrap: str, count: int, key: bytes | None = None) -> list[
 
 
 async def read_on(bootstrap: str, seen: list[bytes | None]) -> None:
-    """Append the values after those in `seen` to it, without end."""
+    """Read endlessly, and append each value after those in `seen` to `seen`."""
     async with Consumer(bootstrap) as consumer:
         consumer.assign([PARTITION])
         consumer.seek(PARTITION, len(seen))
@@ -37,7 +39,7 @@ async def read_on(bootstrap: str, seen: list[bytes | None]) -> None:
 
 
 async def read_all(bootstrap: str, count: int) -> list[bytes | None]:
-    """Return the first `count` values."""
+    """Read and return the first `count` values."""
     async with Consumer(bootstrap) as consumer:
         consumer.assign([PARTITION])
         consumer.seek_to_beginning()
@@ -52,7 +54,9 @@ def begins_anew(broker: SimBroker) -> bool:
 def begin_with_empty_disks(
     simulation: Simulation, leader: int, brokers: Sequence[SimBroker]
 ) -> None:
-    """Give each broker a new disk, let it begin a copy there, then cut it off from the leader."""
+    """Give each broker an empty disk, let it begin a copy there, then cut it off from the
+    leader.
+    """
     cluster = simulation.cluster
     for broker in brokers:
         simulation.kill(broker.id)

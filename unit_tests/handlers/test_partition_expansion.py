@@ -52,7 +52,9 @@ def partitions(bench: Bench, name: str = "t") -> int:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_new_partitions_can_be_used_when_the_answer_comes(bench: Bench, version: int) -> None:
+async def test_new_partitions_have_leaders_when_the_request_is_answered(
+    bench: Bench, version: int
+) -> None:
     await bench.create("t")
     await bench.produce("t", batch(b"old"))
     result = the_only(await grow(bench, larger(count=3), version=version))
@@ -72,7 +74,7 @@ async def test_validate_only_changes_nothing(bench: Bench, version: int) -> None
     assert partitions(bench) == 1
 
 
-async def test_an_assignment_is_kept(bench: Bench) -> None:
+async def test_an_explicit_assignment_is_stored(bench: Bench) -> None:
     await bench.create("t")
     result = the_only(await grow(bench, larger(count=3, assignments=[[BROKER_ID]] * 2)))
     assert code(result) is ErrorCode.NONE
@@ -141,7 +143,7 @@ async def test_an_invalid_request_is_rejected(
     assert partitions(bench) == 2
 
 
-async def test_internal_topics_keep_their_partitions(bench: Bench) -> None:
+async def test_internal_topics_cannot_be_expanded(bench: Bench) -> None:
     """Otherwise a group would map to a partition that does not have its records."""
     await bench.create("__consumer_offsets", 2)
     result = the_only(await grow(bench, larger("__consumer_offsets", 3)))
@@ -163,7 +165,7 @@ async def test_each_topic_has_its_own_result(bench: Bench) -> None:
     assert (partitions(bench, "t"), partitions(bench, "u")) == (2, 1)
 
 
-async def test_a_topic_that_is_being_deleted_does_not_grow(bench: Bench) -> None:
+async def test_a_topic_that_is_being_deleted_is_not_expanded(bench: Bench) -> None:
     await bench.create("t")
     gate = bench.blocking.hold()
     deletion = asyncio.ensure_future(bench.ask(ApiKey.DELETE_TOPICS, 5, Bench.delete_request("t")))
@@ -191,7 +193,7 @@ async def test_concurrent_expansions_of_a_topic_build_on_each_other(bench: Bench
     assert partitions(bench) == 3
 
 
-async def test_without_time_the_answer_comes_at_once(tmp_path: Path) -> None:
+async def test_a_zero_timeout_is_answered_at_once(tmp_path: Path) -> None:
     async with Bench(tmp_path / "own", clock=ManualClock()) as bench:
         await bench.create("t")
         result = the_only(await grow(bench, larger(), timeout_ms=0))
@@ -199,7 +201,7 @@ async def test_without_time_the_answer_comes_at_once(tmp_path: Path) -> None:
         await bench.app.metadata.wait_until(lambda: partitions(bench) == 3, 5)
 
 
-async def test_a_topic_whose_node_is_damaged_does_not_hold_up_others(bench: Bench) -> None:
+async def test_a_topic_with_a_malformed_node_does_not_delay_others(bench: Bench) -> None:
     await bench.create("t")
     await bench.create("damaged")
     await bench.coord.set(paths.topic("damaged"), b"{}")

@@ -28,11 +28,11 @@ CHANGES = 100
 async def test_other_tasks_run_during_a_long_loop() -> None:
     count = 3 * ITEMS_PER_YIELD + 1
     seen: list[int] = []
-    heard: list[int] = []
+    runs: list[int] = []
 
     async def other() -> None:
         while len(seen) < count:
-            heard.append(len(seen))
+            runs.append(len(seen))
             await asyncio.sleep(0)
 
     task = asyncio.create_task(other())
@@ -40,7 +40,7 @@ async def test_other_tasks_run_during_a_long_loop() -> None:
         seen.append(item)
     await task
     assert seen == list(range(count))
-    assert heard == [ITEMS_PER_YIELD, 2 * ITEMS_PER_YIELD, 3 * ITEMS_PER_YIELD]
+    assert runs == [ITEMS_PER_YIELD, 2 * ITEMS_PER_YIELD, 3 * ITEMS_PER_YIELD]
 
 
 async def test_a_failover_yields_to_other_tasks(cluster: Cluster) -> None:
@@ -48,7 +48,7 @@ async def test_a_failover_yields_to_other_tasks(cluster: Cluster) -> None:
     await cluster.member(2)
     partitions = 4 * ITEMS_PER_YIELD
     await cluster.create("orders", dict.fromkeys(range(partitions), (1, 2)))
-    await cluster.told(2, f"metadata orders-{partitions - 1} leader=1 epoch=0")
+    await cluster.received(2, f"metadata orders-{partitions - 1} leader=1 epoch=0")
 
     def stored() -> int:
         return sum(entry["what"] == "state" for entry in cluster.journal)
@@ -82,10 +82,10 @@ class GatedChannel(NotingChannel):
         return await super().stop_replica(command)
 
 
-async def test_a_slow_broker_delays_no_other_and_its_pending_work_is_bounded(
+async def test_a_slow_broker_delays_no_other_broker_and_its_pending_work_is_bounded(
     cluster: Cluster,
 ) -> None:
-    """However much changes meanwhile, the broker then gets the final state once."""
+    """After any number of changes, the broker receives only the final state, once."""
     gate = asyncio.Event()
     gate.set()
 
@@ -97,7 +97,7 @@ async def test_a_slow_broker_delays_no_other_and_its_pending_work_is_bounded(
     await cluster.member(2)
     await cluster.member(3)
     await cluster.create("orders", dict.fromkeys(range(3), (1, 2, 3)))
-    await cluster.told(3, "metadata orders-2 leader=1 epoch=0")
+    await cluster.received(3, "metadata orders-2 leader=1 epoch=0")
     gate.clear()
     path = paths.partition_state(key("orders-0"))
     for number in range(CHANGES):
@@ -107,7 +107,7 @@ async def test_a_slow_broker_delays_no_other_and_its_pending_work_is_bounded(
         await cluster.tool.create(paths.ISR_CHANGE_PREFIX, notice, sequence=True)
         for broker_id in (1, 2):
             line = f"metadata orders-0 leader={1 + number % 2} epoch={number + 1}"
-            await cluster.told(broker_id, line)
+            await cluster.received(broker_id, line)
         term = first.controller._term
         assert term is not None
         work = term._services.notifier._senders[3].work
@@ -115,10 +115,10 @@ async def test_a_slow_broker_delays_no_other_and_its_pending_work_is_bounded(
         assert kept <= 2
     cluster.notes.clear()
     gate.set()
-    await cluster.told(3, f"metadata orders-0 leader=2 epoch={CHANGES}")
+    await cluster.received(3, f"metadata orders-0 leader=2 epoch={CHANGES}")
     await until(lambda: work.take() is None)
-    told = [line for line in cluster.lines(3) if not line.startswith("brokers")]
-    assert told == [
+    received = [line for line in cluster.lines(3) if not line.startswith("brokers")]
+    assert received == [
         "lead orders-0 leader=1 epoch=1 isr=1,2,3",  # the command that it had taken before
         f"lead orders-0 leader=2 epoch={CHANGES} isr=1,2,3",
         f"metadata orders-0 leader=2 epoch={CHANGES}",

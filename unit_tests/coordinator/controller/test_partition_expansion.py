@@ -1,4 +1,5 @@
-"""Topics that grow: where the new partitions go, and that no write of somebody else is lost."""
+"""Partition expansion: the placement of new partitions, and concurrent writes of the topic's
+node."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ import uuid
 import pytest
 
 from pybroker.coordinator.controller import topics
-from pybroker.coordinator.controller.partition_expansion import expand_topic, plan_growth
+from pybroker.coordinator.controller.partition_expansion import expand_topic, plan_expansion
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import Broker
 from unit_tests.coordinator.controller.cluster import Cluster, key
-from unit_tests.replication.next_topic import NEXT_ID, NextTopic
+from unit_tests.replication.recreated_topic import NEXT_ID, NextTopic
 
 ID = uuid.UUID(int=7)
 THREE = [Broker(1, ()), Broker(2, ()), Broker(4, ())]
@@ -36,12 +37,12 @@ def assignment(*replicas: tuple[int, ...], **fields: object) -> TopicAssignment:
         (assignment((1,), (2,)), 5, {2: (4,), 3: (1,), 4: (2,)}),
     ],
 )
-def test_growth_goes_on_from_the_first_broker_of_the_topic(
+def test_new_partitions_are_placed_from_the_first_broker_of_the_topic(
     topic: TopicAssignment, count: int, expected: dict[int, tuple[int, ...]]
 ) -> None:
-    """Kafka's rule: the place of partition 0's first broker takes the place of both random
-    numbers; the first broker behind it if it is gone."""
-    assert plan_growth("t", topic, count, None, THREE, RNG) == expected
+    """Kafka's rule: the index of partition 0's first replica replaces both random numbers. If its
+    broker is gone, the index of the next broker is used."""
+    assert plan_expansion("t", topic, count, None, THREE, RNG) == expected
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_an_impossible_expansion_is_refused(
     words: str,
 ) -> None:
     with pytest.raises(BrokerError) as caught:
-        plan_growth("t", topic, count, chosen, THREE, RNG)
+        plan_expansion("t", topic, count, chosen, THREE, RNG)
     assert caught.value.code is code
     assert words in caught.value.detail
 
@@ -116,15 +117,19 @@ async def test_an_expansion_keeps_unknown_keys_of_the_topic_node(cluster: Cluste
     assert dict(found.replicas) == {0: (1,), 1: (2,)}
 
 
-async def test_a_concurrent_expansion_builds_on_the_first_one(cluster: Cluster) -> None:
+async def test_the_second_of_two_concurrent_expansions_starts_from_the_first(
+    cluster: Cluster,
+) -> None:
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
     await asyncio.gather(grow(cluster, 2), grow(cluster, 4))
     assert sorted(await replicas(cluster)) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_lost_reply_leaves_no_doubt(cluster: Cluster, applied: bool) -> None:
-    """Two reads come before the write."""
+async def test_an_expansion_with_a_lost_reply_is_stored_once(
+    cluster: Cluster, applied: bool
+) -> None:
+    """The expansion reads two nodes before it writes."""
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
     cluster.tool.countdown, cluster.tool.applied = 2, applied
     await grow(cluster, 3)
@@ -135,7 +140,7 @@ async def test_a_lost_reply_leaves_no_doubt(cluster: Cluster, applied: bool) -> 
 async def test_partitions_for_a_deleted_topic_are_not_added_to_its_recreation(
     cluster: Cluster,
 ) -> None:
-    """Its node has the version of the one before."""
+    """The recreated topic's node has the same version as the deleted topic's node."""
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
     NextTopic(cluster.tree, key("orders-0")).comes_before_the_next_write_of(cluster.tool)
     with pytest.raises(BrokerError) as caught:

@@ -1,4 +1,5 @@
-"""Repeats what ZooKeeper did not answer, or refused because another client changed the node."""
+"""The repetition of requests that ZooKeeper did not answer, or refused because another client
+changed the node."""
 
 from __future__ import annotations
 
@@ -13,16 +14,17 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.2
 _ATTEMPTS_MAX: Final = 10
-"""Leaders and the controller may change a node meanwhile."""
+"""The most attempts of a conditional write. Leaders and the controller may change the node between
+its read and its write."""
 T = TypeVar("T")
 
 
-async def asked_again(
+async def repeat_unanswered(
     what: str, ask: Callable[[], Awaitable[T]], *, clock: Clock, limit_s: float
 ) -> T:
     """Return the result of `ask`, a step of the broker's start. After ConnectionLoss or
-    SessionExpired `ask` is called again, so it must be repeatable. Raises the last of these errors
-    when `limit_s` have passed since the first one; raises any other error at once."""
+    SessionExpired, `ask` is called again, so it must be repeatable. Raises the last error when
+    `limit_s` seconds have passed since the first error. Raises any other error at once."""
     deadline: float | None = None
     while True:
         try:
@@ -42,10 +44,11 @@ async def asked_again(
         await asyncio.sleep(_RETRY_S)
 
 
-async def tried_again(attempt: Callable[[], Awaitable[T]]) -> T:
-    """For a conditional write: give the result of `attempt`, which reads and then writes. It is
-    called again after a change by others, and after a lost reply, which proves nothing. Raises the
-    error of the last attempt; any other error at once."""
+async def repeat_conditional_write(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of `attempt`, which reads a node and then writes it conditionally.
+    `attempt` is called again if another client changed the node, or after ConnectionLoss, when it
+    is unknown whether the write was applied. Raises the error of the last attempt. Raises any other
+    error at once."""
     for number in range(1, _ATTEMPTS_MAX):
         try:
             return await attempt()

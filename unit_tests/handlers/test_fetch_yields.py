@@ -19,7 +19,7 @@ async def topic(bench: Bench) -> None:
     await bench.create("t", 2)
 
 
-async def test_a_page_cache_miss_is_read_elsewhere(
+async def test_a_page_cache_miss_is_read_in_a_thread(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.produce("t", batch(b"a"))
@@ -34,7 +34,7 @@ async def test_a_page_cache_miss_is_read_elsewhere(
     assert len(bench.blocking.done) == 1
 
 
-async def test_a_large_answer_is_copied_elsewhere_and_comes_whole(bench: Bench) -> None:
+async def test_a_large_answer_is_copied_in_a_thread_and_is_complete(bench: Bench) -> None:
     large = [b"%d" % number + bytes(900_000) for number in range(6)]
     for value in large:
         await bench.produce("t", batch(value))
@@ -45,7 +45,7 @@ async def test_a_large_answer_is_copied_elsewhere_and_comes_whole(bench: Bench) 
     assert len(bench.blocking.done) == 1, "a small one is not"
 
 
-async def test_a_large_answer_of_many_partitions_leaves_others_their_turn(bench: Bench) -> None:
+async def test_a_large_answer_of_many_partitions_yields_to_other_tasks(bench: Bench) -> None:
     await bench.create("wide", partitions=8)
     values = [b"%d" % number + bytes(900_000) for number in range(8)]
     for number, value in enumerate(values):
@@ -63,7 +63,7 @@ async def test_a_large_answer_of_many_partitions_leaves_others_their_turn(bench:
     assert turns > 1
 
 
-async def test_an_answer_of_very_many_partitions_leaves_others_their_turn(bench: Bench) -> None:
+async def test_an_answer_of_very_many_partitions_yields_to_other_tasks(bench: Bench) -> None:
     request = fetch_request(*(("t", 0, 0) for _ in range(1200)), max_bytes=1000)
     answer = bench.dispatch(ApiKey.FETCH, 11, request)
     assert isinstance(answer, Awaitable)

@@ -19,7 +19,7 @@ from pybroker.replication.health.power_loss import Left, PowerLoss
 from pybroker.replication.health.step_aside import without
 from pybroker.storage.log_parts import Damage
 from unit_tests.replication.health.test_damaged_replicas import Broker, state
-from unit_tests.replication.next_topic import NEXT, NextTopic
+from unit_tests.replication.recreated_topic import NEXT, NextTopic
 from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID
 
 

@@ -1,10 +1,11 @@
-"""The broker's ZooKeeper lease: which requests it may answer while it does not hear from ZooKeeper.
+"""The broker's ZooKeeper lease: which requests the broker may answer while ZooKeeper does not
+answer.
 
 A leader that is cut off may have been replaced without knowing it. ISR changes are conditional
-writes, so committed records stay correct: the leader goes on serving them, and it goes on with
-acks=all, which waits for the in-sync replicas. It rejects every request for which the word of the
-leader, or of the controller, alone would count. A process that was stopped for longer than its
-session first finds out whether the session still exists.
+writes, so committed records stay correct: the leader continues to serve them, and continues to
+accept acks=all, which waits for the in-sync replicas. It rejects every request whose answer depends
+on this leader, or controller, alone. A process that was stopped for longer than its session first
+finds out whether the session still exists.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ _SILENCE_OF_SESSION_MAX: Final = 2 / 3
 _BEATS_PER_SESSION: Final = 12
 
 
-class Standing:
-    """Keeps the level of authority, between `start` and `stop`. Before `start` it is ALL.
+class ZooKeeperLease:
+    """Determines the level of authority, between `start` and `stop`. Before `start` the level is
+    ALL.
 
-    Every request calls `check`. So the first request after a pause finds that the lease has run
-    out, even before any timer runs.
+    Every request calls `check`. So the first request after a pause of the process finds that the
+    lease has expired, even before any timer runs.
     """
 
     def __init__(
@@ -42,10 +44,10 @@ class Standing:
         fences: bool,
         changed: Callable[[Authority], None],
     ) -> None:
-        """`silence`: how long ZooKeeper has not answered (s, boottime). `is_registered`: whether
-        the broker is registered in its current session. `knows_roles`: whether the controller has
-        sent its roles since. `fences`: answer nothing when cut off (pybroker.zookeeper.loss=fence).
-        `changed` receives each new level."""
+        """`silence` returns how long ZooKeeper has not answered (s, boottime). `is_registered`
+        returns whether the broker is registered in its current session, and `knows_roles` whether
+        the controller has sent its roles since. With `fences`, the broker answers nothing while it
+        is cut off (pybroker.zookeeper.loss=fence). `changed` receives each new level."""
         self._clock = clock
         self._silence = silence
         self._session_s = session_s
@@ -55,14 +57,14 @@ class Standing:
         self._changed = changed
         self._timer: asyncio.TimerHandle | None = None
         self._beat_at = math.inf
-        # The end of a pause (boottime) after which ZooKeeper has not confirmed the session yet;
-        # inf if there was none.
+        # The end (boottime) of a pause of the process, until ZooKeeper confirms the session; inf if
+        # there was none.
         self._woke_at = math.inf
         self.level = Authority.ALL
-        self.is_heard = True
-        """Whether ZooKeeper answers and the broker is registered in the session. A controller
-        needs both."""
-        # Until this boottime `level` is ALL without another look.
+        self.is_valid = True
+        """Whether ZooKeeper answers and the broker is registered in its session. A controller needs
+        both."""
+        # The lease is valid up to this boottime.
         self._valid_until = math.inf
 
     def start(self) -> None:
@@ -70,18 +72,18 @@ class Standing:
         self._beat()
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop the timer. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def heard(self, event: SessionEvent) -> None:
-        """Listen to the session with ZooKeeper."""
+    def session_changed(self, event: SessionEvent) -> None:
+        """Determine the level again after an event of the ZooKeeper session."""
         if self._timer is not None:
             self.look()
 
     def check(self) -> None:
-        """Determine the level again, unless the lease certainly still holds."""
+        """Determine the level again if the lease may have expired."""
         if self._clock.boottime() > self._valid_until:
             self.look()
 
@@ -89,17 +91,19 @@ class Standing:
         """Determine the level of authority now."""
         now, session_s = self._clock.boottime(), self._session_s()
         if now - self._beat_at > session_s:
-            log.warning("process paused longer than the session paused_s=%.1f", now - self._beat_at)
+            log.warning(
+                "process paused longer than the session timeout paused_s=%.1f", now - self._beat_at
+            )
             self._woke_at = now
         self._beat_at = now
         heard_at = now - self._silence()
         silent_from = heard_at + session_s * _SILENCE_OF_SESSION_MAX
         knows = self._woke_at == math.inf or heard_at >= self._woke_at
         is_registered, knows_roles = self._is_registered(), self._knows_roles()
-        self.is_heard = knows and now <= silent_from and is_registered
+        self.is_valid = knows and now <= silent_from and is_registered
         # A broker that registered again may still hold logs of a topic that was recreated.
         is_outdated = is_registered and not knows_roles
-        if self.is_heard and knows_roles:
+        if self.is_valid and knows_roles:
             self._woke_at = math.inf
             level = Authority.ALL
         elif self._fences or is_outdated or self._woke_at != math.inf:
@@ -109,10 +113,10 @@ class Standing:
         self._valid_until = silent_from if level is Authority.ALL else -math.inf
         if level is not self.level:
             self.level = level
-            # A broker that has just registered soon receives its roles: nothing is wrong.
-            say = log.info if self.is_heard else log.warning
+            # A broker that has just registered receives its roles soon, so this is no warning.
+            say = log.info if self.is_valid else log.warning
             say(
-                "standing answers=%s zookeeper_silent_s=%.1f roles_known=%s",
+                "zookeeper lease answers=%s zookeeper_silent_s=%.1f roles_known=%s",
                 level.name.lower(),
                 now - heard_at,
                 "yes" if self._knows_roles() else "no",

@@ -1,8 +1,8 @@
 """Virtual time, the calendar of future events, and the trace of past ones.
 
-Nothing here waits: when all loops are idle, time jumps to the next entry of the calendar. Random
-numbers come from one stream per name, derived from the seed, so that removing one fault does not
-change the random numbers of the others.
+No code waits in real time: when all loops are idle, virtual time jumps to the next entry of the
+calendar. Random numbers come from one stream per name, derived from the seed, so that the removal
+of one fault does not change the random numbers of other faults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Runnable(Protocol):
 
 
 class Entry:
-    """An event in the calendar, which may be cancelled."""
+    """An event in the calendar, which can be cancelled."""
 
     __slots__ = ("action", "args", "cancelled")
 
@@ -37,11 +37,15 @@ class Entry:
         self.cancelled = True
 
 
-class World:
-    """One run. `now` is in virtual seconds since its start."""
+class Environment:
+    """The environment of one run: virtual time, the calendar, the random streams and the trace.
+    `now` is in virtual seconds since the start.
+    """
 
     def __init__(self, seed: str, *, keep_lines: bool = False) -> None:
-        """With `keep_lines` the trace is kept as text, not only as a checksum."""
+        """Create the environment of a run. With `keep_lines` the trace is kept as text, not only as
+        a checksum.
+        """
         self.seed = seed
         self.now = 0.0
         self.steps = 0
@@ -56,11 +60,13 @@ class World:
     # randomness and trace
 
     def rng(self, name: str) -> random.Random:
-        """Return the random stream of that name; it is always the same for one seed."""
+        """Return the random stream of that name, which is always the same for one seed."""
         return random.Random(f"{self.seed}/{name}")
 
     def number(self) -> int:
-        """Return 1, 2, 3...: names for objects whose addresses would differ between runs."""
+        """Return the next number, from 1 on. Objects are named by it, because their addresses
+        differ between runs.
+        """
         self._numbers += 1
         return self._numbers
 
@@ -72,14 +78,14 @@ class World:
 
     @property
     def digest(self) -> str:
-        """The checksum of the trace so far, and the number of steps."""
+        """Return the checksum of the trace so far, and the number of steps, as text."""
         return f"{self._digest:08x}-{self.steps}"
 
     # the calendar
 
     def at(self, when: float, action: Callable[..., object], *args: object) -> Entry:
-        """Call `action(*args)` at that time, or now if it has passed. Entries of the same time run
-        in the order of their creation.
+        """Schedule `action(*args)` at a virtual time, or now if this time has passed. Entries of
+        the same time run in the order of their creation.
         """
         entry = Entry(action, args)
         self._entered += 1
@@ -90,12 +96,12 @@ class World:
         return self.at(self.now + seconds, action, *args)
 
     def ready(self, loop: Runnable) -> None:
-        """The loop has something to run. Call it once until the loop's turn comes."""
+        """Queue a loop that has callbacks to run. Call this once until the loop's turn."""
         self._ready.append(loop)
 
     def run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:
-        """Run all events up to that time. Return True if `stop()`, which is called after every
-        step, ended the run earlier. Raises RuntimeError if nothing would ever happen again.
+        """Run all events up to the time `until`. Return True if `stop()`, which is called before
+        every step, has ended the run earlier.
         """
         while stop is None or not stop():
             if self._ready:

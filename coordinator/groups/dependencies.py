@@ -15,23 +15,25 @@ from pybroker.metrics import GroupCounters
 
 
 class Membership(Protocol):
-    """The mirror of a shard's groups in ZooKeeper, which also knows the classic consumers there."""
+    """The mirror of a shard's groups in ZooKeeper. It also finds classic consumers that are
+    registered in ZooKeeper."""
 
     def members_changed(self, group: GroupView) -> None:
-        """Note the group's present members. Called when a member has left or was removed, when a
-        static member has a new id, when all members have their assignments, and for every group
-        when a shard is loaded.
+        """Schedule the write of the group's present members to ZooKeeper. Called when a member has
+        left or was removed, when a static member has a new id, when all members have their
+        assignments, and for every group when a shard is loaded.
 
         Members of a group that is not Stable have no assignment. A group without members is Empty,
-        or Dead if it has ended. Never waits."""
+        or Dead if it is deleted. Never waits.
+        """
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         """Return NONE if a first member may join the group, else the error:
         INCONSISTENT_GROUP_PROTOCOL if classic consumers use the group id. May raise BrokerError."""
 
 
-class NobodyElse:
-    """The membership of a broker that does not mirror its groups in ZooKeeper."""
+class UnmirroredGroups:
+    """The `Membership` of a broker that does not mirror its groups in ZooKeeper."""
 
     def members_changed(self, group: GroupView) -> None:
         """Do nothing."""
@@ -50,15 +52,16 @@ class GroupDependencies:
 
     config: BrokerConfig = field(default_factory=BrokerConfig)
     counters: GroupCounters = field(default_factory=GroupCounters)
-    take_room: Callable[[int], None] = _has_room
-    """Takes this number of bytes of memory for members, or raises BrokerError (`room.py`)."""
+    take_memory: Callable[[int], None] = _has_room
+    """Function that reserves a number of bytes for members, or raises BrokerError
+    (`memory_limit.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
     """The facts of a group on which the expiry and deletion of its offsets depend. `state_ms`: when
-    it entered its state, in ms since 1970, -1 if unknown. `topics`: the members' subscribed topics,
-    None if unknown."""
+    the group entered its state, in ms since 1970, -1 if unknown. `topics`: the members' subscribed
+    topics, None if unknown."""
 
     state: GroupState
     protocol_type: str

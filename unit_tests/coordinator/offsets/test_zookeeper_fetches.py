@@ -1,4 +1,4 @@
-"""`offsets.storage=zookeeper`: who may tell what is committed."""
+"""`offsets.storage=zookeeper`: the checks that precede the answer to a fetch of offsets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pybroker.coordinator.offsets.zookeeper_store import EDITS_SEEN_S, ZookeeperOffsets
+from pybroker.coordinator.offsets.zookeeper_store import SYNC_AGE_MAX_S, ZookeeperOffsets
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import CoordOp, NodeStat, OpResult, Watch
 from pybroker.testing.simulation.memory_tree import MemoryTree
@@ -19,7 +19,7 @@ from unit_tests.idle_loop import idle
 
 
 async def test_a_replaced_coordinator_returns_no_offsets_although_its_zookeeper_lags() -> None:
-    """The controller has not told the broker, and the broker has not heard from its followers."""
+    """The controller has not notified the broker, and the followers have not fetched from it."""
     stage = await Stage.begin(ZookeeperOffsets)
     await stage.commit(GROUP, a=5)
     assert await stage.fetch() == {"a-0": 5}
@@ -33,16 +33,16 @@ async def test_a_replaced_coordinator_returns_no_offsets_although_its_zookeeper_
     assert "version 1, not 0" in stage.shard.reasons[0]
 
 
-async def test_offsets_are_told_while_only_the_session_of_the_broker_is_silent() -> None:
-    """The fence says who coordinates, and is read in the session that has the offsets."""
+async def test_offsets_are_returned_while_only_the_brokers_own_session_is_silent() -> None:
+    """The fence proves which broker coordinates. It is read in the same session as the offsets."""
     stage = await Stage.begin(ZookeeperOffsets)
     await stage.commit(GROUP, a=5)
-    stage.shard.log.is_heard = False
+    stage.shard.log.is_connected = False
     assert await stage.fetch() == {"a-0": 5}
 
 
 class Counted(LaggingCoord):
-    """Counts what ZooKeeper is asked for."""
+    """A client that counts its requests to ZooKeeper."""
 
     def __init__(self, tree: MemoryTree, *, name: str = "") -> None:
         super().__init__(tree, name=name)
@@ -66,10 +66,11 @@ class Counted(LaggingCoord):
 
 
 async def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[Stage, Counter[str]]:
-    """A shard whose leader has heard of all its followers, and which has told an offset before."""
+    """Return a stage whose followers have fetched recently and which has answered one fetch, and
+    the count of its later requests."""
     monkeypatch.setattr(offset_stage, "LaggingCoord", Counted)
     stage = await Stage.begin(ZookeeperOffsets)
-    stage.shard.log.has_heard_all = True
+    stage.shard.log.has_follower_fetches = True
     assert isinstance(stage.coord, Counted)
     await stage.commit(GROUP, a=5)
     assert await stage.fetch(GROUP, "a-0") == {"a-0": 5}
@@ -77,11 +78,10 @@ async def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[Stage, Counter[str]]
     return stage, stage.coord.asked
 
 
-async def test_a_leader_that_is_certain_tells_offsets_by_reads_alone(
+async def test_a_leader_with_a_lease_returns_offsets_without_a_fence_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A read is answered by the member of ZooKeeper that is asked; a multi waits for the disks of
-    most of them."""
+    """One ZooKeeper server answers a read alone; a multi waits for the disks of most servers."""
     stage, asked = await counted(monkeypatch)
     for _ in range(10):
         assert await stage.fetch(GROUP, "a-0") == {"a-0": 5}
@@ -92,22 +92,23 @@ async def test_a_leader_that_is_certain_tells_offsets_by_reads_alone(
     assert asked == {"read": 2}
 
 
-async def test_a_leader_that_is_not_certain_has_the_fence_checked_each_time(
+async def test_a_leader_without_a_lease_checks_the_fence_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage, asked = await counted(monkeypatch)
-    stage.shard.log.has_heard_all = False
+    stage.shard.log.has_follower_fetches = False
     for _ in range(3):
         await stage.fetch(GROUP, "a-0")
     assert asked == {"multi": 3, "read": 6}
 
 
-async def test_a_coordinator_that_lost_its_session_tells_nothing_old(
+async def test_a_coordinator_that_lost_its_sessions_returns_no_offsets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither the session of the broker, which proves its lease, nor that of the offsets."""
+    """Both sessions are lost: that of the broker, which proves its lease, and that of the
+    offsets."""
     stage, asked = await counted(monkeypatch)
-    stage.shard.log.is_heard = False
+    stage.shard.log.is_connected = False
     stage.coord.lag()
     await stage.tool.set(FENCE, b"another")
     await stage.edit("a-0", b"8")
@@ -118,7 +119,7 @@ async def test_a_coordinator_that_lost_its_session_tells_nothing_old(
 
 
 async def test_the_fence_is_checked_once_in_each_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new session may be at a member that lags."""
+    """A new session may be with a ZooKeeper server that lags."""
     stage, asked = await counted(monkeypatch)
     stage.coord.expire()
     stage.coord.lag()
@@ -128,17 +129,20 @@ async def test_the_fence_is_checked_once_in_each_session(monkeypatch: pytest.Mon
     assert asked["multi"] == 1
 
 
-async def test_edits_by_others_are_seen_a_moment_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_edits_by_other_clients_are_returned_within_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stage, asked = await counted(monkeypatch)
     stage.coord.lag()
     await stage.edit("a-0", b"8")
-    stage.shard.advance(EDITS_SEEN_S + 0.001)
+    stage.shard.advance(SYNC_AGE_MAX_S + 0.001)
     assert await stage.fetch(GROUP, "a-0") == {"a-0": 8}
     assert (asked["multi"], asked["sync"]) == (0, 1)
 
 
-async def test_a_coordinator_serves_when_no_earlier_one_can_be_certain() -> None:
-    """The one before tells offsets as long as it heard of its followers, of which this is one."""
+async def test_a_coordinator_serves_after_the_earlier_lease_has_ended() -> None:
+    """The earlier coordinator answers fetches as long as its followers fetch, and this broker is
+    one of the followers."""
     stage = await Stage.begin(ZookeeperOffsets)
     await stage.commit(GROUP, a=5)
     log = stage.shard.log.next_leader()

@@ -1,0 +1,101 @@
+"""Replaced leaders that do not know yet that another broker leads: no message passed between them
+and the controller that replaced them, or a fault ended their session before its timeout. A stale
+leader may still answer ListOffsets with its old log end.
+
+Apache Kafka behaves in the same way: a broker with a session continues to answer as leader until it
+receives the controller's request. `acks=all` stays safe: the followers fetch from the new leader,
+and the old one cannot change the ISR.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from itertools import accumulate
+from typing import Final
+
+from pybroker.testing.history.model import NANOSECONDS, UNKNOWN, History, Latest, State
+from pybroker.testing.history.values import PAST, TopicPartition
+
+OBSERVATION_DELAY_NS: Final = NANOSECONDS
+"""The maximum time between the write of a partition's state and its observation by the test."""
+CONTROLLER_RETRY_NS: Final = 3 * NANOSECONDS
+"""The maximum time until the controller repeats a request after a link has healed."""
+
+
+class StaleLeaders:
+    """The replaced leaders of a history, which explain answers to ListOffsets latest that are too
+    low.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._holders = {term.epoch: term.broker for term in history.controller_terms}
+        self._replaced = self._replacements()
+        self._known = _known_offsets(history)
+
+    def explain(self, answer: Latest) -> bool:
+        """Return whether a stale leader may have given the answer: the controller could not reach
+        this leader since the replacement, or the leader did not know that a fault had ended its
+        session. The answer must not be below the offsets known at the replacement.
+        """
+        return any(
+            answer.offset > self._top(answer.partition, state.at - OBSERVATION_DELAY_NS)
+            for replaced, state in self._replaced[_named(answer.partition)]
+            if self._out_of_reach(replaced, state, answer)
+            or self._is_unaware(replaced, state, answer)
+        )
+
+    def _out_of_reach(self, replaced: int, state: State, answer: Latest) -> bool:
+        written = state.at - OBSERVATION_DELAY_NS
+        controller = self._holders.get(state.controller_epoch)
+        return written <= answer.answered and any(
+            {replaced, controller} == {silence.one, silence.other}
+            and silence.begin <= state.at
+            and written <= silence.end
+            and answer.asked <= silence.end + CONTROLLER_RETRY_NS
+            for silence in self._history.silences
+        )
+
+    def _is_unaware(self, replaced: int, state: State, answer: Latest) -> bool:
+        return state.at <= answer.answered and any(
+            each.broker == replaced and each.begin <= state.at and answer.asked <= each.end
+            for each in self._history.early_ends
+        )
+
+    def _replacements(self) -> dict[TopicPartition, list[tuple[int, State]]]:
+        """Return partition -> (replaced leader, first state with another leader). The partition's
+        name has no era: the time of an answer tells to which topic it belongs.
+        """
+        found: dict[TopicPartition, list[tuple[int, State]]] = defaultdict(list)
+        last: dict[TopicPartition, State] = {}
+        for state in sorted(self._history.states, key=lambda state: state.at):
+            before = last.get(state.partition)
+            if before is not None and before.leader not in (-1, state.leader):
+                found[_named(state.partition)].append((before.leader, state))
+            last[state.partition] = state
+        return found
+
+    def _top(self, partition: TopicPartition, before: int) -> int:
+        """Return the highest offset that a client knew to be committed before the time `before`."""
+        times, tops = self._known.get(partition, ([], []))
+        place = bisect_left(times, before)
+        return tops[place - 1] if place else UNKNOWN
+
+
+def _named(partition: TopicPartition) -> TopicPartition:
+    """Return the partition with the plain topic name, without the era that `eras` has appended."""
+    topic, index = partition
+    return topic.partition(PAST)[0], index
+
+
+def _known_offsets(history: History) -> dict[TopicPartition, tuple[list[int], list[int]]]:
+    facts: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+    for partition, at, offset, _ in history.committed():
+        facts[partition].append((at, offset))
+    found = {}
+    for partition, rows in facts.items():
+        rows.sort()
+        tops = list(accumulate((offset for _, offset in rows), max))
+        found[partition] = ([at for at, _ in rows], tops)
+    return found
