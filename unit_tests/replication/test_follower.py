@@ -33,7 +33,7 @@ class LogFrom:
         return (3, self.log_end_offset) if epoch >= 3 else (-1, -1)
 
 
-MOVED = Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has moved meanwhile")
+MOVED = Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has changed meanwhile")
 
 
 @pytest.mark.parametrize(
