@@ -101,7 +101,7 @@ def test_a_directory_under_two_names_stops_the_start(host: Host) -> None:
     spread(host).shutdown({})
     (host.home / "link").symlink_to(host.home / "more")
     host.directories = [*host.directories, str(host.home / "link")]
-    with pytest.raises(StartupError, match="link is the same as another of log"):
+    with pytest.raises(StartupError, match="link is the same as another one in log"):
         host.start()
 
 

@@ -203,7 +203,7 @@ def test_one_partition_in_two_directories_is_refused(host: Host) -> None:
     host.directories.append(str(host.home / "more"))
     for path in host.directories:
         (Path(path) / "orders-0").mkdir(parents=True)
-    with pytest.raises(StartupError, match=r"orders-0 is in .* and in "):
+    with pytest.raises(StartupError, match=r"orders-0 has two directories, .* and "):
         host.start()
     host.manager().lock()
 
@@ -420,7 +420,7 @@ def test_a_start_logs_each_partition_that_was_set_aside(
     manager.set_aside(A)
     caplog.clear()
     host.kill()
-    assert [message for message in caplog.messages if "set aside before" in message]
+    assert [message for message in caplog.messages if "stray directory found" in message]
     assert not [message for message in caplog.messages if "unexpected" in message]
 
 
