@@ -225,16 +225,11 @@ def recover(
 ) -> Recovered:
     """Check the log from its recovery point on, rebuild its indexes, and cut off a torn tail.
 
-    - `segments`: all segments of the log, in order.
-    - `floor_offset`: all records below it were written, so an invalid batch there is damage even if
-      no valid batch follows.
-    - `gapless_from`: a segment that begins above it must begin at the end of the previous one.
-      Otherwise records did not reach the disk although the next segment did.
-    - `trusts_indexes`: the machine is still up since the last write; otherwise the indexes are
-      rebuilt.
-    - `visit`: called for each valid batch that was checked.
-    - `accepts_loss`: the operator accepts the loss of all records from a corrupt range on, and they
-      are cut off, too.
+    `segments` are all segments of the log in order. All records below `floor_offset` were written,
+    so a log that ends earlier is damaged. A segment that begins above `gapless_from` must begin at
+    the end of the previous one. `trusts_indexes`: the machine has been up since the last write.
+    `visit` is called for each checked valid batch. `accepts_loss`: cut off all records from a
+    corrupt range on.
     """
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
@@ -248,10 +243,7 @@ def recover(
     for number in range(first, len(segments)):
         segment = segments[number]
         if segment.base_offset < expected:
-            reason = (
-                f"the segment begins at offset {segment.base_offset}, the previous segment ends at"
-                f" {expected}"
-            )
+            reason = f"the segment begins below {expected}, the end of the previous segment"
             return _damaged(segments, number, ScanEnd(0, expected, reason))
         if not trusts_indexes:
             segment.clear_indexes()
@@ -261,10 +253,7 @@ def recover(
         if end.reason is None and number + 1 < len(segments):
             following = segments[number + 1].base_offset
             if following > max(end.next_offset, gapless_from):
-                reason = (
-                    f"the segment ends at offset {end.next_offset}, the next segment begins at"
-                    f" {following}"
-                )
+                reason = f"the segment ends at {end.next_offset}, the next begins at {following}"
                 end = end._replace(reason=reason)
         if end.reason is None:
             expected = end.next_offset
