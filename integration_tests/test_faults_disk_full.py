@@ -109,7 +109,7 @@ def test_the_disk_of_a_leader_is_full(small: Tormented, tmp_path: Path) -> None:
             run.wait_for_isr(set(small.brokers) - {leader})
             ballast(small, leader).unlink()
         run.wait_for_full_isr()
-        wait_until(lambda: said(run, leader, "has room again"), what="it has room")
+        wait_until(lambda: said(run, leader, "has free space again"), what="it has room")
         run.finish(stop=True, allowed_errors=EXPLAINED)
 
 

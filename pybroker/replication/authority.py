@@ -55,7 +55,7 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
 
 SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
     {
-        Authority.NOTHING: "this broker does not lead {}, or does not know whether it still does",
+        Authority.NOTHING: "this broker does not lead {}, or its ZooKeeper session may have ended",
         Authority.READ: "another broker leads {} now",
         Authority.COMMITTED: "this broker does not hear from ZooKeeper, and {} may have another"
         " leader",

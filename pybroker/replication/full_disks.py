@@ -2,7 +2,7 @@
 They lead and follow again, without a restart, once there is free space.
 
 A directory counts as full from the first write that fails for lack of space. It is no longer full
-after `QUIET_S` without a failed write, if at least `ROOM_BYTES_MIN` bytes are free.
+after `QUIET_S` without a failed write, if at least `FREE_BYTES_MIN` bytes are free.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 1.0
 QUIET_S: Final = 3.0
 """Longer than any pause of a follower between two attempts."""
-ROOM_BYTES_MIN: Final = 4 * 1024**2
+FREE_BYTES_MIN: Final = 4 * 1024**2
 
 
 @dataclass(slots=True)
@@ -123,8 +123,8 @@ class FullDisks:
             log.warning("free space cannot be read path=%s error=%s", path, error)
             return
         quiet_s = self._clock.monotonic() - self._refused_at[path]
-        if quiet_s >= QUIET_S and free_bytes >= ROOM_BYTES_MIN:
-            log.info("log directory has room again path=%s free_bytes=%d", path, free_bytes)
+        if quiet_s >= QUIET_S and free_bytes >= FREE_BYTES_MIN:
+            log.info("log directory has free space again path=%s free_bytes=%d", path, free_bytes)
             self._end(path)
         else:
             self._mark(path)

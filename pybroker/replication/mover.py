@@ -108,7 +108,7 @@ class ReplicaMover:
     async def _alter(self, partition: TopicPartition, directory: str, exists: bool) -> None:
         async with self._changes:
             moves = self._logs.moves
-            moves.wish(partition, directory)
+            moves.request_directory(partition, directory)
             current = self._logs.log(partition)
             if current is not None and current.failure is not None:
                 raise BrokerError(

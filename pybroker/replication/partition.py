@@ -108,8 +108,8 @@ class Partition:
         return NO_OFFSET if self._leader is None else self._leader.epoch_start
 
     def low_watermark(self, live: Container[int]) -> int:
-        """Return the smallest log start offset of this replica and those on the brokers `live`;
-        NO_OFFSET while one of these has not fetched in this epoch."""
+        """Return the smallest log start offset of this replica and of the followers on `live`
+        brokers. NO_OFFSET: such a follower has not fetched in this epoch yet."""
         followers = {} if self._leader is None else self._leader.followers
         starts = [each.log_start for broker, each in followers.items() if broker in live]
         return min([self.log.log_start_offset, *starts])

@@ -46,9 +46,10 @@ def persist_epochs(
     starts: Mapping[TopicPartition, int],
     known: Mapping[TopicPartition, int],
 ) -> None:
-    """Make the leader epochs of each log durable whose log start in `starts` differs from `known`.
-    The log starts are checkpointed afterwards: of the checkpoint and the epoch file the loader uses
-    the lower log start. Waits for the disk. Raises StorageError."""
+    """Make the leader epochs durable of each log with a new log start. `starts` are the current log
+    starts, `known` those in the checkpoint. The caller writes the checkpoint afterwards, because
+    the loader uses the lower log start of epoch file and checkpoint. Waits for the disk. Raises
+    StorageError."""
     for key, start in starts.items():
         if start != known.get(key) and logs[key].damage is None:
             logs[key].epoch_file.persist()

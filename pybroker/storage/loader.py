@@ -256,7 +256,7 @@ class _Loader:
             recovery.copy_from(file, 0, self._disk, copy)
             file.close()
             self._disk.rename(copy, path)
-            log.info("segment written anew after the disk had failed path=%s", path)
+            log.info("segment rewritten after a failure of the disk path=%s", path)
         self._disk.sync_dir(self._directory)
 
     def _segments(self) -> list[Segment]:

@@ -100,7 +100,7 @@ class LogParts:
     recovery_point: int
     damage: Damage | None = None
     unreachable: tuple[Segment, ...] = ()
-    """Segments behind the first corrupt range of a damaged log."""
+    """The segments after the first corrupt range of a damaged log."""
     settled_end: int = -1
     """The log end if the log was closed cleanly and has not changed since, else -1."""
     epochs_changed: bool = False

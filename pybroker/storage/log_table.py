@@ -38,17 +38,19 @@ class LogTable:
         with self.lock:
             return {key: log for key, log in self.logs.items() if self.home[key] is directory}
 
-    def choose(self, partition: TopicPartition, wish: LogDirectory | None) -> LogDirectory | None:
+    def choose(
+        self, partition: TopicPartition, requested: LogDirectory | None
+    ) -> LogDirectory | None:
         """Return the log directory for a new partition. A directory with files of the partition
         from an earlier attempt comes first, since a partition must not be in two directories. Next
-        comes the requested one (`wish`), then the one with the fewest partitions. Return None if
-        all have failed."""
+        comes the `requested` one, then the one with the fewest partitions. Return None if all have
+        failed."""
         usable = self.directories.usable()
         for each in usable:
             if self.disk.exists(f"{each.path}/{partition_directory(partition)}"):
                 return each
-        if wish is not None and wish.failure is None:
-            return wish
+        if requested is not None and requested.failure is None:
+            return requested
         counts = Counter(home.path for home in self.home.values())
         return min(usable, key=lambda each: counts[each.path], default=None)
 

@@ -270,7 +270,7 @@ class LogManager:
                 if not is_copied:
                     each.require_not_missing(partition)
                 begins_anew |= partition in each.missing
-            directory = self._table.choose(partition, self.moves.wish_for(partition))
+            directory = self._table.choose(partition, self.moves.take_request(partition))
             if directory is None:
                 raise StorageError(f"create {partition}: all log directories have failed")
             path = f"{directory.path}/{partition_directory(partition)}"

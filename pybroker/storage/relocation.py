@@ -20,7 +20,7 @@ from pybroker.storage.moves import ReplicaMove, forget_move
 
 log = logging.getLogger(__name__)
 
-WISHES_MAX: Final = 10_000
+REQUESTS_MAX: Final = 10_000
 """The largest number of requested directories for partitions that do not exist yet. A further
 request replaces the oldest one."""
 
@@ -42,7 +42,7 @@ class Relocations:
         self._owner_in = owner_in
         self._checkpoint = checkpoint
         self._moves: dict[TopicPartition, ReplicaMove] = {}
-        self._wishes: dict[TopicPartition, LogDirectory] = {}
+        self._requested: dict[TopicPartition, LogDirectory] = {}
         self.unfinished: dict[TopicPartition, str] = {}
         """Partition -> the target directory of its move that the last broker did not finish. The
         copies of these moves are removed."""
@@ -53,21 +53,21 @@ class Relocations:
 
     # -- requested directories
 
-    def wish(self, partition: TopicPartition, path: str) -> None:
+    def request_directory(self, partition: TopicPartition, path: str) -> None:
         """Note that a client requests this directory for the partition. If the partition has no log
         yet, it is created there later. Raises BrokerError LOG_DIR_NOT_FOUND, or KAFKA_STORAGE_ERROR
         if the directory is offline."""
         directory = self._target(path)
         if partition not in self._table.logs:
-            self._wishes.pop(partition, None)
-            while len(self._wishes) >= WISHES_MAX:
-                del self._wishes[next(iter(self._wishes))]
-            self._wishes[partition] = directory
+            self._requested.pop(partition, None)
+            while len(self._requested) >= REQUESTS_MAX:
+                del self._requested[next(iter(self._requested))]
+            self._requested[partition] = directory
 
-    def wish_for(self, partition: TopicPartition) -> LogDirectory | None:
+    def take_request(self, partition: TopicPartition) -> LogDirectory | None:
         """Return and remove the requested directory of a partition that is created now; None if
         there is no request."""
-        return self._wishes.pop(partition, None)
+        return self._requested.pop(partition, None)
 
     def _target(self, path: str) -> LogDirectory:
         directory = self._table.directories.find(path)
@@ -84,8 +84,9 @@ class Relocations:
         partition is there already. The partition must have a log and no other move. Waits for the
         disk.
 
-        Raises StorageError and the errors of `wish`. Raises KAFKA_STORAGE_ERROR also if the log is
-        unusable, or if any log directory is offline or lost, since it may contain a copy.
+        Raises StorageError and the errors of `request_directory`. Raises KAFKA_STORAGE_ERROR also
+        if the log is unusable, or if any log directory is offline or lost, since it may contain a
+        copy.
         """
         table = self._table
         target = self._target(path)
@@ -182,7 +183,7 @@ class Relocations:
     def cancel(self, partition: TopicPartition) -> None:
         """Cancel the partition's move and its requested directory, if there are any. Remove the
         copy unless it has replaced the log. Waits for the disk."""
-        self._wishes.pop(partition, None)
+        self._requested.pop(partition, None)
         self.unfinished.pop(partition, None)
         move = self._moves.get(partition)
         if move is not None and not move.done:

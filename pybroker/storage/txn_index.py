@@ -36,7 +36,7 @@ def decode(data: bytes, path: str) -> list[AbortedTransaction]:
         raise CorruptionError(
             f"{path}: the size {len(data)} is not a multiple of the entry size {ENTRY.size}"
         )
-    entries = []
+    entries: list[AbortedTransaction] = []
     for version, *fields in ENTRY.iter_unpack(data):
         if version != _VERSION:
             raise CorruptionError(

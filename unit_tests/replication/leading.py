@@ -118,7 +118,7 @@ class Leading:
         manager.follower_fetched(manager.partition(key), fetch, self.clock.monotonic())
 
     async def pass_time(self, seconds: float, *fetching: int) -> None:
-        """Advance the clock, let these brokers fetch at the log end, and let the leader look for
+        """Advance the clock, let these brokers fetch at the log end, and let the leader search for
         lagging followers."""
         self.clock.advance(seconds)
         for broker in fetching:

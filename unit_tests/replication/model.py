@@ -360,8 +360,8 @@ class Model:
 
     @staticmethod
     def _with(world: World, broker: int, replica: Replica) -> World:
-        """Return the world with this replica, without orders that no broker can obey any more: they
-        only make equal worlds differ."""
+        """Return the world with this replica, and without commands that no broker can execute any
+        more, since equal worlds would differ by them."""
         replicas = (*world.replicas[:broker], replica, *world.replicas[broker + 1 :])
         oldest = min(each.epoch for each in replicas)
         orders = frozenset(order for order in world.orders if order[0].leader_epoch > oldest)

@@ -28,7 +28,7 @@ ALL      *          *           no     *      ALONE
 ALL      *          *           yes    yes    CONFIRMED
 ALL      *          *           yes    no     ALL
 """
-"""The first line that fits holds."""
+"""The first line that matches gives the authority."""
 GRANTED = (Authority.NOTHING, Authority.READ, Authority.ALL)
 LEASES = (Authority.NOTHING, Authority.COMMITTED, Authority.ALL)
 EITHER = (False, True)

@@ -11,7 +11,7 @@ import pytest
 from pybroker.clock import ManualClock
 from pybroker.errors import DiskFull, StorageError
 from pybroker.model import TopicPartition
-from pybroker.replication.full_disks import QUIET_S, ROOM_BYTES_MIN, FullDisks
+from pybroker.replication.full_disks import FREE_BYTES_MIN, QUIET_S, FullDisks
 from pybroker.replication.leadership_yield import LeadershipYield
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.chores import Refusals
@@ -101,7 +101,7 @@ async def test_a_directory_is_no_longer_full_after_free_space_and_a_quiet_time(h
     await host.refuse()
     host.clock.advance(QUIET_S)
     assert await host.look() == {LED, FOLLOWED}
-    host.room_bytes = ROOM_BYTES_MIN
+    host.room_bytes = FREE_BYTES_MIN
     await host.refuse()
     assert await host.look() == {LED, FOLLOWED}
     host.clock.advance(QUIET_S)

@@ -280,7 +280,7 @@ async def test_a_leader_without_fetches_of_its_followers_asks_zookeeper_who_lead
     assert real.asked >= 1
     real.is_stored = False
     assert not await log.is_led_now()
-    assert log.is_surely_led, "as far as was heard"
+    assert log.is_surely_led, "by the fetches so far"
 
 
 async def test_a_leader_is_certain_while_its_followers_fetch(real: OnReplicas) -> None:

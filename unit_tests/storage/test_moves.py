@@ -475,12 +475,12 @@ def test_a_move_that_is_not_possible_is_refused(host: Host, path: str, code: Err
     with refused(code):
         manager.moves.begin(A, target(host) if path == "failed" else path)
     with refused(code):
-        manager.moves.wish(A, target(host) if path == "failed" else path)
+        manager.moves.request_directory(A, target(host) if path == "failed" else path)
 
 
 def test_a_requested_directory_is_kept_for_a_partition_that_is_created_later(host: Host) -> None:
     manager = host.start()
-    manager.moves.wish(A, f"{target(host)}/")
+    manager.moves.request_directory(A, f"{target(host)}/")
     assert make(manager, A).directory.startswith(target(host))
     assert manager.moves.begin(A, target(host)) is None
 
