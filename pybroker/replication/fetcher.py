@@ -59,8 +59,8 @@ _GRACE_S: Final = 0.01
 """How long a waiting fetch may still run after partitions were added: the controller may add more
 soon."""
 _QUIET_FAILURES: Final = 4
-"""The largest number of failures of one partition in a row that a change of leaders can cause, or a
-batch that the leader finds corrupt only at a second fetch. They are not logged as errors."""
+"""The number of failures of one partition in a row that are not logged as errors. A change of
+leaders can cause them, or a batch that the leader finds corrupt only at a second fetch."""
 
 _OF_CHANGES: Final = frozenset(
     {

@@ -54,8 +54,8 @@ class Durability:
         )
 
     def counted_end(self, end: int) -> int:
-        """Return the durable end by the rule of flush.messages, at most `end`: the recovery point,
-        or the last log end at which fewer than flush.messages records waited for a sync."""
+        """Return the durable end of a log that ends at `end`. If flush.messages allows unsynced
+        records, they count as durable until flush.messages records wait for a sync."""
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:

@@ -39,7 +39,8 @@ def ends(bench: Bench) -> tuple[tuple[int, int], ...]:
 def test_a_corrupt_epoch_of_one_batch_changes_no_history(
     bench: Bench, how: str, offset: int, mask: int
 ) -> None:
-    """Otherwise replicas that ask for the end of an epoch would truncate good records."""
+    """With a wrong history, followers that ask for the end of an epoch would truncate valid
+    records."""
     bench.flip_bit(offset, at=EPOCH_END, mask=mask)
     if how == "closed":
         bench.close()
@@ -184,8 +185,8 @@ class WatchedLock:
 
 
 def test_no_batch_comes_before_its_epoch_that_another_thread_makes_durable(tmp_path: Path) -> None:
-    """Otherwise a broker that is killed in between finds a batch that contradicts the epoch file,
-    and treats its log as damaged."""
+    """A broker that is killed between batch and epoch file would find a batch that contradicts the
+    file, and treat its log as damaged."""
     disk = SlowDisk()
     bench = Bench(tmp_path, disk=disk)
     bench.append(1, 1, epoch=1)

@@ -208,7 +208,7 @@ def killed(disk: SimDisk) -> LogManager:
 
 
 def test_a_log_that_begins_anew_is_marked_incomplete_before_it_exists() -> None:
-    """Otherwise the next start treats the empty log as complete, and could lead with it."""
+    """Without the mark the next start treats the empty log as complete, and could lead with it."""
     for step in itertools.count():
         disk = SimDisk(World("1"), "m")
         manager = begins_anew(disk)
@@ -408,7 +408,7 @@ def test_a_reader_of_a_deleted_segment_creates_no_file(tmp_path: Path) -> None:
 def test_a_copy_that_cannot_be_opened_under_its_final_name_is_removed(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the next start finds two logs, and no mark shows which one is older."""
+    """With both directories the next start finds two logs, and no mark shows which one is older."""
     host.directories.append(str(host.home / "more"))
     manager = host.start()
     make(manager, count=40)

@@ -392,8 +392,8 @@ def test_an_empty_segment_after_a_lost_tail_is_no_damage(bench: Bench) -> None:
 
 
 def test_checkpoints_are_lowered_to_the_start_of_the_truncated_batch(bench: Bench) -> None:
-    """Otherwise a broker that is killed during the truncation finds a log that is shorter than the
-    checkpoint, which counts as damage."""
+    """With a higher checkpoint, a broker that is killed during the truncation finds a log that is
+    too short, which counts as damage."""
     bench.append(3, 4)
     bench.log.truncate_to(5)
     assert bench.lowered == [3, 3]
