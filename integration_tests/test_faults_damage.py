@@ -58,7 +58,7 @@ def assert_copied_anew(run: Run, broker: int, partition: int) -> None:
     story = (
         f"log damaged .*{name}",
         f"replica steps aside partition={name} reason=damaged",
-        f"partition set aside partition={name} path=.*-damaged-stray",
+        f"log renamed to stray partition={name} path=.*-damaged-stray",
         f"copy complete partition={name} ",
     )
     places = [

@@ -115,7 +115,8 @@ def test_the_disk_of_a_leader_is_full(small: Tormented, tmp_path: Path) -> None:
             ballast(small, leader).unlink()
         run.wait_for_full_isr()
         wait_until(
-            lambda: said(run, leader, "has room again"), what="the broker has free space again"
+            lambda: said(run, leader, "has free space again"),
+            what="the broker can write",
         )
         run.finish(stop=True, allowed_errors=EXPLAINED)
 

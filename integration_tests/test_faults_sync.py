@@ -82,7 +82,7 @@ def test_fsync_error(
         run.wait_for_isr(set(cluster.brokers) - {leader})
         run.wait_for_progress(10)
         cluster.start(leader)
-        assert any("segment written anew" in line for line in rig.new_lines(leader))
+        assert any("segment rewritten" in line for line in rig.new_lines(leader))
         run.finish(allowed_errors=EXPLAINED)
 
 

@@ -1,2 +1,2 @@
-"""Partitions as replicas: high watermark, ISR, delayed operations, and the manager of a broker's
-replicas."""
+"""The replicas of a broker: their roles, high watermarks, ISR changes, waiting requests, and the
+copying from leaders."""

@@ -1,11 +1,12 @@
-"""The requests that a leader may answer: ordered levels, each of which includes those below it.
+"""The authority of a leader: ordered levels that say which requests it may answer.
 
 The controller may have elected another leader without reaching this broker. Committed records stay
-valid even then, because ISR changes are conditional. So reads of committed records go on, and so do
-appends with acks=all, which wait for the in-sync replicas. An answer that only the leader vouches
-for needs a broker that hears from ZooKeeper. The log end needs most. A successor waits for this
-broker for replica.lag.time.max.ms before it commits anything without it. It does not wait if the
-controller counted this broker as lost, as it does with a leader that asked for another one.
+valid even then, because ISR changes are conditional. So the old leader may serve committed records
+and accept appends with acks=all, which wait for the in-sync replicas. An answer that no other
+replica confirms needs a broker that hears from ZooKeeper. The log end needs the highest level: a
+new leader waits replica.lag.time.max.ms for this broker before it commits records without it. The
+new leader does not wait if the controller counted this broker as failed, as after its request for
+another leader.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Final
 
 
 class Authority(enum.IntEnum):
-    """The level of what a replica may answer. The ZooKeeper lease is NOTHING, COMMITTED or ALL."""
+    """The level of a replica's authority; each level includes those below it. A ZooKeeper lease
+    has one of the levels NOTHING, COMMITTED and ALL."""
 
     NOTHING = 0
     READ = 1
@@ -25,7 +27,7 @@ class Authority(enum.IntEnum):
     COMMITTED = 2
     """Also: the leader may acknowledge a produce with acks=all."""
     ALONE = 3
-    """Also: the leader may give answers that no other replica vouches for."""
+    """Also: the leader may give answers that no other replica confirms."""
     CONFIRMED = 4
     """Also: the leader may return the log end, once ZooKeeper has confirmed the leader."""
     ALL = 5
@@ -49,31 +51,31 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
         "OffsetFetch": Authority.ALL,
     }
 )
-"""Request -> the authority that its answer needs; the only place that says so."""
+"""Request -> the authority that its answer needs."""
 
 SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
     {
-        Authority.NOTHING: "this broker does not lead {}, or does not know whether it still does",
-        Authority.READ: "another broker leads {} by now",
-        Authority.COMMITTED: "this broker does not hear from ZooKeeper, and may not lead {} any"
-        " more",
-        Authority.ALONE: "not every in-sync replica of {} was heard of within"
-        " replica.lag.time.max.ms, and ZooKeeper has not confirmed the leader since",
-        Authority.CONFIRMED: "the controller was asked for another leader of {}, and may have found"
-        " one",
+        Authority.NOTHING: "this broker does not lead {}, or its ZooKeeper session may have ended",
+        Authority.READ: "another broker leads {} now",
+        Authority.COMMITTED: "this broker does not hear from ZooKeeper, and {} may have another"
+        " leader",
+        Authority.ALONE: "an in-sync replica of {} has not fetched within replica.lag.time.max.ms,"
+        " and ZooKeeper has not confirmed the leader since",
+        Authority.CONFIRMED: "this broker has asked the controller for another leader of {}, and"
+        " the controller may have elected it",
     }
 )
-"""Authority of a replica -> the reason why it has no more."""
+"""Authority of a replica -> the reason why its authority is not higher."""
 
 
 def authority(
     granted: Authority, lease: Authority, is_replicated: bool, has_heard: bool, has_asked: bool
 ) -> Authority:
-    """Return the authority of a replica. `granted` is `Partition.granted`. `lease` is the broker's
-    lease from ZooKeeper; any lease above NOTHING suffices for a partition that no other broker can
-    lead (not `is_replicated`). `has_heard`: within replica.lag.time.max.ms each electable replica
-    has fetched as a follower, or ZooKeeper has confirmed the leader. `has_asked`: this broker asked
-    the controller for another leader, which would not wait for this one."""
+    """Return the authority of a replica. `granted` is `Partition.granted`; `lease` is the broker's
+    lease from ZooKeeper. If no other broker can lead the partition (not `is_replicated`), any lease
+    above NOTHING suffices. `has_heard`: within replica.lag.time.max.ms each electable replica has
+    fetched as a follower, or ZooKeeper has confirmed the leader. `has_asked`: this broker has asked
+    the controller for another leader, and that leader does not wait for this broker."""
     if lease and not is_replicated:
         lease = granted
     reached = min(granted, lease)

@@ -1,4 +1,4 @@
-"""Detects that an incomplete replica has caught up with its leader: then it may lead again."""
+"""Detects incomplete replicas that have caught up with their leader, and lets them lead again."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ log = logging.getLogger(__name__)
 
 
 class CatchUp:
-    """Used from the event loop only."""
+    """The catch-up of a broker's incomplete replicas. Used from the event loop only."""
 
     def __init__(self, incomplete: Incomplete, blocking: Blocking) -> None:
         self._incomplete = incomplete
         self._blocking = blocking
         self._targets: dict[tuple[TopicPartition, int], int] = {}
-        """The leader's log end offset at the first request in a leader epoch. All records that were
-        committed before this replica began lie below it."""
+        """(partition, leader epoch) -> the leader's log end offset at the first request in that
+        epoch. The catch-up is complete once this replica has all records below that offset: they
+        include each record that was committed before it began to copy."""
 
     async def look(
         self, copies: Mapping[TopicPartition, FollowedPartition], channel: LeaderChannel
     ) -> None:
-        """Clear the mark of each incomplete replica in `copies` that has caught up."""
+        """Remove the `incomplete` mark of each replica in `copies` that has caught up."""
         for key in self._incomplete.partitions:
             copy = copies.get(key)
             if copy is None or not copy.agrees:

@@ -1,8 +1,9 @@
-"""The task that copies from one leader: it fetches all partitions at once, and applies the answers
-one after the other. The work of a fetch is proportional to the partitions that changed.
+"""The task that copies from one leader: it fetches all partitions in one request, and applies the
+answers one after the other. The work of a fetch is proportional to the partitions that changed.
 
-A partition that fails pauses, and so does a broker that cannot be reached. Each pause is twice as
-long as the one before. Neither a slow disk nor a failed log delays the other partitions.
+After a failure the fetcher leaves out the failed partition for a pause. If the leader cannot be
+reached, the fetcher itself pauses. Each further pause is twice as long. A slow disk or a failed log
+of one partition does not delay the others.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ replica.fetch.backoff.ms."""
 _ROUND_MS_MIN: Final = 10
 """The shortest wait at the leader, where a partition is due soon."""
 _BUSY_S: Final = 0.02
-"""How long a partition waits whose log is being truncated or made durable."""
+"""How long a partition is not fetched while its log is being truncated or synced."""
 _SYNC_GRACE_S: Final = 0.005
-"""How long the next fetch waits for a log that is being made durable, so that it reports the new
-end."""
+"""How long the next fetch waits for the sync of a log, so that it reports the new log end."""
 _GRACE_S: Final = 0.01
-"""How long a waiting fetch may still run when partitions are added: more may be added soon."""
+"""How long a waiting fetch may still run after partitions were added: the controller may add more
+soon."""
 _QUIET_FAILURES: Final = 4
-"""A change of leaders may cause this many failures of one partition in a row. So may a batch that
-the leader finds corrupt only at a second fetch."""
+"""The number of failures of one partition in a row that are not logged as errors. A change of
+leaders can cause them, or a batch that the leader finds corrupt only at a second fetch."""
 
 _OF_CHANGES: Final = frozenset(
     {
@@ -77,9 +78,11 @@ _OF_CHANGES: Final = frozenset(
         ErrorCode.OFFSET_OUT_OF_RANGE,
     }
 )
-"""The errors of a broker that has not received the same LeaderAndIsr yet, or has a later one."""
+"""The errors of a leader that has not received this follower's LeaderAndIsr yet, or has received a
+later one."""
 _PASSING: Final = _OF_CHANGES | {ErrorCode.COORDINATOR_NOT_AVAILABLE}
-"""Those errors, and a ZooKeeper that does not answer: no defect of this broker."""
+"""Errors that are no defect of this broker: those of leader changes, and of a ZooKeeper that does
+not answer."""
 
 
 class Fetcher:
@@ -119,7 +122,7 @@ class Fetcher:
         self._pause_s_max = config.replica_fetch_backoff_ms / 1000
         self._counters = counters
         self._added = asyncio.Event()
-        """Set when partitions were added: a waiting fetch does not contain them."""
+        """Set when partitions were added, since a waiting fetch does not include them."""
         self._wake = asyncio.Event()
         self._syncing = False
         """Whether appended records are not durable yet."""
@@ -128,8 +131,8 @@ class Fetcher:
         self._task.start(self._run)
 
     def add(self, partitions: Iterable[Partition]) -> None:
-        """Start to copy these partitions. A pause of an unreachable broker ends: the controller
-        says that it leads."""
+        """Start to copy these partitions. A pause after failures of the leader ends: the controller
+        has just named the leader again."""
         for partition in partitions:
             key = partition.topic_partition
             self.copies[key] = self._changed[key] = FollowedPartition(partition, self._look_at)
@@ -181,7 +184,7 @@ class Fetcher:
             except (PybrokerError, OSError, TimeoutError) as error:
                 await self._leader_failed(error)
             except Exception as error:
-                # The task must outlive any defect: nothing would be copied from this broker again.
+                # Without this task the broker would copy nothing from that leader any more.
                 log.exception("copying failed broker=%d", self.leader)
                 await self._leader_failed(error)
 
@@ -248,7 +251,8 @@ class Fetcher:
         self._failures = 0
 
     async def _leader_failed(self, error: Exception) -> None:
-        """Pause. A command of the controller ends the pause."""
+        """Pause after a failed request to the leader. A command of the controller ends the
+        pause."""
         self._counters.failures += 1
         if not self._failures:
             log.warning("leader cannot be reached broker=%d error=%s", self.leader, error)
@@ -261,8 +265,8 @@ class Fetcher:
         return min(math.ldexp(_PAUSE_FIRST_S, min(failures, 20)), longest_s)
 
     async def _take(self, answers: Sequence[FetchedPartition]) -> list[FollowedPartition]:
-        """Apply each answer, and yield now and then. Return the partitions for which the fetcher
-        has to ask the leader where its log starts and ends."""
+        """Apply each answer, and yield to other tasks now and then. Return the partitions for which
+        the fetcher has to ask for the leader's log start and log end."""
         await self._begin_epochs(answers)
         now_ms = self._clock.wall_ms()
         ask_ends = []
@@ -304,9 +308,9 @@ class Fetcher:
             await persist_epochs(self._blocking, logs)  # after an error the append tries it again
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
-        """Return whether an answer to `asked` fits the log as it is now, in the current epoch. The
-        log start does not matter: retention moves it at any time, and the leader would not repeat
-        its answer."""
+        """Return whether the log and its epoch are still as in the request `asked`, so that its
+        answer can be applied. The log start may differ: retention moves it at any time, and the
+        leader would not repeat its answer."""
         now = position(copy.partition.log, copy.leader_epoch)
         return (
             asked.fetch_offset == now.fetch_offset

@@ -22,7 +22,7 @@ from pybroker.storage.incomplete import Incomplete
 
 
 class ReplicaFetchers:
-    """Owns the tasks that copy. Used from the event loop only."""
+    """Owns the fetchers of a broker. Used from the event loop only."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class ReplicaFetchers:
         losses: Losses | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`channel` returns the channel to a broker. `incomplete` holds the replicas that are being
-        copied anew. None as `losses`: the cluster has no unclean elections."""
+        """`channel` returns the channel to a broker. `incomplete` holds the incomplete replicas.
+        `losses` is None for a cluster without unclean elections."""
         self._channel = channel
         self._blocking = blocking
         self._clock = clock
@@ -88,7 +88,7 @@ class ReplicaFetchers:
             fetcher.add(followed)
 
     def leave(self, keys: Iterable[TopicPartition]) -> None:
-        """Stop copying these partitions. An answer that still comes is dropped."""
+        """Stop copying these partitions. An answer that arrives later is ignored."""
         for key in keys:
             self._forget(key)
 
@@ -102,7 +102,7 @@ class ReplicaFetchers:
                 task.add_done_callback(self._ending.discard)
 
     def synced(self, key: TopicPartition) -> None:
-        """More records of that log are durable."""
+        """Let the next fetch report the new durable end of that log."""
         fetcher = self._sources.get(key)
         if fetcher is not None:
             fetcher.synced()

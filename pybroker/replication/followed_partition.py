@@ -1,4 +1,4 @@
-"""A partition that is followed, in one leader epoch."""
+"""The fetcher's state of a followed partition in one leader epoch."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ class FollowedPartition:
         self.leader_epoch = partition.leader_epoch
         self.agrees = False
         """Whether the leader has answered a fetch at the follower's log end without an error: both
-        logs are equal below it."""
+        logs are equal below that offset."""
         self.lag = 0
-        """How many offsets it was behind the leader's high watermark at the last answer."""
+        """How many offsets the follower was behind the leader's high watermark at the last
+        answer."""
         self.failures = 0
         """The number of failures in a row."""
         self.not_before = 0.0
-        """No fetch before this time, in seconds of the event loop."""
+        """The time (loop seconds) of the next permitted fetch."""
         self.told: tuple[ErrorCode, int] | None = None
         """The failure that was logged last, and its log level."""
 

@@ -1,8 +1,8 @@
-"""Log directories without free space. Their replicas can be read but take no records, so they yield
-leadership. They lead and follow again, without a restart, once there is free space.
+"""Full log directories. Their replicas serve reads but append no records, so they yield leadership.
+They lead and follow again, without a restart, once there is free space.
 
-A directory counts as full from the first refused write on. It stops once it has refused no write
-for `QUIET_S` and has `ROOM_BYTES_MIN` free.
+A directory counts as full from the first write that fails for lack of space. It is no longer full
+after `QUIET_S` without a failed write, if at least `FREE_BYTES_MIN` bytes are free.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 1.0
 QUIET_S: Final = 3.0
 """Longer than any pause of a follower between two attempts."""
-ROOM_BYTES_MIN: Final = 4 * 1024**2
+FREE_BYTES_MIN: Final = 4 * 1024**2
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Full:
 
 
 class FullDisks:
-    """Between `start` and `stop`: lets the replicas of full directories yield leadership."""
+    """Makes the replicas of full log directories yield leadership, between `start` and `stop`."""
 
     def __init__(
         self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking, clock: Clock
@@ -51,8 +51,8 @@ class FullDisks:
         begin = on_this_loop(self._begin)
 
         def refused(path: str, error: StorageError) -> None:
-            """Called in any thread for each write that a directory refuses. Only the first call is
-            expensive."""
+            """Note a write that failed for lack of space. Called in any thread, for each such
+            write."""
             self._refused_at[path] = self._clock.monotonic()
             if path not in self._full:
                 begin(path, str(error))
@@ -61,7 +61,7 @@ class FullDisks:
         self._logs.refusals.listener = refused
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop checking the directories. Idempotent."""
         await self._loop.stop()
 
     @property
@@ -84,8 +84,8 @@ class FullDisks:
             return
         self._full[path] = _Full(reason)
         log.error(
-            "log directory full path=%s error=%s: free space there (shorter retention, fewer"
-            " topics, a larger disk). Other in-sync replicas lead meanwhile; no restart is needed",
+            "log directory full path=%s error=%s: free space there by shorter retention, fewer"
+            " topics or a larger disk. Other in-sync replicas lead meanwhile; no restart is needed",
             path,
             reason,
         )
@@ -93,7 +93,8 @@ class FullDisks:
         self._loop.wake()
 
     def _mark(self, path: str) -> None:
-        """Let exactly the replicas that are in the directory now yield leadership."""
+        """Make the replicas in the full directory yield leadership. Replicas that have left the
+        directory may lead again."""
         full = self._full[path]
         here = {key for key in self._logs.partitions_in(path) if self._has_others(key)}
         for key in sorted(here - full.yielding):
@@ -107,7 +108,7 @@ class FullDisks:
         return partition is not None and (partition.is_replicated or not partition.is_leader)
 
     async def _look(self) -> bool:
-        """Look at each full directory. Return whether one is still full."""
+        """Check each full directory. Return whether some are still full."""
         for path in list(self._full):
             await self._look_at(path)
         return bool(self._full)
@@ -122,8 +123,8 @@ class FullDisks:
             log.warning("free space cannot be read path=%s error=%s", path, error)
             return
         quiet_s = self._clock.monotonic() - self._refused_at[path]
-        if quiet_s >= QUIET_S and free_bytes >= ROOM_BYTES_MIN:
-            log.info("log directory has room again path=%s free_bytes=%d", path, free_bytes)
+        if quiet_s >= QUIET_S and free_bytes >= FREE_BYTES_MIN:
+            log.info("log directory has free space again path=%s free_bytes=%d", path, free_bytes)
             self._end(path)
         else:
             self._mark(path)

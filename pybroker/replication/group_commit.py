@@ -1,9 +1,9 @@
 """Syncs logs before appended records are acknowledged (flush.messages).
 
-An append goes to the page cache; then the log asks for a sync. While a sync runs, later appends
-wait for the next one, which covers them together. No append waits for another's sync and its own,
-and none is delayed to share a sync. Records below `Log.durable_end` are durable; the replica
-manager wakes the requests that wait for it.
+An append writes to the page cache; then the log asks for a sync. Appends during a sync wait for the
+next sync, which covers all of them. A sync starts at once if the log has none running; it does not
+wait for further appends. Records below `Log.durable_end` are durable. The replica manager wakes the
+requests that wait for durable records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 
 _LANES_MAX: Final = 4
-"""The number of concurrent syncs in one log directory, each of another log: the file system's
+"""The number of concurrent syncs in one log directory, each of a different log: the file system's
 journal combines them into one commit."""
 _RETRY_S: Final = 1.0
 """The pause after a sync that failed because the disk was full."""
@@ -30,8 +30,9 @@ _RETRY_S: Final = 1.0
 
 @dataclass(slots=True)
 class _Directory:
-    """One log directory. Invariant: at most one lane syncs a log; a log that asks again meanwhile
-    is in `wanted`, too."""
+    """The syncs of one log directory. Each lane is a task that syncs one log at a time. Invariant:
+    at most one lane syncs the same log. A log that asks for a sync during its sync is in both
+    `busy` and `wanted`."""
 
     wanted: dict[Flushable, None] = field(default_factory=dict)
     busy: set[Flushable] = field(default_factory=set)
@@ -53,13 +54,14 @@ class GroupCommit:
         self._logs.sync_due = self._sync_due
 
     async def stop(self) -> None:
-        """Finish all requested syncs. From now on each log syncs itself. Idempotent."""
+        """Finish all requested syncs. Afterwards each log syncs itself. Idempotent."""
         self._logs.sync_due = lambda _: False
         while lanes := [lane for each in self._directories.values() for lane in each.lanes]:
             await asyncio.gather(*lanes, return_exceptions=True)
 
     def _sync_due(self, due: Flushable) -> bool:
-        """Called in any thread: the copy of a log that is being moved grows outside the loop."""
+        """Request a sync of the log. Return False if no event loop can run the sync. Called in any
+        thread: the copy of a moved replica grows outside the event loop."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return False
@@ -74,7 +76,7 @@ class GroupCommit:
         return True
 
     def commit(self, due: Flushable) -> None:
-        """Make the log durable up to its current end, or further."""
+        """Request a sync of the log up to its current end, or further."""
         path = due.directory.rpartition("/")[0]
         directory = self._directories.get(path)
         if directory is None:
@@ -99,16 +101,17 @@ class GroupCommit:
                 finally:
                     directory.busy.discard(due)
         finally:
-            # At once, not in a done callback: a log that asks next finds room for a lane.
+            # Not in a done callback, which runs later: the next request must find the lane free.
             directory.lanes.discard(lane)
 
     async def _sync(self, due: Flushable) -> None:
         try:
             await self._blocking.run(due.flush)
         except BrokerError as error:
-            # The log directory failed, which wakes the waiting requests; or the disk is full.
+            # A failed log directory wakes the waiting requests by itself. After a full disk the
+            # sync is tried again.
             if due.failure is None:
-                log.warning("sync refused partition=%s error=%s", due.topic_partition, error)
+                log.warning("sync failed partition=%s error=%s", due.topic_partition, error)
                 asyncio.get_running_loop().call_later(_RETRY_S, self.commit, due)
             return
         self._replicas.log_synced(due)

@@ -9,8 +9,8 @@ from pybroker.replication.partition import Partition
 
 
 class HighWatermarks(Mapping[TopicPartition, int]):
-    """The current high watermark of each partition, read at each access: a checkpoint must not
-    store an offset that a follower has truncated meanwhile."""
+    """The current high watermark of each partition. Each access reads it from the partition, since
+    a checkpoint must not store an offset that a follower has truncated meanwhile."""
 
     def __init__(self, partitions: Mapping[TopicPartition, Partition]) -> None:
         self._partitions = partitions

@@ -1,4 +1,5 @@
-"""The periodic duties for the logs: checkpoints, retention, background flushes, removal.
+"""The periodic duties for the logs: checkpoints, retention, background flushes, and the removal of
+deleted files.
 
 `Housekeeping` owns one task per duty. If a duty fails, the task logs it and tries again after the
 interval; the other duties go on.
@@ -22,11 +23,12 @@ log = logging.getLogger(__name__)
 
 
 _FLUSH_CHECK_MS: Final = 1_000
-"""How often to look for logs that are due for a flush by flush.ms, flush.messages or idleness."""
+"""The interval of the search for logs that are due for a flush by flush.ms, flush.messages or
+idleness."""
 
 
 class Housekeeping:
-    """Runs between `start` and `stop`."""
+    """Runs the periodic duties between `start` and `stop`."""
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class Housekeeping:
 
 
 async def _to_the_end(work: Awaitable[object]) -> None:
-    """Wait for work in a thread, even when cancelled: a thread cannot be stopped."""
+    """Wait until `work` in a thread ends, even when cancelled: a thread cannot be stopped."""
     future = asyncio.ensure_future(work)
     try:
         await asyncio.shield(future)

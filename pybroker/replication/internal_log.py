@@ -1,7 +1,7 @@
-"""The log of an internal topic's partition for its coordinator: the `PartitionLog` over a replica.
+"""The log of an internal topic's partition, as its coordinator reads and appends it.
 
-An append takes the path of a Produce request with acks=all: the same checks of leadership and of
-the in-sync replicas, the same purgatories.
+An append is treated as a Produce request with acks=all: the same checks of leadership and of the
+in-sync replicas, the same purgatories.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ log = logging.getLogger(__name__)
 
 _ACKS_ALL: Final = -1
 _LOOK_AGAIN_S: Final = 60.0
-"""A commit's waiter checks again after this time, in case the purgatory did not wake it."""
+"""The interval at which `committed` checks the high watermark without a wake-up by the
+purgatory."""
 _LOOK_FOR_FOLLOWERS_S: Final = 0.05
 
 
 class InternalLog:
-    """See `PartitionLog`. Covers one uninterrupted leadership of one replica, which may have many
-    leader epochs. It ends when another broker leads."""
+    """A `PartitionLog` over one replica of this broker, for one uninterrupted leadership. The
+    leadership may have several leader epochs, and ends when another broker leads."""
 
     def __init__(
         self,
@@ -44,9 +45,9 @@ class InternalLog:
         codec: Codec = Codec.NONE,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`look` updates the broker's lease from ZooKeeper. After a pause of the process a timer
-        may fire before any request has done that. Raises BrokerError if the broker does not lead
-        the partition."""
+        """`look` updates the broker's lease from ZooKeeper: after a pause of the process a timer
+        may fire before a request has updated it. Raises BrokerError if the broker does not lead the
+        partition."""
         self._replicas = replicas
         self._blocking = blocking
         self._lead_now = lead_now
@@ -93,7 +94,7 @@ class InternalLog:
 
     async def followed(self) -> None:
         while not self._require().is_followed:
-            # A fetch that does not advance the follower wakes no request.
+            # A follower's fetch from an unchanged offset wakes no request.
             await self._replicas.produces.wait(
                 [self._key], missing_bytes=1, timeout_s=_LOOK_FOR_FOLLOWERS_S
             )
@@ -165,8 +166,8 @@ class InternalLog:
             )
 
     def _may(self, needed: Authority) -> bool:
-        """Return whether the replica has that authority. For a broker that is about to stop the
-        lease counts as COMMITTED: other brokers take over, and it may hear of that last."""
+        """Return whether the replica has that authority. If the broker is about to stop, its lease
+        counts as COMMITTED: another broker may lead already, and this broker may not know yet."""
         self._look()
         replicas = self._replicas
         lease = Authority.COMMITTED if replicas.leadership_yield.leaves else replicas.lease
@@ -183,7 +184,7 @@ class InternalLog:
         except BrokerError as error:
             raise self._not_led(error.detail) from error
         if found is not self._partition or found.leading_since != self._since:
-            raise self._not_led("another broker has led it meanwhile")
+            raise self._not_led("another broker has led the partition meanwhile")
         return found
 
     def _not_led(self, reason: str) -> BrokerError:

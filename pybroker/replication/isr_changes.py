@@ -1,13 +1,13 @@
-"""Writes the changes of in-sync replicas that leaders propose, and looks for followers that lag.
+"""Writes the ISR changes that leaders propose, and finds followers that lag.
 
-A change is a conditional set of the state node, in one multi with a check that the topic exists,
-and of the incarnation of a broker that joins (KIP-903). It is over when a write proves it: an
-answer, or the refusal of a later attempt. A reading proves nothing alone, so after a lost reply the
-same write is tried again, and until then the change counts as stored and as not stored, whichever
-is safer.
+A change is a conditional write of the state node. The same multi checks that the topic exists, and
+that a broker that joins the ISR still has its incarnation (KIP-903). Only the result of a write
+ends a change. A read proves nothing, because a lagging ZooKeeper server may answer it. So the
+broker repeats the same write after a lost reply. Until the outcome is known, the leader uses the
+safer assumption: the change is stored, or it is not.
 
-What is proposed while a round is under way makes up the next round: hundreds of partitions that
-change at once share a few multis.
+Changes that are proposed while a round runs form the next round, so hundreds of partitions that
+change together share a few multis.
 """
 
 from __future__ import annotations
@@ -39,25 +39,27 @@ _OPERATIONS_PER_MULTI_MAX: Final = 100
 _AT_ONCE_MAX: Final = 500
 _RETRY_S: Final = 0.2
 _RETRY_S_MAX: Final = 5.0
-"""The pause grows while ZooKeeper cannot be reached; its return ends it."""
+"""The longest pause between two rounds while ZooKeeper cannot be reached. A new connection ends the
+pause."""
 _GATHER_S: Final = 0.05
-"""Changes that are stored within this time are told together."""
+"""Changes that are stored within this time share one notification to the controller."""
 _PARTITIONS_A_TURN: Final = 500
 _NEWS: Final = (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
 
 _Led = tuple[Partition, int]
-"""A partition that is led here, and the version of the state node that says so."""
+"""A partition that this broker leads, and the version of the state node that names it leader."""
 LeadNow = Callable[[Sequence[Partition]], Awaitable[Collection[TopicPartition]]]
-"""Asks ZooKeeper of which of these the replica here is the leader that is stored."""
+"""Asks ZooKeeper which of these partitions this broker still leads, and returns them."""
 
 _ANY_VERSION: Final = -1
-_GONE: Final = "the topic is gone"
+_GONE: Final = "the topic is deleted"
 _CONDITIONS_ON_WHO_JOINS: Final = 2
-"""How many checks stand before the write that lets a broker join."""
+"""The number of checks before the write in the multi that adds a broker to the ISR."""
 
 
 class IsrChanges:
-    """Runs between `start` and `stop`."""
+    """Writes the ISR changes of the partitions that this broker leads, between `start` and
+    `stop`."""
 
     def __init__(
         self, *, coord: Coord, replicas: ReplicaManager, clock: Clock, metrics: Metrics
@@ -68,9 +70,9 @@ class IsrChanges:
         self._clock = clock
         self._metrics = metrics
         self._again: list[IsrChange] = []
-        """Changes of this round whose outcome nobody knows yet."""
+        """Changes of this round whose outcome is unknown: the next round repeats them."""
         self._reachable = asyncio.Event()
-        """Set when ZooKeeper can be asked again."""
+        """Set when the connection to ZooKeeper is back."""
         self._untold = ChangedPartitions()
         self._tell_now = asyncio.Event()
         self._tasks = TaskOwner()
@@ -82,13 +84,13 @@ class IsrChanges:
         self._tasks.start(self._tell_controller(), "isr-notifications")
 
     async def stop(self) -> None:
-        """Idempotent. What is under way may or may not be stored; the next leader epoch settles
-        it."""
+        """Stop all tasks. Idempotent. A change under way may or may not be stored; the next leader
+        epoch starts from the stored state."""
         await self._tasks.close()
 
     async def lead_now(self, partitions: Sequence[Partition]) -> frozenset[TopicPartition]:
-        """Those of which ZooKeeper says, after this is called, that this replica leads; without
-        those of which nobody knows."""
+        """Return the partitions that this broker still leads, as ZooKeeper confirms after the call
+        began. A partition without an answer from ZooKeeper is missing."""
         asked = [
             (each, version) for each in partitions if (version := each.led_version) is not None
         ]
@@ -100,7 +102,8 @@ class IsrChanges:
         )
 
     async def _is_unreplaced(self, asked: _Led) -> bool:
-        """Whether the partition's state node has this version."""
+        """Return whether the partition's state node has this version; False if ZooKeeper does not
+        answer."""
         partition, version = asked
         key = partition.topic_partition
         check = CheckOp(paths.partition_state(key), version)
@@ -122,7 +125,7 @@ class IsrChanges:
         ops: Sequence[CoordOp],
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[OpResult]:
-        """As `topic_nodes.multi`, together with the writes of other partitions."""
+        """Call `topic_nodes.multi`, in one request with the writes of other partitions."""
         return await topic_nodes.multi(
             self._coord,
             topic,
@@ -164,8 +167,8 @@ class IsrChanges:
             await self._store(change, data)
 
     async def _verify(self, change: IsrChange) -> None:
-        """Whether the state node is what is known of it, by a multi: a mere reading may be answered
-        by a member of ZooKeeper that lags behind."""
+        """Check by a multi that the state node is unchanged. A lagging ZooKeeper server could
+        answer a plain read."""
         check = CheckOp(paths.partition_state(change.topic_partition), change.expected_version)
         try:
             await self._multi(_topic(change), [check])
@@ -177,8 +180,8 @@ class IsrChanges:
             self._unchanged(change)
 
     async def _look(self, change: IsrChange) -> bytes | None:
-        """The data that the change would replace. None if it is not to be written (now): what has
-        become of it is taken note of."""
+        """Return the node's data that the change would replace. Return None if the change cannot
+        be written now; its outcome or its repetition is noted then."""
         path = paths.partition_state(change.topic_partition)
         try:
             data, stat = await self._coord.get(path)
@@ -206,7 +209,7 @@ class IsrChanges:
         return None
 
     async def _store(self, change: IsrChange, data: bytes) -> None:
-        """Unless nobody wants it any more."""
+        """Write the change, unless the partition no longer waits for it."""
         try:
             *_, stored = await self._multi(
                 _topic(change),
@@ -222,9 +225,9 @@ class IsrChanges:
             self._stored(change, stored.version)
 
     async def _learn_why(self, change: IsrChange, failure: MultiFailed) -> None:
-        """The write was refused. If the topic is there and the state node is as it was, its
-        conditions on the broker that was to join were not met: it must be registered, or the
-        controller could not see it die, and must have been since the fetch that spoke for it."""
+        """Find the reason for a refused write. If the topic exists and the state node is unchanged,
+        the check of the joining broker failed. That broker must be registered, else the controller
+        would not see its failure. It must still have the incarnation of its last fetch."""
         if failure.index < 0:
             self._supersede(change, _GONE)
             return
@@ -236,7 +239,8 @@ class IsrChanges:
         partition = self._leader_of(change)
         if partition is not None:
             log.info(
-                "isr change refused partition=%s replica=%d: its registration has ended since",
+                "isr change refused partition=%s replica=%d: the broker has registered again or is"
+                " not registered",
                 change.topic_partition,
                 change.joins,
             )
@@ -247,12 +251,12 @@ class IsrChanges:
     # outcomes
 
     def _leader_of(self, change: IsrChange) -> Partition | None:
-        """The partition, if the outcome still matters to it."""
+        """Return the partition, or None if the outcome no longer matters to it."""
         partition = self._replicas.partitions.get(change.topic_partition)
         return partition if partition is not None and partition.is_pending(change) else None
 
     def _found(self, change: IsrChange, state: PartitionState, version: int) -> None:
-        """The state node has moved on."""
+        """Note that the state node has a later version, with this state."""
         meant = change.state
         if state == meant and version == change.expected_version + 1:
             self._stored(change, version)
@@ -319,7 +323,8 @@ class IsrChanges:
             self._tell_now.set()
 
     def _go_on(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """After an outcome: wake who waits, and propose what is due now."""
+        """Wake the waiting requests after an outcome, and propose the next change if one is
+        due."""
         self._replicas.high_watermark_moved(partition, before, readable_bytes)
         if not partition.may_have_enough_replicas():
             self._replicas.produces.disturbed(partition.topic_partition)
@@ -333,11 +338,11 @@ class IsrChanges:
             begun = self._clock.monotonic()
             await asyncio.sleep(interval_s)
             if self._clock.monotonic() - begun > interval_s * 1.5:
-                continue  # we were stopped: what the followers have sent has to be read first
+                continue  # the process was paused: read the fetches that have arrived first
             await self.review_all()
 
     async def review_all(self) -> None:
-        """Propose what is due for every partition that is led here."""
+        """Propose the ISR change that is due, for every partition that this broker leads."""
         for number, partition in enumerate(list(self._replicas.partitions.values())):
             if partition.is_replicated:
                 self._replicas.review_isr(partition)
@@ -364,7 +369,9 @@ class IsrChanges:
                         paths.ISR_CHANGE_PREFIX, encode_partitions(batch), sequence=True
                     )
                 except CoordError as error:
-                    log.info("isr changes not told partitions=%d error=%r", len(batch), error)
+                    log.info(
+                        "isr change notification failed partitions=%d error=%r", len(batch), error
+                    )
                     self._untold.put_back(batch)
                     break
 

@@ -1,8 +1,8 @@
-"""The times at which the leader notifies the controller of changed ISRs: in batches.
+"""Decides when the leader notifies the controller of changed ISRs, and collects them in batches.
 
-Plain code: a clock's reading in, a decision out. The times are Kafka's, with one difference: the
-first change after a quiet time is sent at once, so that clients and the admin tools see a lone
-change without a delay of five seconds. Further changes follow in Kafka's batches.
+The code is free of I/O; callers pass the time. The intervals are Kafka's, with one difference: the
+leader sends the first change after a quiet time at once. So clients and the admin tools see a
+single change without a delay of five seconds. Further changes follow in Kafka's batches.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from typing import Final
 from pybroker.model import TopicPartition
 
 CHECK_S: Final = 2.5
-"""How often to look whether a batch is due."""
+"""The interval between two checks whether a batch is due."""
 QUIET_S: Final = 5.0
-"""A batch is due this long after the last change,"""
+"""A batch is due this long after the last change."""
 DELAY_MAX_S: Final = 60.0
-"""or this long after the last batch."""
+"""A batch is due at the latest this long after the last batch."""
 PARTITIONS_MAX: Final = 1_000
-"""In one notification node: about 300 KB with the longest topic names."""
+"""The largest number of partitions in one notification node: about 300 KB with the longest topic
+names."""
 
 
 class ChangedPartitions:
-    """The changed partitions that the controller does not know yet. Times are monotonic seconds."""
+    """The partitions with changed ISRs that the controller has not been notified of. Times are
+    monotonic seconds."""
 
     def __init__(self) -> None:
         self._changed: dict[TopicPartition, None] = {}
@@ -32,7 +34,8 @@ class ChangedPartitions:
         self._last_sent_s = -math.inf
 
     def add(self, topic_partition: TopicPartition, now: float) -> bool:
-        """Note a change. Return whether it is the first after a quiet time, to be sent at once."""
+        """Note a changed partition. Return whether the change is the first after a quiet time, and
+        has to be sent at once."""
         is_first = not self._changed and now - self._last_change_s >= QUIET_S
         self._changed[topic_partition] = None
         self._last_change_s = now
@@ -52,7 +55,7 @@ class ChangedPartitions:
         return batch
 
     def put_back(self, batch: Iterable[TopicPartition]) -> None:
-        """Add the batch again: the controller may not have received it."""
+        """Add the batch again after a failed notification."""
         self._changed = {**dict.fromkeys(batch), **self._changed}
         self._last_sent_s = -math.inf
 

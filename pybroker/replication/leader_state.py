@@ -1,9 +1,10 @@
-"""The leader's view of its followers in one leader epoch, and the ISR changes that follow from it.
+"""The leader's view of its followers in one leader epoch, and the ISR changes that it proposes.
 
-Plain code. An ISR change takes three steps. It is proposed, and counts as stored wherever that is
-the safe reading. `IsrChanges` writes it to the state node on the condition of the node's version.
-The outcome comes back. At most one change is under way. It ends only when the write was applied or
-can no longer be applied: a lost reply proves nothing.
+The code is free of I/O. An ISR change takes three steps. The leader proposes the change; until its
+outcome is known, the high watermark waits for the members of the old and the new ISR. `IsrChanges`
+writes the change to the state node, on the condition of the node's version. Then it reports the
+outcome to the leader. At most one change is under way. A change ends only when its write was
+applied or can no longer be applied: a lost reply proves nothing.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ from pybroker.replication.isr import committed_end, maximal_isr, may_commit, may
 NO_INCARNATION: Final = -1
 NOBODY: Final = -1
 _LOOK_SHARE: Final = 0.4
-"""A leader that has had no proof of its leadership for this share of the lag time reads the state
-node. The ISR is reviewed every half of the lag time, and the answer must come before its end."""
+"""A leader without proof of its leadership for this share of replica.lag.time.max.ms checks the
+state node. The ISR is reviewed every half of that time, and the answer must arrive before the time
+ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerFetch:
-    """The state of a follower as its fetch reports it. The caller has checked the leader epoch, and
-    that the follower's log does not diverge below `fetch_offset`."""
+    """The state of a follower as its fetch reports it. The caller has checked that the fetch has
+    the leader's epoch, and that the follower's log does not diverge below `fetch_offset`."""
 
     replica_id: int
     fetch_offset: int
-    """Its log end offset."""
+    """The follower's log end offset."""
     log_start_offset: int
     incarnation: int = NO_INCARNATION
-    """How often its broker id has registered (KIP-903); -1 if the fetch does not say."""
+    """The incarnation of the follower's broker (KIP-903); -1 if the fetch does not contain it."""
 
 
 @dataclass(slots=True)
@@ -49,43 +51,43 @@ class SessionRequests:
 
 @dataclass(slots=True)
 class Follower:
-    """A follower as its fetches show it. Times are monotonic seconds.
+    """The leader's state of one follower. Times are monotonic seconds.
 
-    While a fetch session repeats the follower's last fetch, each request of the session counts as a
-    fetch at the leader's log end. The leader does not handle it partition by partition:
-    `session` gives the times.
+    A fetch session does not name a partition again whose position is unchanged. Then each request
+    of the session counts as a fetch at the leader's log end, at the times in `session`.
 
-    Invariant: caught_up_s <= fetched_s, once it has fetched.
+    Invariant: caught_up_s <= fetched_s, once the follower has fetched.
     """
 
     caught_up_s: float
-    """When it last had all records that the leader had at that time."""
+    """The last time at which the follower had all records that the leader had then."""
     log_end: int = NO_OFFSET
-    """NO_OFFSET until it has fetched in this epoch."""
+    """NO_OFFSET until the follower has fetched in this epoch."""
     log_start: int = NO_OFFSET
     incarnation: int = NO_INCARNATION
     fetched_s: float = -math.inf
     _followed_s: float = -math.inf
     leader_end_then: int = NO_OFFSET
-    """Where the leader's log ended at the last fetch."""
+    """The leader's log end offset at the last fetch."""
     is_stuck: bool = False
-    """Whether its last fetch repeats an offset although the leader had records there."""
+    """Whether the follower's last fetch repeated an offset although the leader had records
+    there."""
     session: SessionRequests | None = None
-    """The session whose requests repeat the last fetch; None: no session does."""
+    """The session whose requests count as fetches; None if none does."""
 
     @property
     def followed_s(self) -> float:
-        """The latest time at which it certainly followed in this epoch: that of its last fetch but
-        one. A follower sends a fetch after the answer to the one before, but it may arrive much
-        later."""
+        """The latest time at which the follower certainly followed in this epoch: the arrival of
+        its fetch before the last one. The follower sent the last fetch after the answer to that
+        fetch, but the last fetch may have been on its way for long."""
         session = self.session
         if session is not None and session.last_but_one_s >= self.fetched_s:
             return session.last_but_one_s
         return self._followed_s
 
     def end_session(self, session: SessionRequests) -> None:
-        """The session does not repeat the last fetch any more: its last request was the last fetch
-        at the leader's log end."""
+        """Requests of the session no longer count as fetches. The last one that did is the last
+        fetch at the leader's log end."""
         if self.session is session:
             self._followed_s = self.followed_s
             self.fetched_s = max(self.fetched_s, session.last_s)
@@ -93,8 +95,8 @@ class Follower:
             self.session = None
 
     def fetched(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
-        """Note a fetch. If it starts at or above the leader's log end at the fetch before, the
-        follower had caught up at that time, however fast the leader's log grows."""
+        """Note a fetch. If its offset is at or above the leader's log end at the previous fetch,
+        the follower had caught up at the time of that fetch, however fast the log grows."""
         if self.session is not None:
             self.end_session(self.session)
         if fetch.fetch_offset >= leader_end:
@@ -110,15 +112,15 @@ class Follower:
 
     def is_in_sync(self, leader_end: int, now: float, lag_max_s: float) -> bool:
         """Return whether the follower is in sync. A follower at the leader's log end is in sync
-        regardless of its last fetch time: no record has come since."""
+        regardless of its last fetch time: the leader has appended nothing since."""
         return self.log_end == leader_end or now - self.caught_up_s <= lag_max_s
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """Store `state` in the partition's state node, on the condition that the topic `topic_id` still
-    exists, that the node still has `expected_version`, and that the broker `joins` (NOBODY: only
-    leavers) still has `incarnation`.
+    """A conditional write of `state` to the partition's state node. The conditions: the topic
+    `topic_id` still exists, the node still has `expected_version`, and the joining broker `joins`
+    (NOBODY: no broker joins) still has `incarnation`.
     """
 
     topic_partition: TopicPartition
@@ -128,12 +130,12 @@ class IsrChange:
     joins: int = NOBODY
     incarnation: int = NO_INCARNATION
     only_looks: bool = False
-    """The write stores nothing; it only checks that the node still has that version."""
+    """Whether the change writes nothing, and only checks that the node still has that version."""
 
 
 @dataclass(slots=True)
 class LeaderState:
-    """One leadership epoch. `facts` hold the ISR that is known to be stored.
+    """The leader's state in one leader epoch. `facts` contain the ISR that is known to be stored.
 
     Invariant: the replica that leads is in `facts.state.isr`, and in the ISR of every change.
     """
@@ -141,29 +143,30 @@ class LeaderState:
     facts: PartitionFacts
     broker_id: int
     epoch_start: int
-    """Where this leader's log ended when it became the leader of this epoch."""
+    """The log end offset of this replica when it became the leader of this epoch."""
     followers: dict[int, Follower]
     _found_s: float
-    """When the state node was known to have this content. It starts with the time of the command:
-    if another replica was elected before that, the controller's next command says so."""
+    """The last time at which the state node is known to have had this content. At first this is
+    the time of the controller's command: if the controller elected another leader before, its next
+    command reports the election."""
     _proposed_s: float = -math.inf
-    """When the pending change was proposed."""
+    """The time at which the pending change was proposed."""
     pending: IsrChange | None = None
     is_superseded: bool = False
-    """A later leader epoch is stored. The leader proposes nothing more, a pending change stays, and
-    the controller's next command decides."""
+    """Whether a later leader epoch is stored. The leader then proposes no changes, keeps the
+    pending one, and waits for the controller's next command."""
     _awaited: frozenset[int] = frozenset()
     """The followers that are about to join the ISR."""
     _counted: tuple[Follower, ...] = ()
     """The followers whose log ends count for the high watermark."""
     _refused: dict[int, int] = field(default_factory=dict)
-    """By broker, an incarnation that is known to have ended."""
+    """Broker id -> an incarnation that is known to have ended."""
     _incarnations: dict[int, int] = field(default_factory=dict)
-    """By broker, the incarnation of its last fetch."""
+    """Broker id -> the incarnation of the broker's last fetch."""
     _doubted: set[int] = field(default_factory=set)
-    """In-sync followers that have restarted, or may have. Such a follower may have removed itself
-    from the stored ISR because its log was damaged, and this leader may not know. Any write ends
-    the doubt, since it is conditional on the version."""
+    """The in-sync followers that have restarted, or may have. Such a follower may have left the
+    stored ISR without this leader's knowledge, because its log was damaged. The next write of the
+    state node ends the doubt, since it is conditional on the version."""
 
     @classmethod
     def begin(
@@ -175,8 +178,9 @@ class LeaderState:
         now: float,
         before: LeaderState | None = None,
     ) -> LeaderState:
-        """Return the state at the start of an epoch. Each in-sync replica has the whole lag time
-        from `now` to fetch. `before` is the epoch that this replica has led until now."""
+        """Return the state at the start of an epoch. Each in-sync replica has
+        replica.lag.time.max.ms from `now` on to fetch. `before` is the state of the previous epoch
+        if this replica led in it, too."""
         isr = facts.state.isr
         followers = {
             replica: Follower(now if replica in isr else -math.inf)
@@ -204,15 +208,15 @@ class LeaderState:
     @property
     def led_s(self) -> float:
         """The latest time at which certainly no other replica led: each electable replica followed,
-        or the state node was unchanged. A later leader finds this replica in the stored ISR, so it
-        commits nothing without it for the lag time from its election on."""
+        or the state node was unchanged. The stored ISR contains this replica, so a later leader
+        commits nothing without it during replica.lag.time.max.ms from its election on."""
         electable = self.maximal_isr.union(self.facts.state.eligible)
         followed = (each.followed_s for key, each in self.followers.items() if key in electable)
         return max(self._found_s, min(followed, default=math.inf))
 
     @property
     def is_followed(self) -> bool:
-        """Whether each in-sync replica has fetched in this epoch, and so follows."""
+        """Whether each in-sync replica has fetched in this epoch."""
         return all(
             each.log_end != NO_OFFSET
             for key, each in self.followers.items()
@@ -220,8 +224,8 @@ class LeaderState:
         )
 
     def committed_end(self, current: int, *, leader_end: int, required: int) -> int:
-        """Return the new high watermark. It waits for the replicas that are about to join the ISR,
-        too: under load they would never reach it otherwise."""
+        """Return the new high watermark. It also waits for the followers that are about to join the
+        ISR: under load their log ends would never reach it otherwise."""
         if not may_commit(self.facts.state, required):
             return current
         return committed_end(current, leader_end, [each.log_end for each in self._counted])
@@ -231,7 +235,7 @@ class LeaderState:
     def fetched(
         self, fetch: FollowerFetch, *, leader_end: int, now: float, lag_max_s: float
     ) -> None:
-        """Note a fetch of a replica."""
+        """Note a follower's fetch."""
         follower = self.followers[fetch.replica_id]
         follower.fetched(fetch, leader_end, now)
         if self._is_anew(fetch) and fetch.replica_id in self.maximal_isr:
@@ -244,7 +248,8 @@ class LeaderState:
     def propose_join(
         self, replica_id: int, *, high_watermark: int, required: int
     ) -> IsrChange | None:
-        """Propose the change that adds the follower to the ISR; None if it may not join now."""
+        """Return the proposed change that adds the follower to the ISR; None if the follower may
+        not join now."""
         follower = self.followers[replica_id]
         if (
             self.pending is not None
@@ -262,9 +267,10 @@ class LeaderState:
     def propose(
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
-        """Propose the change that removes the followers that have not caught up for `lag_max_s`, or
-        that ends the eligibility of others once the ISR is large enough without them. Otherwise
-        propose a look, if it is due: an in-sync replica may have left the ISR, or may lead."""
+        """Return the proposed change that is due, or None. The change removes the followers that
+        have not caught up for `lag_max_s`, or it empties the eligible replicas once the ISR has
+        `required` replicas. If neither is due, a check of the state node may be (`only_looks`): an
+        in-sync replica may have left the ISR, or may lead."""
         self._await(
             frozenset(
                 replica
@@ -304,7 +310,7 @@ class LeaderState:
         return self.pending is change
 
     def stored(self, change: IsrChange, version: int) -> None:
-        """The change is stored; the state node has this version now."""
+        """Note that the change is stored; the state node has this version now."""
         self.adopt(change.state, version)
         self._found_s = self._proposed_s
         joined = self.followers.get(change.joins)
@@ -312,8 +318,8 @@ class LeaderState:
             joined.caught_up_s = max(joined.caught_up_s, joined.fetched_s)
 
     def adopt(self, state: PartitionState, version: int) -> None:
-        """Take over the stored state of the same leader epoch. A pending change is part of it, or
-        can no longer be applied."""
+        """Adopt the stored state of the same leader epoch. A pending change is applied in that
+        state, or can no longer be applied."""
         assert self.pending is None or version > self.pending.expected_version
         self.pending = None
         self.facts = replace(self.facts, state=state, partition_epoch=version)
@@ -324,15 +330,16 @@ class LeaderState:
         self._recount()
 
     def told(self, state: PartitionState, version: int) -> None:
-        """As `adopt`, for a state from the controller. With a change under way all followers stay
-        in doubt: the controller may have read the node before that change."""
+        """Adopt a state that the controller sent. If a change is under way, all followers become
+        doubted: the controller may have read the node before that change."""
         if self.pending is not None:
             self._doubted.update(self._incarnations)
         self.adopt(state, version)
 
     def refused(self, change: IsrChange) -> None:
-        """The change can never be applied: the joining broker has registered again, and only its
-        next fetch counts. This proves nothing about the other followers."""
+        """Note that the change can never be applied: the joining broker has registered again, or is
+        not registered. It may join after a fetch with its new incarnation. All followers become
+        doubted, since the refusal proves nothing about the stored ISR."""
         self.pending = None
         self._doubted.update(self._incarnations)
         self._refused[change.joins] = change.incarnation
@@ -340,7 +347,7 @@ class LeaderState:
         self._recount()
 
     def unchanged(self) -> None:
-        """The pending look found the state node unchanged."""
+        """Note that the pending check found the state node unchanged."""
         self.pending = None
         self._found_s = self._proposed_s
 
@@ -354,8 +361,9 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return the incarnations of the in-sync followers if none is in doubt and no change is
-        under way: the state of a later epoch was then written after they had registered."""
+        """Return the incarnations of the in-sync followers if no follower is doubted and no change
+        is under way; else none. The state of a later epoch was then written after these followers
+        had registered."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

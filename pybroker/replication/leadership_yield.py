@@ -1,9 +1,10 @@
-"""Replicas of this broker that yield leadership, for example because their disk is full. They lead
-on until the controller has elected another in-sync replica, if there is one.
+"""Replicas of this broker that yield leadership, for example because their disk is full. They stay
+leaders until the controller elects another in-sync replica.
 
-The broker tells the controller as it does for a failed log directory: by a notification, and by the
-answer KAFKA_STORAGE_ERROR to LeaderAndIsr, which it carries out all the same. The controller
-repeats the command, so a replica that joins the ISR later takes over then.
+The broker informs the controller in the same way as after a failed log directory: by a
+notification, and by the answer KAFKA_STORAGE_ERROR to LeaderAndIsr. The broker executes that
+LeaderAndIsr nevertheless. The controller repeats it, so it can elect a replica that joins the ISR
+later.
 """
 
 from __future__ import annotations
@@ -21,24 +22,25 @@ log = logging.getLogger(__name__)
 
 
 class LeadershipYield:
-    """Used from the event loop only."""
+    """The replicas of one broker that yield leadership, each with the reason. Used from the event
+    loop only."""
 
     def __init__(self, broker_id: int, clock: Clock) -> None:
         self._broker_id = broker_id
         self._clock = clock
         self._reasons: dict[TopicPartition, str] = {}
         self._over_s: dict[TopicPartition, float] = {}
-        """When the reason of a replica ended (monotonic seconds)."""
+        """Replica -> the time (monotonic seconds) at which it could lead again."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when the controller should send LeaderAndIsr to this broker again."""
         self.leaves = False
         """Whether this broker is about to stop, and yields every leadership."""
 
     def has_asked(self, partition: Partition, lag_max_s: float) -> bool:
-        """Return whether the controller was asked for another leader of the partition, and may have
-        elected one that this broker does not know of. This holds for a while after the replica may
-        lead again: the controller may not know that yet, and followers of a successor may not have
-        fetched since."""
+        """Return whether this broker has asked the controller for another leader of the partition,
+        and may not know the new leader yet. The result stays True for 2 * `lag_max_s` after the
+        replica may lead again: an election may still be under way in the controller, and the
+        followers' fetches may date from before."""
         if partition.led_version is None:
             return False
         key = partition.topic_partition
@@ -48,18 +50,18 @@ class LeadershipYield:
 
     @property
     def reasons(self) -> Mapping[TopicPartition, str]:
-        """Why each of these replicas should not lead. Not a snapshot."""
+        """Replica -> the reason why it should not lead. Not a snapshot."""
         return self._reasons
 
     def add(self, key: TopicPartition, reason: str) -> None:
-        """Let the replica yield leadership until `remove`, for this reason."""
+        """Make the replica yield leadership until `remove`, for this reason."""
         if key not in self._reasons:
             log.warning("replica yields leadership partition=%s reason=%s", key, reason)
             self._reasons[key] = reason
             self.on_change()
 
     def remove(self, key: TopicPartition) -> None:
-        """Let the replica lead again: other replicas may yield to it. Idempotent."""
+        """Allow the replica to lead again. Idempotent."""
         if self._reasons.pop(key, None) is not None:
             log.info("replica may lead again partition=%s", key)
             self._over_s[key] = self._clock.monotonic()
@@ -67,13 +69,14 @@ class LeadershipYield:
 
     def may_copy(self, state: PartitionState | None) -> bool:
         """Return whether the replica may fetch from a leader. A broker that is about to stop does
-        not fetch where it has left the ISR: the leader would add it again just before the end."""
+        not fetch for a replica outside the ISR: the leader would add the replica to the ISR just
+        before the broker stops."""
         if state is None or state.leader < 0:
             return False
         return not self.leaves or self._broker_id in state.isr
 
     def answer(self, facts: PartitionFacts) -> ErrorCode:
-        """Return the answer to a command that was carried out."""
+        """Return the error code for a partition after its LeaderAndIsr was executed."""
         leads = facts.state.leader == self._broker_id
         if leads and facts.topic_partition in self._reasons:
             return ErrorCode.KAFKA_STORAGE_ERROR

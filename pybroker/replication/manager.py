@@ -1,7 +1,7 @@
-"""All replicas of this broker: obeys the controller's commands and finds partitions for requests.
+"""The replicas of one broker: executes the controller's commands, finds partitions for requests.
 
-The broker carries out one command at a time. Blocking work (making directories, recording an epoch)
-runs in the Blocking port; meanwhile requests to other partitions go on.
+The broker executes one command at a time. Blocking work (creating directories, storing an epoch)
+runs in the Blocking port. Requests to other partitions are answered meanwhile.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from pybroker.yield_every import yield_every
 
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
-"""Changes of roles and in-sync replicas, as in Kafka's log of that name."""
+"""Changes of roles and in-sync replicas, as in Kafka's logger state.change.logger."""
 
 _ALL: Final = 2**62
 _READ, _ALONE = Authority.READ, Authority.ALONE  # a look-up of a member is slow
 
 
 class ReplicaManager:
-    """Owns the partitions. The registration of the broker sets `broker_epoch`."""
+    """Owns the replicas of this broker. The broker's registration sets `broker_epoch`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ReplicaManager:
         fetchers: ReplicaFetchers | None = None,
         exists: Callable[[TopicPartition], bool] = lambda key: False,
     ) -> None:
-        """`fetchers` copy from other leaders. `exists`: whether the cluster has a partition."""
+        """`fetchers` copy from the leaders. `exists`: whether the cluster has a partition."""
         self.broker_id = broker_id
         self._fetchers = fetchers
         if fetchers is not None:
@@ -76,12 +76,12 @@ class ReplicaManager:
         self.broker_epoch = self.roles_epoch = -1
         """`roles_epoch`: the broker epoch of the last complete series of LeaderAndIsr."""
         self.on_orphaned: Callable[[Partition], None] = lambda partition: None
-        """Called for a replica of an orphaned partition: the controller asks for its log end."""
+        """Called for a replica of an orphaned partition: its log end has to be reported."""
         self.on_internal: Callable[[TopicPartition], None] = lambda key: None
-        """Called for each partition of an internal topic that may have another role here."""
+        """Called for each partition of an internal topic whose role here may have changed."""
         self.on_refusal: Callable[[TopicPartition], None] = lambda key: None  # not opened
         self.on_suspicion: Callable[[TopicPartition, int], None] = lambda key, offset: None
-        """Called in any thread with an offset that could not be read as it was written."""
+        """Called in any thread with an offset at which the log may be damaged."""
         self.lease = Authority.ALL
         """The broker's lease from ZooKeeper: it limits the authority of replicated partitions."""
         self.fetches = fetches
@@ -89,7 +89,7 @@ class ReplicaManager:
         """Fetches of followers, which read up to the log end."""
         self.produces = produces
         self.deletions = Purgatory()
-        """Deletions of records that wait for followers."""
+        """DeleteRecords requests that wait for followers."""
         self.lag_max_s = 30.0  # replica.lag.time.max.ms
         self.isr_changes: dict[TopicPartition, IsrChange] = {}
         """Proposed changes that wait to be written; adding one sets `isr_change_wanted`."""
@@ -107,7 +107,7 @@ class ReplicaManager:
         """Topic name as on the wire -> number -> partition; without internal topics."""
         self._not_opened: dict[TopicPartition, str] = {}
         self._dropped: dict[TopicPartition, int] = {}
-        """High watermarks of replicas that are not served now; checkpoints may be older."""
+        """Closed replica -> its high watermark, which may be above the last checkpoint."""
         self._controller_epoch = -1
         self._all_roles = Everything()
         self._commands = asyncio.Lock()
@@ -128,7 +128,7 @@ class ReplicaManager:
         return found
 
     def leader(self, key: TopicPartition, epoch: int = -1, needed: Authority = _READ) -> Partition:
-        """Return the leader. Raises as `partition`, `Partition.require_epoch`, `require`."""
+        """Return the replica, if it leads. Raises as `partition`, `require_epoch` and `require`."""
         found = self.partition(key)
         if self.lease:
             found.require_epoch(epoch)
@@ -136,7 +136,7 @@ class ReplicaManager:
         return found
 
     def require(self, partition: Partition, needed: Authority) -> None:
-        """Raises BrokerError NOT_LEADER_OR_FOLLOWER if the replica has less authority."""
+        """Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica has less than `needed`."""
         if partition.granted >= needed <= self.lease and needed <= _ALONE:
             return  # the usual case
         reached = self.authority(partition, self.lease, needed)
@@ -159,24 +159,24 @@ class ReplicaManager:
 
     @property
     def not_opened(self) -> Mapping[TopicPartition, str]:
-        """Replica that could not be opened, or failed -> the reason. Not a snapshot."""
+        """Replica that failed or could not be opened -> the reason. Not a snapshot."""
         return self._not_opened
 
     def high_watermarks(self) -> Mapping[TopicPartition, int]:
-        """Return the high watermarks of the current partitions, each read at its access."""
+        """Return the current partitions' high watermarks; each access reads the current value."""
         return HighWatermarks(dict(self._partitions))
 
     def became_readable(self, key: TopicPartition, more_bytes: int, offsets: int = _ALL) -> None:
-        """The high watermark moved by `offsets`: wake fetches and produces."""
+        """Wake fetches and produces after the high watermark advanced by `offsets`."""
         self.fetches.progressed(key, more_bytes)
         self.produces.progressed(key, offsets)
 
     def appended(self, topic_partition: TopicPartition, appended_bytes: int) -> None:
-        """A leader's log grew: wake the followers that wait for bytes."""
+        """Wake the followers that wait for bytes, after an append to a leader's log."""
         self.replica_fetches.progressed(topic_partition, appended_bytes)
 
     def log_synced(self, synced: Flushable) -> None:
-        """More records of a log are durable: wake the produces and fetches that wait for it."""
+        """Wake the produces and fetches that wait for durable records, after a sync of a log."""
         key = synced.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not synced:
@@ -187,8 +187,8 @@ class ReplicaManager:
             self._fetchers.synced(key)
 
     def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
-        """Note a follower's fetch. The caller has checked it: of this leader epoch, within the log,
-        not diverging. Raises BrokerError as `Partition.follower_fetched`."""
+        """Note a follower's fetch. The caller has checked its leader epoch, its offset and that the
+        logs do not diverge. Raises the errors of `Partition.follower_fetched`."""
         before = partition.high_watermark
         readable_bytes = partition.follower_fetched(fetch, now, self.lag_max_s)
         self.high_watermark_moved(partition, before, readable_bytes)
@@ -198,26 +198,26 @@ class ReplicaManager:
             self.want_isr_change(partition.propose_join(fetch.replica_id))
 
     def high_watermark_moved(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """Wake fetches and produces if a step of the partition returned `readable_bytes`."""
+        """Wake fetches and produces after a change that made `readable_bytes` readable."""
         if readable_bytes:
             offsets = partition.high_watermark - before
             self.became_readable(partition.topic_partition, readable_bytes, offsets)
 
     def want_isr_change(self, change: IsrChange | None) -> None:
-        """Hand a proposal to the writer of the state nodes."""
+        """Queue a proposed change for `IsrChanges`, which writes the state nodes."""
         if change is not None:
             self.isr_changes[change.topic_partition] = change
             self.isr_change_wanted.set()
 
     def review_isr(self, partition: Partition) -> None:
-        """Propose the ISR change that is due now, and advance the high watermark."""
+        """Propose the ISR change that is due now, if any, and advance the high watermark."""
         before = partition.high_watermark
         self.want_isr_change(partition.propose_isr(self.clock.monotonic(), self.lag_max_s))
         self.high_watermark_moved(partition, before, partition.settle())
 
     async def persist_log_starts(self) -> None:
-        """Make the log starts durable. A failing disk ends the use of its logs; after a full disk
-        the next checkpoints try again."""
+        """Make the log starts durable. A failing disk takes its log directory offline. A full disk
+        delays the log starts until the next checkpoint."""
         await self._blocking.run(self._logs.write_checkpoints, self.high_watermarks())
 
     # log directories
@@ -233,15 +233,15 @@ class ReplicaManager:
         return frozenset() if self._fetchers is None else self._fetchers.busy
 
     def replica_failed(self, key: TopicPartition, reason: str) -> None:
-        """The replica answers KAFKA_STORAGE_ERROR until a command gives it another leader."""
+        """Answer KAFKA_STORAGE_ERROR for the replica until a command opens it again."""
         if self._drop(key):
             self._not_opened[key] = reason
             log.error("replica failed partition=%s reason=%s", key, reason)
             self._disturbed(key)
 
     async def withdraw(self, key: TopicPartition, damage: Damage) -> None:
-        """Stop using a replica with a damaged log until a command opens it again. Waits for the
-        command under way. Raises StorageError."""
+        """Close a replica with a damaged log until a command opens it again. Waits for the command
+        under way. Raises StorageError."""
         async with self._commands:
             await self._let_go((key,))
             found = self._logs.log(key)
@@ -250,14 +250,14 @@ class ReplicaManager:
             self.replica_failed(key, damage.told(key))
 
     def directory_failed(self, path: str, error: StorageError) -> None:
-        """The replicas in that directory answer KAFKA_STORAGE_ERROR from now on."""
+        """Answer KAFKA_STORAGE_ERROR for the replicas in that directory from now on."""
         for key in self._logs.partitions_in(path):
             if self._drop(key):
                 self._not_opened[key] = f"log directory {path} has failed: {error}"
                 self._disturbed(key)
 
     def swap(self, move: ReplicaMove) -> bool:
-        """Replace the log of a moved replica by its copy; False if that is not possible now."""
+        """Replace the log of a moved replica by its copy. Return False if not possible now."""
         if self._commands.locked() or move.topic_partition in self.busy:
             return False
         if not self._logs.moves.swap(move):
@@ -270,11 +270,11 @@ class ReplicaManager:
     # for the controller
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        """Lead or follow each partition; return an error code for each. A command that names all
-        partitions of this broker sets the others aside.
+        """Make each replica leader or follower; return an error code for each. If the command names
+        all partitions of this broker, the directories of all other replicas become stray.
 
         Raises BrokerError for the whole command: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or
-        NETWORK_EXCEPTION if a topic has to be read from ZooKeeper, and cannot be.
+        NETWORK_EXCEPTION if ZooKeeper does not return the configuration of a topic.
         """
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
@@ -314,7 +314,8 @@ class ReplicaManager:
             return answers
 
     async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:
-        """Set aside the files of replicas that were deleted or moved while the broker was down."""
+        """Rename the directories of replicas that are not `assigned` any more to `*-stray`. They
+        were deleted or reassigned while the broker was down."""
         strays = sorted(self._logs.all().keys() - assigned)
         await self._let_go(strays)
         if strays:
@@ -326,10 +327,10 @@ class ReplicaManager:
             try:
                 await self._blocking.run(self._logs.set_aside, key)
             except StorageError as error:
-                log.error("log cannot be set aside partition=%s error=%s", key, error)
+                log.error("log cannot be renamed to stray partition=%s error=%s", key, error)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        """Stop serving each partition, and delete its log if the command says so. Raises
+        """Stop serving each partition, and delete its log if the command requests it. Raises
         BrokerError for the whole command: STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH."""
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
@@ -340,11 +341,9 @@ class ReplicaManager:
             return answers
 
     async def reconfigure(self, topics: Collection[str] | None) -> None:
-        """Read the configuration of these topics (None: all that are open here) again, and apply it
-        to their logs. Raises as the reader.
-
-        Waits for the command under way: it may have read an older configuration for its logs.
-        """
+        """Read the configuration of these topics again (None: of all topics with open replicas),
+        and apply it to their logs. Waits for the command under way, which may have read an older
+        configuration. Raises the errors of the TopicConfigReader."""
         async with self._commands:
             opened = {key.topic for key in self._partitions}
             wanted = opened if topics is None else opened.intersection(topics)
@@ -359,17 +358,17 @@ class ReplicaManager:
         if controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch {controller_epoch} is below {self._controller_epoch}",
+                f"controller epoch {controller_epoch} is below the last {self._controller_epoch}",
             )
         if broker_epoch != -1 and broker_epoch < self.broker_epoch:
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch {broker_epoch} is below {self.broker_epoch}",
+                f"broker epoch {broker_epoch} is below this broker's {self.broker_epoch}",
             )
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return the answer, or None if the partition has to be opened or gets another role."""
+        """Return the error code, or None if the command opens the replica or changes its role."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -391,7 +390,7 @@ class ReplicaManager:
         return None if is_news else ErrorCode.NONE
 
     def _cannot_open(self, key: TopicPartition, error: PybrokerError) -> ErrorCode:
-        """Keep the error for requests; log it once, though the controller repeats the command."""
+        """Store the error for later requests. A repeated command does not log it again."""
         reason = error.detail if isinstance(error, BrokerError) else str(error)
         if self._not_opened.get(key) != reason:
             self._not_opened[key] = reason
@@ -400,7 +399,7 @@ class ReplicaManager:
         return error.code if isinstance(error, BrokerError) else ErrorCode.KAFKA_STORAGE_ERROR
 
     def _assign(self, facts: PartitionFacts, opened: Log) -> Partition:
-        """Give the replica its role in one step, without an append in between."""
+        """Assign the replica its role in one step, so that no append can come in between."""
         key = facts.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not opened:
@@ -478,7 +477,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _drop(self, key: TopicPartition) -> bool:
-        """Remove the replica from the served ones. Return whether there was one."""
+        """Close the replica: no request can use it. Return whether it was open."""
         if self._fetchers is not None:
             self._fetchers.leave((key,))
         name = key.topic.encode()

@@ -1,7 +1,7 @@
 """Moves replicas between the log directories of this broker (KIP-113) while it serves them.
 
-All disk work runs in the Blocking port, one slice of one move at a time. Only the step in which the
-copy replaces the log runs on the event loop.
+All disk work runs in the Blocking port, one slice of one move at a time. Only the final replacement
+of the log by its copy runs on the event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAUSE_S: Final = 0.001
 
 
 class DirectoryUsage(NamedTuple):
-    """One replica's row in DescribeLogDirs: its directory, its bytes, its lag in offsets (-1:
+    """One replica in a DescribeLogDirs response: its directory, its size, its lag in offsets (-1:
     unknown), and whether it is the future replica of a move."""
 
     directory: str
@@ -38,7 +38,7 @@ class DirectoryUsage(NamedTuple):
 
 
 class ReplicaMover:
-    """Owns the moves from `start` to `stop`."""
+    """Executes the moves of replicas between `start` and `stop`."""
 
     def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
         self._logs = logs
@@ -48,7 +48,7 @@ class ReplicaMover:
         self._turn = asyncio.Semaphore(1)
         self._resuming = BackgroundTask("resume-moves")
         self._tasks: dict[asyncio.Task[None], ReplicaMove | None] = {}
-        """Task -> the move that it carries out; None for a task that handles a request."""
+        """Task -> the move that it executes; None for a task that handles a request."""
 
     def start(self) -> None:
         """Resume the moves that the last run of this broker did not finish."""
@@ -70,7 +70,7 @@ class ReplicaMover:
             try:
                 async with self._changes:
                     if self._logs.moves.unfinished.pop(partition, None) is None:
-                        continue  # deleted meanwhile, or a client wants it elsewhere
+                        continue  # the replica was deleted, or a client chose another directory
                     log.info("move begins again partition=%s to=%s", partition, directory)
                     await self._move(partition, directory)
             except (BrokerError, StorageError) as error:
@@ -89,31 +89,38 @@ class ReplicaMover:
         return self._logs.failed_directories
 
     async def alter(self, partition: TopicPartition, directory: str, *, exists: bool) -> None:
-        """Begin to move the replica to that directory, and return without waiting for the end. It
-        ends a move to another directory. `exists`: the cluster has the partition.
+        """Begin to move the replica to that directory; return without waiting for the end. A move
+        to a different directory is cancelled. `exists`: the cluster has the partition.
 
-        Raises BrokerError: INVALID_TOPIC_EXCEPTION for a name too long to be moved,
-        LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR. If the replica is not here, raises
-        REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION; a replica that is created later is
-        placed in that directory.
+        Raises BrokerError: INVALID_TOPIC_EXCEPTION for a topic name too long for the name of a
+        future directory, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR. If this broker has no such
+        replica, raises REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION. The broker then creates
+        a later replica in that directory.
         """
         if not can_have_future(partition):
-            raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
-        # A client that goes away cancels its request. A move that has begun needs its task.
+            raise BrokerError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{partition} cannot be moved: the topic name is too long for a -future directory",
+            )
+        # A disconnecting client cancels its request, but a move that has begun needs its task.
         await asyncio.shield(self._spawn(self._alter(partition, directory, exists), None))
 
     async def _alter(self, partition: TopicPartition, directory: str, exists: bool) -> None:
         async with self._changes:
             moves = self._logs.moves
-            moves.wish(partition, directory)
+            moves.request_directory(partition, directory)
             current = self._logs.log(partition)
             if current is not None and current.failure is not None:
-                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} is offline")
+                raise BrokerError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {partition} is offline"
+                )
             if current is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if exists:
                     code = ErrorCode.REPLICA_NOT_AVAILABLE
-                raise BrokerError(code, f"broker {self._replicas.broker_id} has no {partition}")
+                raise BrokerError(
+                    code, f"broker {self._replicas.broker_id} has no replica of {partition}"
+                )
             move = moves.current.get(partition)
             if move is not None and move.target.path == directory.rstrip("/"):
                 return
@@ -126,7 +133,8 @@ class ReplicaMover:
                 raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def usage(self) -> list[DirectoryUsage]:
-        """Return a row for each replica of this broker, and one for each move under way."""
+        """Return the usage of each replica of this broker, and of each copy of a move under
+        way."""
         rows = []
         high_watermarks = self._replicas.high_watermarks()
         for partition, current in self._logs.all().items():
@@ -148,7 +156,8 @@ class ReplicaMover:
     # -- moving
 
     async def _finished(self, move: ReplicaMove) -> None:
-        """Wait for a move whose copy has replaced the log already: it cannot be cancelled."""
+        """Wait for the end of a move whose copy has replaced the log already, since such a move
+        cannot be cancelled."""
         tasks = [task for task, carried_out in self._tasks.items() if carried_out is move]
         if move.done and tasks:
             await asyncio.wait(tasks)
@@ -192,7 +201,7 @@ class ReplicaMover:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Forget the task, and retrieve its error: the client may not wait for it any more."""
+        """Remove the task, and retrieve its error: the client may have disconnected."""
         del self._tasks[task]
         if not task.cancelled():
             task.exception()

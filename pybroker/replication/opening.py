@@ -1,4 +1,4 @@
-"""Opens the logs of replicas for a LeaderAndIsr command: in several threads at once."""
+"""Opens the logs of replicas for a LeaderAndIsr command, in several threads."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
 
 TopicConfigReader = Callable[[Collection[str]], Awaitable[dict[str, LogConfig]]]
-"""Returns the effective log configuration of each topic, as ZooKeeper has it now. A lagging server
-of the ensemble must not answer with its state from before the topic's creation."""
+"""Returns the effective log configuration of each topic, as stored in ZooKeeper now. The
+implementation must not use the answer of a lagging server that does not have the topic yet."""
 
 
 def cannot_exist(key: TopicPartition) -> bool:
-    """Return whether the name is invalid. The check keeps a command from creating a directory
-    outside the log directory."""
-    fault = topic_name_fault(key.topic) or ("its number is below 0" if key.partition < 0 else "")
+    """Return whether the topic name or the partition number is invalid. Without this check a
+    command could create a directory outside the log directory."""
+    negative = "the partition number is negative" if key.partition < 0 else ""
+    fault = topic_name_fault(key.topic) or negative
     if fault:
         topic, number = key
         state_change.warning(
@@ -42,7 +43,7 @@ def cannot_exist(key: TopicPartition) -> bool:
 
 
 class LogOpener:
-    """Opens logs; it changes no roles."""
+    """Opens and creates the logs of replicas, and does not change their roles."""
 
     def __init__(
         self,
@@ -58,16 +59,16 @@ class LogOpener:
         self._topic_configs = topic_configs
 
     async def configs(self, topics: Iterable[str]) -> dict[str, LogConfig]:
-        """Return the configuration of each topic, read together."""
+        """Return topic -> its configuration, read in one call."""
         names = sorted(topics)
         return await self._topic_configs(names) if names else {}
 
     async def configs_of(
         self, news: Sequence[PartitionFacts], open_here: Mapping[TopicPartition, Partition]
     ) -> dict[str, LogConfig]:
-        """Return the configuration by topic. That of an open replica is known already, so that the
-        controller can depose a leader that has no ZooKeeper connection. Raises BrokerError
-        NETWORK_EXCEPTION if a topic has to be read from ZooKeeper, and cannot be."""
+        """Return topic -> its configuration. For an open replica the known configuration suffices,
+        so that the controller can depose a leader without a ZooKeeper connection. Raises
+        BrokerError NETWORK_EXCEPTION if another configuration cannot be read from ZooKeeper."""
         known: dict[str, LogConfig] = {}
         for facts in news:
             partition = open_here.get(facts.topic_partition)
@@ -79,7 +80,7 @@ class LogOpener:
         except CoordError as error:
             raise BrokerError(
                 ErrorCode.NETWORK_EXCEPTION,
-                f"the configuration of topics cannot be read: {error!r}",
+                f"the configuration of topics cannot be read from ZooKeeper: {error!r}",
             ) from error
 
     async def open(
@@ -89,10 +90,12 @@ class LogOpener:
         return await spread(self._blocking, self._open, orders)
 
     def _open(self, order: tuple[PartitionFacts, LogConfig]) -> Log | PybrokerError:
-        """Blocking. A log of a deleted topic of the same name (another topic id) is set aside,
-        never served. A damaged log neither leads nor follows if there are other replicas: they have
-        the missing records. Once it is neither in the ISR nor eligible, and another replica leads,
-        its files are set aside and all is copied."""
+        """Open or create the log of one partition; return it, or the error. Waits for the disk.
+
+        A log of a deleted topic with the same name (and another topic id) is renamed to stray. A
+        damaged log neither leads nor follows if the partition has other replicas, since they have
+        the missing records. The damaged log is renamed to stray, and a new one is created, once
+        this replica is neither in sync nor eligible and another replica leads."""
         facts, config = order
         key = facts.topic_partition
         opened = self._logs.log(key)
@@ -102,7 +105,7 @@ class LogOpener:
         )
         if opened is not None and is_anothers:
             log.warning(
-                "log set aside partition=%s topic_id=%s current_topic_id=%s",
+                "log renamed to stray partition=%s topic_id=%s current_topic_id=%s",
                 key,
                 opened.topic_id,
                 facts.topic_id,
@@ -114,8 +117,8 @@ class LogOpener:
             if is_copied:
                 self._logs.incomplete.released.discard(key)
             elif is_orphaned(facts.state) or key in self._logs.incomplete.released:
-                # When the copy began, its leader had all records. Now no replica counts as in sync:
-                # each reports its log end, and the longest log leads, even an incomplete one.
+                # Now no replica is in sync or eligible: each reports its log end, and the longest
+                # log leads. An incomplete one may lead too; it may have copied the most records.
                 self._logs.incomplete.clear(key)
             made = self._logs.create(
                 key,
@@ -127,15 +130,15 @@ class LogOpener:
         except (BrokerError, StorageError) as error:
             return error
         if made.damage is not None and made.damage.is_whole and len(facts.replicas) == 1:
-            # There is no follower that would truncate its log by the epochs of this one.
-            log.warning("epochs not checked partition=%s reason=it has no other replica", key)
+            # Wrong epochs are harmless without a follower that would truncate its log by them.
+            log.warning("epochs not checked partition=%s reason=only replica", key)
             made.damage = None
         if made.damage is not None and len(facts.replicas) > 1:
             return BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{made.damage.as_error(key).detail}. This replica is not used; it is copied anew"
-                " once a replica with the records leads: restart the broker of that replica, or"
-                " elect another replica uncleanly",
+                f"{made.damage.as_error(key).detail}. The broker does not use this replica, and"
+                " copies it anew once a replica with the records leads: start the broker of such a"
+                " replica, or elect another replica uncleanly",
             )
         return made
 

@@ -1,7 +1,6 @@
 """One replica of a partition on this broker: its role, its high watermark and its log.
 
-Plain code: a command or a batch in, new state out, no waiting inside. The caller of `append` tells
-the purgatories afterwards what became readable.
+The methods do not await. After a method made records readable, its caller wakes the purgatories.
 """
 
 from __future__ import annotations
@@ -58,10 +57,10 @@ class Partition(Watched):
         self._counters = TopicCounters() if counters is None else counters
         self.broker_id = broker_id
         self._facts: PartitionFacts | None = None
-        # Derived from the facts, since every request asks for them.
+        # The next four are derived from the facts, because every request needs them.
         self.granted = Authority.NOTHING
-        """ALL if the last command made this replica the leader; READ once the broker has read that
-        another replica leads; else NOTHING."""
+        """ALL if the last command made this replica the leader; READ once the broker has read in
+        ZooKeeper that another replica leads; else NOTHING."""
         self.is_replicated = False
         """Whether this replica leads and the partition has other replicas."""
         self.leading_since = NO_EPOCH
@@ -69,8 +68,8 @@ class Partition(Watched):
         self._leader: LeaderState | None = None
         self._isr_size = 0
         self._alone_up_to = 0
-        """The largest min.insync.replicas for which the log end alone is the high watermark; 0 if
-        the log end of some follower counts too."""
+        """The largest min.insync.replicas with which this log's end alone determines the high
+        watermark; 0 if the log end of a follower counts too."""
         self._uncommitted_bytes = 0
         """The approximate number of bytes between the high watermark and the log end."""
         self._rules = AppendRules(topic_partition)
@@ -108,7 +107,7 @@ class Partition(Watched):
 
     @property
     def leader_end(self) -> int:
-        """The end of this leader's log that counts for commits: its durable end."""
+        """The leader's own log end for the high watermark: the end of its durable records."""
         return self.log.durable_end
 
     @property
@@ -118,8 +117,8 @@ class Partition(Watched):
         return NO_OFFSET if self._leader is None else self._leader.epoch_start
 
     def low_watermark(self, live: Container[int]) -> int:
-        """Return the smallest log start offset of this replica and those on the brokers `live`;
-        NO_OFFSET while one of these has not fetched in this epoch."""
+        """Return the smallest log start offset of this replica and of the followers on `live`
+        brokers. NO_OFFSET: such a follower has not fetched in this epoch yet."""
         followers = {} if self._leader is None else self._leader.followers
         starts = [each.log_start for broker, each in followers.items() if broker in live]
         return min([self.log.log_start_offset, *starts])
@@ -155,20 +154,20 @@ class Partition(Watched):
             return False
         raise BrokerError(
             ErrorCode.STALE_CONTROLLER_EPOCH,
-            f"{self.topic_partition} is at leader epoch {self.leader_epoch}, "
-            f"the command says {facts.state.leader_epoch}",
+            f"{self.topic_partition}: the command has leader epoch {facts.state.leader_epoch} and"
+            f" leader {facts.state.leader}, the replica is at leader epoch {self.leader_epoch}",
         )
 
     def _is_repeat(self, facts: PartitionFacts) -> bool:
-        """Return whether epoch and leader are the same. The ISR does not count: the controller may
-        have read the node before this leader's own ISR change."""
+        """Return whether leader epoch and leader are unchanged. The ISR may differ: the controller
+        may have read the node before this leader's own ISR change."""
         assert self._facts is not None
         state = self._facts.state
         return (facts.state.leader_epoch, facts.state.leader) == (state.leader_epoch, state.leader)
 
     def told_again(self, facts: PartitionFacts) -> int:
-        """Adopt a later version of the state node from a command for the same leader epoch. The
-        followers' progress stays. Return the bytes that became readable, see `settle`."""
+        """Adopt a later version of the state node from a command with the same leader epoch, and
+        keep the followers' progress. Return the bytes that became readable, see `settle`."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
@@ -181,8 +180,8 @@ class Partition(Watched):
 
     def lead(self, facts: PartitionFacts, now: float) -> None:
         """Lead from `now` (monotonic seconds) on, in an epoch that starts at the log end offset.
-        `check_epoch` must have returned True. The log records the epoch's start durably before the
-        first append; calling its `persist_epochs` earlier saves that append the wait."""
+        `check_epoch` must have returned True. The first append makes the epoch's start offset
+        durable, unless the caller has called the log's `persist_epochs` before."""
         assert facts.state.leader == self.broker_id
         epoch_start = self.log.log_end_offset
         self.log.begin_epoch(facts.state.leader_epoch, epoch_start)
@@ -208,8 +207,8 @@ class Partition(Watched):
     # the in-sync replicas
 
     def propose_isr(self, now: float, lag_max_s: float) -> IsrChange | None:
-        """As the leader, propose the ISR change that is due without any fetch; see
-        `LeaderState.propose`. None if there is none, or one is under way."""
+        """As the leader, return the proposed ISR change that is due, see `LeaderState.propose`.
+        Return None if no change is due, or one is under way."""
         if self._leader is None or not self.is_replicated:
             return None
         change = self._leader.propose(
@@ -222,7 +221,8 @@ class Partition(Watched):
         return change
 
     def propose_join(self, replica_id: int) -> IsrChange | None:
-        """As the leader, propose the change that adds a follower to the ISR, if it may join now."""
+        """As the leader, return the proposed change that adds the follower to the ISR; None if the
+        follower may not join now."""
         if self._leader is None:
             return None
         change = self._leader.propose_join(
@@ -235,13 +235,13 @@ class Partition(Watched):
         return change
 
     def is_pending(self, change: IsrChange) -> bool:
-        """Return whether the outcome of this change still matters. It does not after a command for
-        a new leader epoch: that epoch was made from the stored state."""
+        """Return whether this leader still waits for the outcome of the change. After a command
+        with a new leader epoch it does not: that epoch starts from the stored state."""
         return self._leader is not None and self._leader.is_pending(change)
 
     def isr_stored(self, change: IsrChange, version: int) -> int:
-        """The pending change is stored; the state node has this version. Return the bytes that
-        became readable, see `settle`."""
+        """Note that the pending change is stored; the state node has this version. Return the bytes
+        that became readable, see `settle`."""
         assert self._leader is not None
         self._leader.stored(change, version)
         return self._settled()
@@ -254,20 +254,20 @@ class Partition(Watched):
         return self._settled()
 
     def isr_refused(self, change: IsrChange) -> int:
-        """The pending change can never be applied; nothing is stored. Return the bytes that became
-        readable, see `settle`."""
+        """Note that the pending change can never be applied. Return the bytes that became readable,
+        see `settle`."""
         assert self._leader is not None
         self._leader.refused(change)
         return self._settled()
 
     def isr_unchanged(self) -> None:
-        """The pending look found the state node unchanged."""
+        """Note that the pending check found the state node unchanged."""
         assert self._leader is not None
         self._leader.unchanged()
 
     def superseded(self, *, is_replaced: bool) -> None:
-        """A later leader epoch is stored, perhaps with another leader (`is_replaced`): wait for the
-        controller's command."""
+        """Note that a later leader epoch is stored, with another leader if `is_replaced`. The
+        controller's next command ends this state."""
         assert self._leader is not None
         self._leader.is_superseded = True
         self.granted = Authority.READ if is_replaced else Authority.ALL
@@ -294,7 +294,7 @@ class Partition(Watched):
         return max(readable_bytes, 1)
 
     def _settled(self) -> int:
-        """Take over changed facts from the leader state. Return the bytes that became readable, see
+        """Copy the changed facts from the leader state. Return the bytes that became readable, see
         `settle`."""
         assert self._leader is not None
         self._facts = facts = self._leader.facts
@@ -318,42 +318,41 @@ class Partition(Watched):
     # requests of clients and followers
 
     def require_epoch(self, current_leader_epoch: int) -> None:
-        """Check that the leader epoch is that of the client's request (-1: any).
-
-        Raises BrokerError FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320).
-        """
+        """Raise BrokerError FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320) if the request
+        has another leader epoch than this replica. -1 is always accepted."""
         if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:
             older = current_leader_epoch < self.leader_epoch
             raise BrokerError(
                 ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
-                f"{self.topic_partition} is at leader epoch {self.leader_epoch}, "
-                f"the request says {current_leader_epoch}",
+                f"{self.topic_partition}: the request has leader epoch {current_leader_epoch},"
+                f" the broker is at leader epoch {self.leader_epoch}",
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """As the leader, return whether no other leader can have committed anything. `now`:
+        """Return whether this replica leads and no later leader can have committed records. `now`:
         monotonic seconds, not before the last fetch."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property
     def is_followed(self) -> bool:
-        """As the leader, whether each in-sync replica has fetched in this leader epoch."""
+        """Whether this replica leads and each in-sync replica has fetched in this leader epoch."""
         return self._leader is not None and self._leader.is_followed
 
     @property
     def led_version(self) -> int | None:
-        """The version of the state node that makes this replica the leader; None if it does not
-        lead, or if no other replica can be elected."""
+        """The version of the state node that names this replica the leader; None if this replica
+        does not lead, or if no other replica can be elected."""
         has_heirs = self._leader is not None and not math.isinf(self._leader.led_s)
         return self._leader.facts.partition_epoch if self._leader and has_heirs else None
 
     def append(
         self, data: memoryview, header: BatchHeader, *, acks: int, now_ms: int
     ) -> AppendResult:
-        """Append one validated batch as the leader; the high watermark follows as far as it may.
+        """Append one validated batch as the leader, and advance the high watermark as far as
+        allowed.
 
         Raises BrokerError: NOT_ENOUGH_REPLICAS (acks=-1 only, nothing is written), or the error of
-        the producer state; StorageError if the disk refuses.
+        the producer state. Raises StorageError if the write fails.
         """
         assert self._leader is not None
         assert self._facts is not None
@@ -365,7 +364,7 @@ class Partition(Watched):
         ):
             raise BrokerError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.topic_partition} has {len(self._facts.state.isr)} replicas in sync, "
+                f"{self.topic_partition} has {len(self._facts.state.isr)} in-sync replicas, "
                 f"min.insync.replicas is {self.log.config.min_insync_replicas}",
             )
         result = self.log.append(
@@ -379,8 +378,8 @@ class Partition(Watched):
             self._high_watermark = max(self._high_watermark, result.last_offset + 1)
         else:
             self._uncommitted_bytes += len(data)
-            # Only if this batch is durable. Else this call could move the high watermark for a sync
-            # that has just ended, and `log_synced` would not wake the requests that wait for it.
+            # Only if this batch is durable. Else this call could advance the high watermark after
+            # the sync of an earlier batch, and `log_synced` would not wake the waiting requests.
             if self._alone_up_to and self.log.durable_end > result.last_offset:
                 self.settle()
         if self._watchers:
@@ -389,14 +388,14 @@ class Partition(Watched):
 
     def follower_fetched(self, fetch: FollowerFetch, now: float, lag_max_s: float) -> int:
         """As the leader, note a follower's fetch (`now`: monotonic seconds). Return the bytes that
-        became readable, see `settle`. Raises BrokerError UNKNOWN_LEADER_EPOCH for a broker that is
-        no replica."""
+        became readable, see `settle`. Raises BrokerError UNKNOWN_LEADER_EPOCH for a broker without
+        a replica."""
         leader = self._leader
         assert leader is not None
         if fetch.replica_id not in leader.followers:
             raise BrokerError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
-                f"broker {fetch.replica_id} holds no replica of {self.topic_partition}",
+                f"broker {fetch.replica_id} has no replica of {self.topic_partition}",
             )
         leader_end = self.log.log_end_offset
         if fetch.fetch_offset > leader_end:
@@ -427,8 +426,8 @@ class Partition(Watched):
     def append_replicated(
         self, data: Buffer, *, leader_high_watermark: int, leader_log_start: int, now_ms: int
     ) -> None:
-        """As a follower, append what the leader sent, and follow its high watermark and log start.
-        Raises BrokerError as `Log.append_replicated`."""
+        """As a follower, append the leader's records, and adopt its high watermark and log start.
+        Raises the errors of `Log.append_replicated`."""
         assert self._leader is None
         if data:
             self.log.append_replicated(data, now_ms=now_ms, epoch_max=self.leader_epoch)
@@ -457,7 +456,7 @@ class Partition(Watched):
 
     def delete_records(self, before: int) -> int:
         """As the leader, advance the log start to `before` (-1: to the high watermark) and return
-        that offset. It survives a restart once the checkpoints are written.
+        the new log start. A restart keeps it once the checkpoints are written.
 
         Raises BrokerError: POLICY_VIOLATION for a topic that is only compacted, OFFSET_OUT_OF_RANGE
         for an offset above the high watermark, KAFKA_STORAGE_ERROR.
@@ -466,17 +465,20 @@ class Partition(Watched):
         if not self.log.config.deletes:
             raise BrokerError(
                 ErrorCode.POLICY_VIOLATION,
-                f"{self.topic_partition} is compacted; its cleanup.policy does not delete",
+                f"records of {self.topic_partition} cannot be deleted: the topic's cleanup.policy"
+                " does not contain delete",
             )
         if self.log.failure is not None or self.log.damage is not None:
             raise BrokerError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self.topic_partition} is damaged"
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the log of {self.topic_partition} is damaged or offline",
             )
         offset = self._high_watermark if before == NO_OFFSET else before
         if not 0 <= offset <= self._high_watermark:
             raise BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.topic_partition}: {offset} is not within 0 and {self._high_watermark}",
+                f"{self.topic_partition}: offset {offset} is not between 0 and the high watermark"
+                f" {self._high_watermark}",
             )
         self.log.advance_log_start(offset)
         return offset
@@ -486,8 +488,8 @@ class Partition(Watched):
         return self._isr_size >= self._required_replicas()
 
     def may_have_enough_replicas(self) -> bool:
-        """Return whether an appended batch may still be acknowledged: as `has_enough_replicas`, but
-        a change under way counts with the larger ISR."""
+        """Return whether an appended batch may still be acknowledged. While an ISR change is under
+        way, the members of both ISRs count."""
         assert self._leader is not None
         return has_enough_replicas(
             len(self._leader.maximal_isr),

@@ -1,9 +1,10 @@
-"""Requests that wait: for data (fetch) or for replication (produce with acks=all).
+"""The waiting requests: fetches that wait for data, produces with acks=all that wait for
+replication.
 
-A waiting request names the partitions it waits for. The code that changes a partition calls
-`progressed` (bytes became readable) or `disturbed` (leadership changed, the partition is gone). A
-request completes when it has seen enough bytes, at the first disturbance, or at its deadline. Its
-caller then reads the partitions again for the answer.
+A waiting request names its partitions. The code that changes a partition calls `progressed` (bytes
+became readable) or `disturbed` (the leader changed, or the replica was closed). The wait ends after
+enough bytes, at the first disturbance, or at the deadline. The caller then reads the partitions
+again for the answer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final, Protocol
 from pybroker.model import TopicPartition
 
 KEYS_PER_TURN_MAX: Final = 1000
-"""Watching that many partitions takes about 1 ms."""
+"""The number of partitions that the event loop watches or forgets in about 1 ms."""
 
 
 class _Waiter:
@@ -40,11 +41,11 @@ class Purgatory:
         self._requests = 0
         self._waiters: dict[TopicPartition, dict[_Waiter, None]] = {}
         self._entering: dict[_Waiter, set[TopicPartition]] = {}
-        """The requests that do not watch all their partitions yet, each with the partitions that
-        have changed since it began."""
+        """Request that does not watch all its partitions yet -> the partitions that have changed
+        since the request began."""
         self.changes = 0
-        """Grows with every `progressed` and `disturbed`. A caller that read the partitions before
-        it waits compares it to see whether to read again."""
+        """The number of calls of `progressed` and `disturbed`. A caller notes the number, reads the
+        partitions, and reads them again instead of waiting if the number has grown."""
 
     def __len__(self) -> int:
         """Return the number of waiting requests."""
@@ -63,9 +64,9 @@ class Purgatory:
         timeout_s: float,
         more: Growing | None = None,
     ) -> None:
-        """Return when `missing_bytes` more bytes became readable, after a disturbance of one of the
-        partitions, or after `timeout_s`. Partitions that are added to `more` are waited for from
-        then on."""
+        """Wait until `missing_bytes` more bytes became readable, one of the partitions was
+        disturbed, or `timeout_s` has passed. Partitions that are added to `more` count from then
+        on."""
         if timeout_s <= 0:
             return
         keys = list(partitions)
@@ -93,7 +94,7 @@ class Purgatory:
             self._forget(keys, 0, waiter)
 
     def progressed(self, partition: TopicPartition, readable_bytes: int) -> None:
-        """`readable_bytes` more of this partition can be read."""
+        """Note that `readable_bytes` more bytes of this partition can be read."""
         self.changes += 1
         if self._entering:
             self._changed_meanwhile(partition)
@@ -106,7 +107,8 @@ class Purgatory:
                 self._complete(waiter)
 
     def disturbed(self, partition: TopicPartition) -> None:
-        """The partition changed in a way that every waiting request has to look at."""
+        """Wake every request that waits for this partition, because the leader changed or the
+        replica was closed."""
         self.changes += 1
         self._changed_meanwhile(partition)
         for waiter in self._waiters.get(partition, ()):
@@ -117,8 +119,8 @@ class Purgatory:
             self._waiters.setdefault(key, {})[waiter] = None
 
     async def _watch_in_turns(self, keys: Sequence[TopicPartition], waiter: _Waiter) -> None:
-        """Watch all keys but the first ones. A change before its key is watched also completes the
-        request."""
+        """Watch the keys after the first `KEYS_PER_TURN_MAX`. A change of a key before it is
+        watched completes the request, too."""
         changed = self._entering[waiter] = set()
         try:
             for start in range(KEYS_PER_TURN_MAX, len(keys), KEYS_PER_TURN_MAX):
@@ -137,7 +139,7 @@ class Purgatory:
             changed.add(partition)
 
     def _forget(self, keys: Sequence[TopicPartition], start: int, waiter: _Waiter) -> None:
-        """Watch these keys no more, in turns of `KEYS_PER_TURN_MAX`."""
+        """Stop watching these keys, `KEYS_PER_TURN_MAX` at a time."""
         end = start + KEYS_PER_TURN_MAX
         for key in keys[start:end]:
             waiters = self._waiters.get(key)

@@ -1,5 +1,8 @@
-"""Reads all logs again and again, slowly, and reports damaged ones. It finds a flipped bit before a
-consumer reads the record, while other replicas still have it."""
+"""Reads all logs slowly and repeatedly, and reports damaged ones.
+
+The scrubber finds a flipped bit while other replicas still have the record, usually before a
+consumer reads it.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,16 @@ log = logging.getLogger(__name__)
 
 _BYTES_AT_A_TIME: Final = 256 * 1024
 _BYTES_LEAST: Final = 32 * 1024
-"""Each look counts as this many bytes at least: even the smallest takes the time to read them."""
+"""Each check counts as at least this many bytes, since a small read takes about as long."""
 _IDLE_S: Final = 1.0
 _ALL: Final = 2**31
-"""More segments than a log has."""
+"""A number larger than the number of segments of any log."""
 
 
 class Scrubber:
-    """Runs between `start` and `stop`. It reads each log once in `interval_s`, and at most
-    `bytes_per_second` of all logs. A place that a reader reports is checked at once."""
+    """Checks the logs of one broker between `start` and `stop`. It reads each log once in
+    `interval_s`, at most `bytes_per_second` in total. It checks an offset that a reader reports at
+    once."""
 
     def __init__(
         self,
@@ -65,17 +69,18 @@ class Scrubber:
             self._task.start(self._run)
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop checking. Idempotent."""
         await self._loop.stop()
         await self._task.stop()
 
     def _suspect(self, key: TopicPartition, offset: int) -> None:
-        """Check the log at that offset soon: a read there failed."""
+        """Let the log be checked at that offset soon, after a failed read there."""
         self._suspects.setdefault(key, offset)
         self._loop.wake()
 
     async def _look_at_suspects(self) -> bool:
-        """Check each reported place. The log may be fine: a damaged index also misleads readers."""
+        """Check each reported offset. The log may be intact: a read also fails because of a damaged
+        index."""
         while self._suspects:
             key, offset = self._suspects.popitem()
             opened = self._logs.log(key)
@@ -94,7 +99,7 @@ class Scrubber:
             self._looked_at[key] = self._clock.monotonic()
 
     def _next(self) -> TopicPartition | None:
-        """Return the log that was read the longest time ago, if it is due."""
+        """Return the log whose last check is the oldest, if its next check is due."""
         opened = self._logs.all()
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in opened}
         fresh = next((key for key in opened if key not in self._looked_at), None)
@@ -108,11 +113,11 @@ class Scrubber:
         try:
             await self._go_through(key, place, segments)
         except (BrokerError, StorageError) as error:
-            # A failing disk is reported by the requests that need it.
+            # Requests that need the disk report its failure.
             log.warning("log cannot be scrubbed partition=%s error=%s", key, error)
 
     async def _go_through(self, key: TopicPartition, place: Place | None, segments: int) -> None:
-        """Check this many segments from `place` on; slowly if it is the whole log."""
+        """Check this many segments from `place` on. `_ALL` segments are checked slowly."""
         is_slow = segments == _ALL
         bytes_max = _BYTES_AT_A_TIME
         if is_slow:
@@ -136,8 +141,8 @@ class Scrubber:
                 segments -= 1
 
     def _tell(self, key: TopicPartition, opened: Log, looked: scrub.Looked) -> None:
-        """Report confirmed damage. Runs on the event loop, where only a truncation could change the
-        log meanwhile."""
+        """Report the damage if it is confirmed. Runs on the event loop, so that only a truncation
+        can change the log meanwhile."""
         if key not in self._replicas.busy and scrub.is_confirmed(
             opened, looked, self._epoch_max(key)
         ):
@@ -145,7 +150,7 @@ class Scrubber:
             self._found(key, looked.damage)
 
     def _epoch_max(self, key: TopicPartition) -> int:
-        """Return the largest valid leader epoch: a replica has no batches of a later epoch than
-        that of its last command."""
+        """Return the largest valid leader epoch of the log: the epoch of the replica's last
+        command."""
         partition = self._replicas.partitions.get(key)
         return EPOCH_MAX if partition is None else partition.leader_epoch

@@ -1,7 +1,7 @@
-"""Truncates a follower's log in a thread, and only records that may be lost.
+"""Truncates a follower's log in a thread, and keeps committed records unless a loss receipt allows
+their truncation.
 
-Nothing else may change a log during its truncation: other code checks `is_busy` or awaits
-`settled`.
+No other code may change a log during its truncation: it checks `is_busy` or awaits `settled`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from pybroker.replication.partition import Partition
 log = logging.getLogger(__name__)
 
 _RECEIPT_WAIT_S: Final = 5.0
-"""How long ZooKeeper may take to show a receipt before the partition pauses; commands of the
-controller wait for it."""
+"""The time limit for reading and writing a receipt. After it the partition pauses, since the
+controller's commands wait for the truncation."""
 
 
 class Losses(Protocol):
-    """The loss receipts of unclean elections. Both may raise CoordError, MalformedNode."""
+    """The loss receipts of unclean elections. Both methods may raise CoordError and
+    MalformedNode."""
 
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
@@ -49,7 +50,7 @@ class Losses(Protocol):
 
 
 class NoLosses:
-    """For a cluster without unclean elections."""
+    """The loss receipts of a cluster without unclean elections: there are none."""
 
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
@@ -59,15 +60,15 @@ class NoLosses:
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        raise AssertionError("no receipt allows it")
+        raise AssertionError(f"{topic_partition}: no loss receipt exists for a truncation")
 
 
 Failed = Callable[[TopicPartition, str], None]
-"""Called with a replica that has to stop following, and the reason."""
+"""Called for a replica that has to stop following, with the reason."""
 
 
 class Truncator:
-    """Used from the event loop only."""
+    """The truncations of a broker's followers. Used from the event loop only."""
 
     def __init__(self, blocking: Blocking, losses: Losses) -> None:
         self._blocking = blocking
@@ -83,7 +84,7 @@ class Truncator:
         return frozenset(self._busy)
 
     async def settled(self, keys: Iterable[TopicPartition] | None = None) -> None:
-        """Wait until none of these logs (None: no log at all) is being truncated."""
+        """Wait until none of these logs (None: none of all logs) is being truncated."""
         wanted = self._busy if keys is None else [key for key in keys if key in self._busy]
         tasks = [self._busy[key] for key in wanted]
         if tasks:
@@ -92,10 +93,11 @@ class Truncator:
     def begin(
         self, partition: Partition, step: Truncation, done: Callable[[Pause | None], None]
     ) -> None:
-        """Begin the step. At its end `done` is called with a pause, or with None to go on."""
+        """Begin the truncation. At its end `done` is called: with None after a success, or with
+        the pause that a failure causes."""
         key = partition.topic_partition
         assert key not in self._busy
-        task = asyncio.create_task(self._shorten(partition, step), name=f"shorten {key}")
+        task = asyncio.create_task(self._truncate(partition, step), name=f"truncate {key}")
         self._busy[key] = task
 
         def ended(task: asyncio.Task[Pause | None]) -> None:
@@ -105,11 +107,11 @@ class Truncator:
 
         task.add_done_callback(ended)
 
-    async def _shorten(self, partition: Partition, step: Truncation) -> Pause | None:
+    async def _truncate(self, partition: Partition, step: Truncation) -> Pause | None:
         replica, in_sync = partition.log, partition.is_in_isr(partition.broker_id)
         try:
             if may_cut_committed(replica, partition.high_watermark, step, in_sync=in_sync):
-                refused = await self._give_up(partition, step)
+                refused = await self._record_loss(partition, step)
                 if refused is not None:
                     return refused
             before = replica.log_start_offset, replica.log_end_offset
@@ -129,9 +131,10 @@ class Truncator:
         )
         return None
 
-    async def _give_up(self, partition: Partition, step: Truncation) -> Pause | None:
-        """Record the loss if a receipt explains it. Return a pause if the truncation may not happen
-        now. Without a receipt no committed record is truncated."""
+    async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
+        """Write the truncated offsets into the loss receipt that allows the truncation. Return None
+        if the truncation may begin, or a pause if it may not. Without a receipt no committed record
+        is truncated."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)
@@ -142,9 +145,12 @@ class Truncator:
                 )
                 if receipt is None and is_committed:
                     self.on_failed(key, self._refusal(partition, step))
-                    return Pause(ErrorCode.KAFKA_STORAGE_ERROR, "committed records would be lost")
+                    return Pause(
+                        ErrorCode.KAFKA_STORAGE_ERROR,
+                        f"a truncation to {step.offset} would remove committed records",
+                    )
                 if receipt is None:
-                    return None  # only clean elections since: the records were never acknowledged
+                    return None  # all elections were clean: the records were never acknowledged
                 await self._losses.add_truncation(key, receipt.leader_epoch, start, end)
         except (CoordError, MalformedNode, TimeoutError) as error:
             is_damaged = isinstance(error, MalformedNode)
@@ -171,9 +177,10 @@ class Truncator:
         state = partition.state
         leader = None if state is None else state.leader
         return (
-            f"leader {leader} (epoch {partition.leader_epoch}) wants the log to end at"
-            f" {step.offset}, but it is committed up to {partition.high_watermark} and no unclean"
-            " election explains that. The replica truncates nothing. If the leader is right, stop"
-            f" this broker, move {partition.log.directory} away and start it again: then the broker"
-            " copies the whole log"
+            f"leader {leader} (epoch {partition.leader_epoch}) requires a truncation to offset"
+            f" {step.offset}, below the high watermark {partition.high_watermark}, and no loss"
+            " receipt of an unclean election allows it. The replica truncates nothing. If the"
+            " leader's log is the right one, stop this broker, move the directory"
+            f" {partition.log.directory} away and start the broker again: it then copies the whole"
+            " log"
         )

@@ -1,8 +1,8 @@
 """Reusable memory for reads.
 
-Allocating a megabyte for each answer costs the kernel as much as copying it. So a few buffers are
-kept, and each is reused once no view of it is left: a `bytearray` refuses to change its size while
-a view exists, which tells.
+Allocating a megabyte for each response costs as much as copying the megabyte. So this module keeps
+a few buffers, and reuses a buffer once no view of it is left. A `bytearray` with a view refuses to
+change its size, which shows whether it is free.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections import deque
 from typing import Final
 
 BUFFER_BYTES: Final = 1024**2
-"""The bytes that a consumer requests of a partition by default (max.partition.fetch.bytes)."""
+"""The default of a consumer's max.partition.fetch.bytes."""
 BUFFERS_MAX: Final = 8
-"""Answers that wait for slow peers hold buffers for long; further buffers are used once."""
+"""The number of reusable buffers. While responses to slow clients occupy all of them, further
+buffers are used once."""
 
 
 class ReadBuffers:
-    """Thread-safe."""
+    """The reusable buffers of one disk. Thread-safe."""
 
     def __init__(self) -> None:
         self._buffers: deque[bytearray] = deque()
         self._lock = threading.Lock()
 
     def take(self, length: int) -> memoryview:
-        """Return `length` writable bytes. They stay in use as long as the view, or a part of it,
-        exists."""
+        """Return a writable view of `length` bytes. The bytes are not reused while the view, or a
+        slice of it, exists."""
         if length > BUFFER_BYTES:
             return memoryview(bytearray(length))
         with self._lock:
@@ -43,7 +44,7 @@ class ReadBuffers:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """Whether no view of the buffer exists."""
+    """Return whether no view of the buffer exists."""
     try:
         last = buffer.pop()
     except BufferError:

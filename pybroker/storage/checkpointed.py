@@ -1,7 +1,8 @@
 """The content of a directory's checkpoints, computed from its logs. Pure; `directory.py` writes it.
 
-The checkpoints of a damaged log keep their values: they say how far the log had reached. Without
-them the next start would take the corrupt range for a torn tail and serve a shorter log.
+The checkpoints of a damaged log are not lowered, since they show up to which offset the log had
+records. With lower values the next start would take the corrupt range for a torn tail, and serve a
+shorter log.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ Offsets = Mapping[TopicPartition, int]
 Logs = Mapping[TopicPartition, Log]
 
 
-def high_watermarks(logs: Logs, known: Offsets, told: Offsets) -> dict[TopicPartition, int]:
-    """Return the high watermarks to write. `told` are the current ones, `known` those of the
+def high_watermarks(logs: Logs, known: Offsets, current: Offsets) -> dict[TopicPartition, int]:
+    """Return the high watermarks to write. `current` are those in memory, `known` those in the
     file."""
-    wanted = {**known, **told}
+    wanted = {**known, **current}
     return {
         key: known.get(key, 0) if log.damage else min(wanted.get(key, 0), log.log_end_offset)
         for key, log in logs.items()
@@ -33,7 +34,8 @@ def recovery_points(logs: Logs, known: Offsets) -> dict[TopicPartition, int]:
 
 
 def log_starts(logs: Logs) -> dict[TopicPartition, int]:
-    """Return the log starts that lie inside a segment; the files' names tell the others."""
+    """Return the log starts that are inside a segment. The other log starts follow from the names
+    of the segment files."""
     return {
         key: log.log_start_offset
         for key, log in logs.items()

@@ -5,8 +5,9 @@
     orders 0 1042          topic, partition, offset      (offset checkpoints)
     orders 1 77
 
-The leader epoch checkpoint has the same frame around lines of `epoch start-offset`. Encoding and
-decoding are pure. A damaged file raises CorruptionError, and the caller decides what that means.
+The leader epoch checkpoint has the same first two lines, and then lines of `epoch start-offset`.
+The functions are pure. They raise CorruptionError for a damaged file, and the caller decides how to
+continue.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes, path: str) -> dict[TopicPartition, int]:
-    """Return the offsets. Raises CorruptionError naming `path` if `encode_offsets` cannot have
-    written the content."""
+    """Return the offset of each partition. Raises CorruptionError naming `path` if `encode_offsets`
+    cannot have written the content."""
     offsets = {}
     for line in _lines(data, path):
         words = line.split(" ")
         if len(words) != 3:
-            raise CorruptionError(f"{path}: {line!r} is not a topic, a partition and an offset")
+            raise CorruptionError(f"{path}: expected topic, partition and offset in line {line!r}")
         offset = _number(words[2], path)
         if offset < 0:
-            raise CorruptionError(f"{path}: the offset in {line!r} is negative")
+            raise CorruptionError(f"{path}: the offset in line {line!r} is negative")
         offsets[TopicPartition(words[0], _number(words[1], path))] = offset
     return offsets
 
@@ -47,18 +48,21 @@ def encode_epochs(entries: Iterable[EpochStart]) -> bytes:
 
 
 def decode_epochs(data: bytes, path: str) -> list[EpochStart]:
-    """Return the epochs. Raises CorruptionError naming `path`, also if epochs or offsets do not
-    rise."""
+    """Return the leader epochs with their start offsets. Raises CorruptionError naming `path`, also
+    if epochs do not rise or start offsets fall."""
     entries: list[EpochStart] = []
     for line in _lines(data, path):
         words = line.split(" ")
         if len(words) != 2:
-            raise CorruptionError(f"{path}: {line!r} is not an epoch and an offset")
+            raise CorruptionError(f"{path}: expected leader epoch and offset in line {line!r}")
         entry = EpochStart(_number(words[0], path), _number(words[1], path))
         if entries and (
             entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset
         ):
-            raise CorruptionError(f"{path}: {line!r} does not exceed the line before")
+            raise CorruptionError(
+                f"{path}: epoch and offset in line {line!r} do not follow epoch"
+                f" {entries[-1].epoch} at offset {entries[-1].start_offset}"
+            )
         entries.append(entry)
     return entries
 
@@ -77,7 +81,10 @@ def _lines(data: bytes, path: str) -> list[str]:
     if len(lines) < 2 or lines[0] != _VERSION:
         raise CorruptionError(f"{path}: expected version {_VERSION} and a number of lines")
     if _number(lines[1], path) != len(lines) - 2 or not text.endswith("\n"):
-        raise CorruptionError(f"{path}: {len(lines) - 2} lines follow, expected {lines[1]}")
+        raise CorruptionError(
+            f"{path}: the file has {len(lines) - 2} entries or ends within a line,"
+            f" expected {lines[1]} entries"
+        )
     return lines[2:]
 
 

@@ -1,5 +1,5 @@
-"""Periodic work on all logs: flush idle logs, delete old segments, and report, at a limited rate,
-writes that the disk refused. The manager owns the logs."""
+"""The periodic work on all logs: flushes of idle logs, retention, and rate-limited log lines about
+writes that a full disk refused. The manager owns the logs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from pybroker.storage.log import Log
 
 log = logging.getLogger(__name__)
 _REFUSAL_LOG_MS: Final = 10_000
-"""A full disk refuses every write; only one line is logged in this time."""
+"""The shortest time between two log lines, since a full disk refuses every write."""
 
 
 class Refusals:
-    """Counts the writes that the disk refused, and reports them from time to time."""
+    """Counts the writes that a full disk refused, and logs them at a limited rate."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._count = 0
         self._told_ms = -_REFUSAL_LOG_MS
         self.listener: Callable[[str, StorageError], None] = lambda path, error: None
-        """Called, in any thread, with each log directory that had no room for a write of a log."""
+        """Called in any thread for each write to a log that failed because its log directory was
+        full."""
 
     def of_log(self, path: str, partition: TopicPartition, error: StorageError) -> None:
         self.tell(f"log partition={partition}", error)
@@ -45,8 +46,10 @@ def persist_epochs(
     starts: Mapping[TopicPartition, int],
     known: Mapping[TopicPartition, int],
 ) -> None:
-    """Make leader epochs durable before the log starts in `starts` replace those in `known`: the
-    loader takes the lower of checkpoint and epoch file. Waits for the disk. Raises StorageError."""
+    """Make the leader epochs durable of each log with a new log start. `starts` are the current log
+    starts, `known` those in the checkpoint. The caller writes the checkpoint afterwards, because
+    the loader uses the lower log start of epoch file and checkpoint. Waits for the disk. Raises
+    StorageError."""
     for key, start in starts.items():
         if start != known.get(key) and logs[key].damage is None:
             logs[key].epoch_file.persist()
@@ -68,7 +71,7 @@ def flush_idle(logs: Iterable[Log], now_ms: int, idle_ms: int) -> int:
             log.flush(closed_only=not everything, now_ms=now_ms)
             touched += 1
         except BrokerError:
-            # The log has reported the error to its owner, which logs it.
+            # The log has reported the error to its owner, and the owner logs it.
             continue
     return touched
 
@@ -80,9 +83,9 @@ def run_retention(
     producer_id_expiration_ms: int,
     busy: Container[TopicPartition] = (),
 ) -> int:
-    """Delete the segments that retention no longer keeps, and forget idle producers. Return the
-    number of segments deleted. Belongs on the event loop, as appending does; `busy` logs are
-    skipped until the next time."""
+    """Delete the segments whose retention has ended, and the state of idle producers. Return the
+    number of deleted segments. `hw_of` returns a partition's high watermark; `busy` logs are
+    skipped. Call it on the event loop, where appends run."""
     count = 0
     for partition_log in logs:
         partition = partition_log.topic_partition

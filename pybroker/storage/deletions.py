@@ -1,5 +1,5 @@
-"""Files that are renamed now and removed after a delay: readers may still use them, and an operator
-may still want them back (file.delete.delay.ms)."""
+"""Deleted files that are renamed at once and removed after file.delete.delay.ms: readers may still
+use them, and an operator may restore them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class PendingDeletions:
-    """Calls `remove` with each path when its delay has passed."""
+    """The renamed files that wait for their removal. `remove` deletes one path."""
 
     __slots__ = ("_remove", "_waiting")
 
@@ -27,9 +27,9 @@ class PendingDeletions:
         return any(due_ms <= now_ms for due_ms, _ in self._waiting)
 
     def remove_due(self, now_ms: int) -> None:
-        """Remove the files whose delay has passed. A file that the disk refuses to remove is left
-        to the next start."""
-        # Runs in a thread while the event loop may add more: swapped, not rebuilt.
+        """Remove the files whose delay has passed. A file whose removal fails is removed at the
+        next start of the broker."""
+        # The event loop may add paths meanwhile, so the list is replaced before it is read.
         waiting, self._waiting = self._waiting, []
         self._waiting.extend(entry for entry in waiting if entry[0] > now_ms)
         for path in [path for due_ms, path in waiting if due_ms <= now_ms]:

@@ -1,6 +1,6 @@
-"""One log directory: its lock, its owner, the state in which it was left, and its checkpoints.
+"""One log directory: its lock, its owner, its state after the last broker, and its checkpoints.
 
-Reads and writes the files for all partitions of the directory; the manager owns the partitions.
+The module reads and writes the files that concern the whole directory. The manager owns the logs.
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ _PROCESS_ID_LENGTH_MAX: Final = 20
 
 
 class UnusableDirectory(StartupError):
-    """One directory cannot be used; the broker may start with others."""
+    """Raised if a log directory cannot be used; the broker may start with the others."""
 
 
 def make_durable(disk: Disk, path: str) -> None:
-    """Create the directory and its missing parents, so that they survive a power loss. Raises
-    StorageError."""
+    """Create the directory and its missing parents, durably. Raises StorageError."""
     made: list[str] = []
     while not disk.exists(path):
         made.append(path)
@@ -68,7 +67,7 @@ def _parent(path: str) -> str:
 
 
 class OffsetCheckpoint:
-    """One of the files with an offset for each partition."""
+    """A checkpoint file of a log directory, with an offset for each partition."""
 
     __slots__ = ("_disk", "_path", "lost", "offsets")
 
@@ -77,7 +76,7 @@ class OffsetCheckpoint:
         self._disk = disk
         self.offsets: dict[TopicPartition, int] = {}
         self.lost = False
-        """Whether a file existed but was unreadable."""
+        """Whether the file existed but was unreadable."""
 
     def load(self) -> None:
         try:
@@ -89,14 +88,15 @@ class OffsetCheckpoint:
             log.warning("checkpoint not usable reason=%r", str(error))
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write these offsets, durably, unless they are the content. Raises StorageError."""
+        """Write these offsets durably, unless the file has them already. Raises StorageError."""
         if self.offsets != offsets or self.lost:
             self._disk.replace(self._path, encode_offsets(offsets))
             self.offsets = dict(offsets)
             self.lost = False
 
     def lower(self, partition: TopicPartition, offset: int | None) -> None:
-        """Lower the partition's offset to at most `offset`; None: forget the partition."""
+        """Lower the partition's offset to at most `offset`; None removes the partition. Raises
+        StorageError."""
         known = self.offsets.get(partition)
         if known is None or (offset is not None and known <= offset):
             return
@@ -107,7 +107,8 @@ class OffsetCheckpoint:
 
 
 class LogDirectory:
-    """The steps: `check`, `lock`, `begin`, then the partitions' logs are opened, at last `end`."""
+    """One log directory. A broker calls `check`, `lock` and `begin`, opens the logs, and calls
+    `end` at its stop."""
 
     def __init__(self, path: str, disk: Disk, foreign_names: frozenset[str] = frozenset()) -> None:
         self.path = path
@@ -117,19 +118,20 @@ class LogDirectory:
         self._boot: meta.Boot | None = None
         self._due: tuple[str, int, Family] | None = None
         self.was_clean = False
-        """Whether the last broker here shut down cleanly."""
+        """Whether the last broker with this directory shut down cleanly."""
         self.same_boot = False
-        """Whether the last broker here wrote in the current boot of the kernel: then all written
-        bytes are in the files, synced or not."""
+        """Whether the last broker used the directory in the current boot of the kernel, and the
+        disk has not failed: then all written bytes are in the files, synced or not."""
         self.lost_power = False
-        """Whether the machine has gone down since a broker was here."""
+        """Whether the machine was shut down or lost power since a broker used the directory."""
         self.has_failed = False
-        """Whether the disk has failed since: then bytes that were not synced may be missing from
-        it, although they can be read."""
+        """Whether the disk failed under the last broker: bytes that were not synced may not be on
+        the disk, although they can be read."""
         self.failure: StorageError | None = None
-        """Why the directory is offline; None while it is used."""
+        """The error that took the directory offline; None while the directory is used."""
         self.missing: dict[TopicPartition, int] = {}
-        """Partitions that had records here, below these offsets, and whose directories are gone."""
+        """Partition whose directory has disappeared from here -> its checkpointed high
+        watermark."""
         self.high_watermarks = OffsetCheckpoint(self._path(HIGH_WATERMARKS), disk)
         self.recovery_points = OffsetCheckpoint(self._path(RECOVERY_POINTS), disk)
         self.log_starts = OffsetCheckpoint(self._path(LOG_STARTS), disk)
@@ -138,8 +140,8 @@ class LogDirectory:
         return f"{self.path}/{name}"
 
     def meta(self) -> meta.Meta | None:
-        """Return the owner of the directory, None if it has none. Raises StartupError;
-        UnusableDirectory if the file is unreadable."""
+        """Return the content of `meta.properties`, None if there is no such file. Raises
+        UnusableDirectory if the file is unreadable, StartupError for another version."""
         self._require_directory()
         path = self._path(META_PROPERTIES)
         try:
@@ -154,8 +156,9 @@ class LogDirectory:
             raise UnusableDirectory(str(error)) from error
         if found.version != meta.META_VERSION:
             raise StartupError(
-                f"{path} has version {found.version}, this broker understands"
-                f" {meta.META_VERSION}; the directory belongs to another kind of broker"
+                f"{path} has version {found.version}, expected {meta.META_VERSION}: the log"
+                " directory belongs to another kind of broker, such as one of KRaft; choose"
+                " another directory"
             )
         return found
 
@@ -167,7 +170,7 @@ class LogDirectory:
             )
 
     def require_usable(self) -> None:
-        """Check that the directory can be used at all; changes nothing. Raises
+        """Check that the directory is readable and writable; changes nothing. Raises
         UnusableDirectory."""
         if not self._disk.exists(self.path):
             return
@@ -197,8 +200,8 @@ class LogDirectory:
             )
 
     def lock(self, process_id: int) -> None:
-        """Take the lock, until this process ends or calls `unlock`. Raises StartupError if another
-        process has it, UnusableDirectory."""
+        """Lock the directory until this process ends or calls `unlock`. Raises StartupError if
+        another process holds the lock, UnusableDirectory if the file system refuses."""
         if self._release is not None:
             return
         self.require_usable()
@@ -213,8 +216,8 @@ class LogDirectory:
         holder = self._holder(path)
         if holder == f"process {process_id}":
             raise StartupError(
-                f"log directory {self.path} is the same as another of log.dirs, by a link or a"
-                " mount; name it once"
+                f"log directory {self.path} is the same as another one in log.dirs, by a link or"
+                " a mount; list it once"
             )
         raise StartupError(
             f"log directory {self.path} is in use by {holder}; stop that broker or choose another"
@@ -234,7 +237,7 @@ class LogDirectory:
             self._release = None
 
     def partitions(self) -> list[tuple[TopicPartition, str]]:
-        """Return the partitions whose directories are here, with the paths of those."""
+        """Return each partition with a directory here, and the path of that directory."""
         if not self._disk.exists(self.path):
             return []
         found = []
@@ -245,14 +248,14 @@ class LogDirectory:
         return found
 
     def futures(self) -> list[tuple[TopicPartition, str]]:
-        """Return the partitions that were being moved here, with the paths of their directories."""
+        """Return each partition with an unfinished move to here, and its future directory."""
         if not self._disk.exists(self.path):
             return []
         parsed = [(parse_future_directory(name), name) for name in self._disk.list_dir(self.path)]
         return [(partition, self._path(name)) for partition, name in parsed if partition]
 
     def family(self) -> Family:
-        """Return the list of directories that this one knows. Raises StorageError."""
+        """Return the broker's log directories as listed in this one. Raises StorageError."""
         path = self._path(FAMILY)
         try:
             return meta.decode_family(self._disk.read(path), path)
@@ -263,13 +266,13 @@ class LogDirectory:
             return Family()
 
     def write_family(self, family: Family) -> None:
-        """Write the list of directories. Raises StorageError."""
+        """Write the list of the broker's log directories. Raises StorageError."""
         if self.family() != family:
             self._disk.replace(self._path(FAMILY), meta.encode_family(family))
 
     def accepted_losses(self) -> list[str]:
-        """Return the paths or ids of directories that the operator gives up. Raises
-        StorageError."""
+        """Return the lines of the operator's file of accepted losses: paths or ids of log
+        directories, and partitions. Raises StorageError."""
         try:
             text = self._disk.read(self._path(ACCEPTED_LOSS)).decode(errors="replace")
         except FileNotFoundError:
@@ -280,7 +283,8 @@ class LogDirectory:
         self._disk.unlink(self._path(ACCEPTED_LOSS))
 
     def begin(self, broker_id: int, cluster_id: str, boot_id: str, directory_id: str) -> None:
-        """Read how the directory was left, and record its owner durably. Raises StorageError."""
+        """Read the state that the last broker left, and write the owner durably. Raises
+        StorageError."""
         found = self.meta()
         content = meta.Meta(
             broker_id,
@@ -303,8 +307,8 @@ class LogDirectory:
         self._finish_leftovers()
 
     def in_use(self, boot_id: str, incarnation: int = -1) -> None:
-        """Mark the directory as in use: it is not clean from now on. Durable. Raises
-        StorageError."""
+        """Mark the directory as in use, durably: without a clean stop the next start recovers its
+        logs. Raises StorageError."""
         self._boot = meta.Boot(boot_id, incarnation)
         self._disk.replace(self._path(BOOT), meta.encode_boot(self._boot))
         self._disk.unlink(self._path(CLEAN_MARK))
@@ -312,14 +316,15 @@ class LogDirectory:
         self._disk.sync_dir(self.path)
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
-        """Mark the directory as in use, and the suspects and losses of this start as settled:
-        `family` are the remaining directories. On a full disk the next start finds the same
-        suspects as this one; `settle_what_is_due` tries again. Raises StorageError."""
+        """Mark the directory as in use, and record that the suspect replicas and accepted losses of
+        this start are settled. `family` are the remaining directories. After a full disk
+        `settle_due` tries again; until then the next start would find the same suspect replicas.
+        Raises StorageError."""
         self._due = boot_id, incarnation, family
-        self.settle_what_is_due()
+        self.settle_due()
 
-    def settle_what_is_due(self) -> None:
-        """Repeat a `settle` that found no room. Raises StorageError."""
+    def settle_due(self) -> None:
+        """Repeat a `settle` that failed because the disk was full. Raises StorageError."""
         if self._due is not None:
             boot_id, incarnation, family = self._due
             self.in_use(boot_id, incarnation)
@@ -328,9 +333,9 @@ class LogDirectory:
             self._due = None
 
     def fail(self, error: StorageError) -> None:
-        """Take the directory offline because its disk has failed, and leave a mark for the next
-        start if the disk still allows it. The mark is a renamed file, as there may be no room for a
-        new one."""
+        """Take the directory offline because its disk has failed, and mark it for the next start if
+        the disk still permits a rename. A renamed file is the mark, since the disk may have no
+        space for a new one."""
         self.failure = error
         with contextlib.suppress(StorageError, FileNotFoundError):
             if self._boot is not None:
@@ -338,7 +343,7 @@ class LogDirectory:
                 self._disk.sync_dir(self.path)
 
     def _finish_leftovers(self) -> None:
-        """Remove the files of deleted topics, and log entries that do not belong here."""
+        """Remove the files of deleted topics, and log each unexpected entry."""
         for name in self._disk.list_dir(self.path):
             path = self._path(name)
             if is_deleted_directory(name):
@@ -347,7 +352,7 @@ class LogDirectory:
             elif name.endswith(TEMPORARY_SUFFIX):
                 self._disk.unlink(path)
             elif is_stray_directory(name):
-                log.warning("partition set aside before, remove it if not needed path=%s", path)
+                log.warning("stray directory found, remove it if not needed path=%s", path)
             elif not (
                 name in DIRECTORY_FILES
                 or name in self._foreign_names
@@ -361,24 +366,26 @@ class LogDirectory:
         self.lower(partition, None)
 
     def lower(self, partition: TopicPartition, offset: int | None) -> None:
-        """As `OffsetCheckpoint.lower`, in all checkpoints. Raises StorageError."""
+        """Lower the partition's offset in all checkpoints, see `OffsetCheckpoint.lower`. Raises
+        StorageError."""
         for checkpoint in (self.recovery_points, self.high_watermarks, self.log_starts):
             checkpoint.lower(partition, offset)
 
     def forget_others(
         self, ends: Mapping[TopicPartition, int], anywhere: Container[TopicPartition]
     ) -> None:
-        """Remove from the checkpoints the offsets beyond these log ends (they would hold again once
-        the logs have grown) and all other partitions. Partitions that had records and are not
-        `anywhere` on this broker have been taken away: they are logged, and remembered as missing,
-        so that no empty log takes their place."""
+        """Lower each checkpointed offset to at most the log end in `ends`, and remove partitions
+        that are not in `ends`. A higher offset would be wrong once the log has grown again.
+
+        A partition that had records and is not `anywhere` on this broker is logged and noted as
+        missing, so that no empty log replaces it. Raises StorageError."""
         for partition, offset in self.high_watermarks.offsets.items():
             if partition not in anywhere and offset > 0:
                 self.missing[partition] = offset
                 log.error(
                     "partition directory missing partition=%s path=%s high_watermark_checkpoint=%d:"
-                    " put it back and start again, or delete the topic; if another broker leads it,"
-                    " this broker copies it from there",
+                    " restore the directory and restart this broker, or delete the topic; if"
+                    " another broker leads the partition, this broker copies it from that leader",
                     partition,
                     self.path,
                     offset,
@@ -389,25 +396,26 @@ class LogDirectory:
             checkpoint.write({k: min(value, kept[k]) for k, value in offsets if k in kept})
 
     def require_not_missing(self, partition: TopicPartition) -> None:
-        """Raises BrokerError KAFKA_STORAGE_ERROR if the partition is missing: acknowledged records
-        are not answered with an empty log."""
+        """Raise BrokerError KAFKA_STORAGE_ERROR if the partition is missing, since an empty log
+        would hide the loss of its acknowledged records."""
         if partition in self.missing:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"the directory of {partition} is missing from {self.path}; it had records up to"
-                f" offset {self.missing[partition]}",
+                f"the directory of {partition} is missing from {self.path}; its high watermark was"
+                f" {self.missing[partition]}: restore the directory and restart this broker",
             )
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Forget a missing partition, whose topic is deleted. Raises StorageError."""
+        """Remove a missing partition, because its topic is deleted or a copy has begun. Raises
+        StorageError."""
         if self.missing.pop(partition, None) is not None:
             self.forget(partition)
 
     def end(self, broker_epoch: int) -> None:
-        """Leave the clean mark, after all logs are durable and closed. Not after a failure: the
-        content of the disk is unknown then. Not with unsettled suspects either: the next start must
-        find them."""
+        """Write the clean mark, after all logs are durable and closed. After a failure of the disk
+        its content is unknown, so there is no mark. With unsettled suspect replicas there is no
+        mark either, since the next start must find them."""
         if self.failure is None and self._boot is not None:
-            # In this order: if there is no room for the mark, the boot id still counts.
+            # In this order: if the disk has no space for the mark, the boot id is still there.
             self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))
             self._disk.unlink(self._path(BOOT))

@@ -1,7 +1,7 @@
-"""The log directories of one broker: which are usable, and which are lost.
+"""The log directories of one broker, and which of them are usable, offline or lost.
 
-Every directory has an id (`directory.id` in `meta.properties`) and knows the ids of the others. So
-the broker notices a directory that is lost, and does not open its partitions empty.
+Every directory has an id (`directory.id` in `meta.properties`) and stores the ids of all. So the
+broker detects a lost directory, and does not create empty logs for its partitions.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _SHOWN_MAX: Final = 3
 
 
 class DirectorySet:
-    """The steps: `lock`, `check`, `settle`, and `unlock` at the end. An unusable directory is
-    offline (its `failure` says why) as long as another one is usable."""
+    """The log directories in log.dirs. A broker calls `lock`, `check` and `settle` at its start,
+    and `unlock` at its stop. An unusable directory is offline (`failure` has the reason) if another
+    one is usable; else the start fails."""
 
     def __init__(
         self, paths: Iterable[str], disk: Disk, foreign_names: frozenset[str] = frozenset()
@@ -33,10 +34,10 @@ class DirectorySet:
             LogDirectory(path, disk, foreign_names) for path in normalized(paths)
         ]
         self.lost: Mapping[str, str] = {}
-        """Directories that held data of this broker and are gone: id -> path."""
+        """Id -> path of each directory that stored data of this broker and is absent."""
         self.given_up: Mapping[str, str] = {}
-        """Directories whose loss the operator accepted, kept until no broker counts on their
-        replicas: id -> path."""
+        """Id -> path of each directory whose loss the operator has accepted. It is listed until its
+        replicas are out of the ISR and the eligible replicas."""
         self._family = meta.Family()
 
     def usable(self) -> list[LogDirectory]:
@@ -52,8 +53,8 @@ class DirectorySet:
         return next((each for each in self.all if each.path == wanted), None)
 
     def absence(self, *, replaced: bool) -> str | None:
-        """Return a sentence that names the directories that are offline or lost; None if there are
-        none. `replaced`: count also lost directories whose path another directory uses."""
+        """Return an error text that names the directories that are offline or lost; None if there
+        are none. `replaced`: include lost directories at whose path there is another directory."""
         away = {*self.failed, *self.lost.values()}
         if not replaced:
             away.difference_update(each.path for each in self.usable())
@@ -64,16 +65,16 @@ class DirectorySet:
         return f"log directory {', '.join(gone[:_SHOWN_MAX])}{more} is not available"
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Stop waiting for the missing records of that partition. Raises StorageError."""
+        """Remove that partition from the missing ones. Raises StorageError."""
         for directory in self.usable():
             directory.give_up(partition)
 
     # -- start and stop
 
     def identities(self) -> tuple[int | None, str | None]:
-        """Return broker id and cluster id of the directories' `meta.properties`, None where no file
-        has one. Changes nothing. Raises StartupError if the files contradict each other, or if no
-        directory can be used."""
+        """Return broker id and cluster id from the `meta.properties` of the directories; None for
+        an id that no file contains. Changes nothing. Raises StartupError if the files contradict
+        each other, or if no directory can be used."""
         broker_ids: dict[int, str] = {}
         cluster_ids: dict[str, str] = {}
         unusable: list[UnusableDirectory] = []
@@ -96,7 +97,7 @@ class DirectorySet:
         return next(iter(broker_ids), None), next(iter(cluster_ids), None)
 
     def lock(self, process_id: int) -> None:
-        """Take the locks of all usable directories. Raises StartupError, holding none."""
+        """Lock all usable directories. After a StartupError none is locked."""
         try:
             for directory in self.usable():
                 self.attempt(directory, lambda each: each.lock(process_id))
@@ -105,15 +106,15 @@ class DirectorySet:
             raise
 
     def check(self, broker_id: int, cluster_id: str) -> None:
-        """Check that all directories are this broker's. Raises StartupError."""
+        """Check that all directories belong to this broker and cluster. Raises StartupError."""
         for directory in self.usable():
             self.attempt(directory, lambda each: each.require_usable())
             if directory.failure is None:
                 directory.check(broker_id, cluster_id)
 
     def attempt(self, directory: LogDirectory, work: Callable[[LogDirectory], None]) -> None:
-        """Run a step of the start; if the disk refuses it, the directory is offline from now on.
-        Raises StartupError if it was the last usable one."""
+        """Run a step of the start for one directory. If the step fails, the directory goes offline.
+        Raises StartupError if no other directory is usable."""
         try:
             work(directory)
         except (UnusableDirectory, StorageError) as error:
@@ -128,8 +129,8 @@ class DirectorySet:
         directory.failure = StorageError(reason)
         directory.unlock()
         log.error(
-            "log directory offline path=%s: its partitions answer KAFKA_STORAGE_ERROR until it is"
-            " back and the broker started again reason=%s",
+            "log directory offline path=%s: its partitions answer KAFKA_STORAGE_ERROR until the"
+            " directory is usable and the broker is restarted reason=%s",
             directory.path,
             reason,
         )
@@ -140,13 +141,13 @@ class DirectorySet:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no usable directory holds data."""
+        """Whether no usable directory contains data."""
         return all(directory.meta() is None for directory in self.usable())
 
     def settle(self, rng: Rng, *, expects_data: bool) -> tuple[dict[str, str], meta.Family]:
-        """Find the lost directories. Return the id of each used directory, by path, and the list
-        that all shall know. Writes nothing. `expects_data`: this broker is known to have had
-        partitions, so if all directories are empty, their data is lost.
+        """Find the lost directories. Return path -> id of each usable directory, and the list to
+        store in all of them. Writes nothing. `expects_data`: this broker had partitions, so if all
+        directories are empty, their data is lost.
 
         Raises StartupError if one directory is a copy of another; StorageError.
         """
@@ -177,7 +178,8 @@ class DirectorySet:
         self.lost = {key: path for key, path in lost.items() if path not in offline}
         self._tell_lost()
         members = {**lost, **{key: path for path, key in ids.items()}}
-        # If the broker is killed before the loss is known to the cluster, it gives them up again.
+        # The stored list contains the accepted losses: a broker that is killed before their
+        # replicas have stepped aside finds them again at its next start.
         remembered = {**given_up, **members}
         revision = known.revision + (remembered != known.members)
         self._family = meta.Family(members, revision + bool(given_up))
@@ -185,11 +187,11 @@ class DirectorySet:
 
     @property
     def family(self) -> meta.Family:
-        """The list of directories, once the accepted losses are settled."""
+        """The list to store in the directories once the accepted losses are settled."""
         return self._family
 
     def _ids(self) -> dict[str, str]:
-        """Return path -> id of the directories that have one."""
+        """Return path -> id of each usable directory that has an id."""
         ids: dict[str, str] = {}
         paths: dict[str, str] = {}
         for directory in self.usable():
@@ -215,14 +217,14 @@ class DirectorySet:
         return meta.Family(members, revision)
 
     def accepted(self) -> set[str]:
-        """Return the losses that the operator accepts: directories, and partitions. Raises
-        StorageError."""
+        """Return the losses that the operator accepts: paths or ids of directories, and partitions.
+        Raises StorageError."""
         words = [word for each in self.usable() for word in each.accepted_losses()]
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Give a directory its id again that has lost its `meta.properties`, but has the path of a
-        lost one and holds partitions."""
+        """Restore the id of each directory without `meta.properties` that contains partitions and
+        has the path of a lost directory."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():
@@ -233,26 +235,27 @@ class DirectorySet:
                     )
 
     def _keep_out_replacements(self, ids: Mapping[str, str], lost: Mapping[str, str]) -> None:
-        """Keep an empty directory with the path of a lost one offline: most often it is a mount
-        point without its disk, and files written to it would be hidden once the disk is back."""
+        """Keep an empty directory with the path of a lost one offline. It is usually a mount point
+        without its disk, and mounting the disk would hide files that were written to it."""
         by_path = {path: key for key, path in lost.items()}
         for directory in self.usable():
             if directory.path in by_path and directory.path not in ids and len(self.usable()) > 1:
                 other = next(each for each in self.usable() if each is not directory)
                 self._go_offline(
                     directory,
-                    f"it is empty, but held data of this broker (directory.id"
-                    f" {by_path[directory.path]}): mount the disk, or, if the data is gone for"
-                    f" good, write the path {directory.path} into {other.path}/{ACCEPTED_LOSS}",
+                    f"the directory is empty, but stored data of this broker (directory.id"
+                    f" {by_path[directory.path]}): mount the disk; if the data cannot be restored,"
+                    f" write the path {directory.path} into {other.path}/{ACCEPTED_LOSS}",
                 )
 
     def _tell_lost(self) -> None:
         usable = self.usable()
         for key, path in sorted(self.lost.items()):
             log.error(
-                "log directory lost path=%s id=%s: partitions that are nowhere else answer"
-                " KAFKA_STORAGE_ERROR until it is in log.dirs again with its data; if that is gone"
-                " for good, write the path %s into %s/%s and start again",
+                "log directory lost path=%s id=%s: partitions without another replica answer"
+                " KAFKA_STORAGE_ERROR until the directory with its data is in log.dirs again. If"
+                " the data cannot be restored, write the path %s into %s/%s and restart this"
+                " broker",
                 path,
                 key,
                 path,
@@ -261,15 +264,15 @@ class DirectorySet:
             )
 
     def forget_accepted(self) -> None:
-        """Remove the accepted losses, which are recorded now: the file counts once. Raises
+        """Remove the operator's files of accepted losses, which apply to one start only. Raises
         StorageError."""
         for directory in self.usable():
             directory.forget_accepted_losses()
 
 
 def _new_id(rng: Rng) -> str:
-    """Return a random id as Kafka's: none begins with a dash, which tools would take for an
-    option."""
+    """Return a random id in Kafka's format. It does not begin with a dash, since tools would take
+    it for an option."""
     while True:
         text = encode_uuid(uuid.UUID(bytes=rng.randbytes(16), version=4))
         if not text.startswith("-"):
@@ -277,5 +280,5 @@ def _new_id(rng: Rng) -> str:
 
 
 def normalized(directories: Iterable[str]) -> list[str]:
-    """Return the paths without a trailing slash, each once."""
+    """Return the paths without trailing slashes and without duplicates."""
     return list(dict.fromkeys(path.rstrip("/") or "/" for path in directories))

@@ -1,4 +1,4 @@
-"""How much of a log is durable, when a flush is due, and the flush."""
+"""The durable part of a log: the recovery point, when a flush is due, and the flush."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 
 
 class Durability:
-    """Invariant: records below `recovery_point` are on the disk.
+    """The state of one log's flushes. Invariant: records below `recovery_point` are durable.
 
-    A sync runs in another thread while the log may be truncated, so a sync that began before the
-    last truncation does not count. The holder of `syncing` syncs alone: of two syncs at once the
-    kernel reports a disk failure to only one.
+    A sync runs in another thread, and the log may be truncated meanwhile. A sync that began before
+    the last truncation does not move the recovery point. `syncing` is held during each sync: if two
+    syncs ran at once, the kernel would report a disk failure to only one of them.
     """
 
     __slots__ = (
         "_limit",
         "_lock",
         "_settled_end",
-        "_shortened",
         "_tolerated_end",
+        "_truncations",
         "last_flush_ms",
         "recovery_point",
         "syncing",
@@ -38,27 +38,28 @@ class Durability:
         self.recovery_point = recovery_point
         self._settled_end = settled_end
         self.syncing = threading.RLock()
-        # The log end when fewer records than flush.messages were waiting for a sync.
+        # The last log end at which fewer than flush.messages records waited for a sync.
         self._tolerated_end = recovery_point
         self.last_flush_ms = 0
-        self._shortened = 0
+        self._truncations = 0
         self._limit = sys.maxsize
         self._lock = threading.Lock()
 
     def is_due(self, end: int, config: LogConfig, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms demand a flush of a log that ends at `end`."""
+        """Return whether flush.messages or flush.ms require a flush of a log that ends at
+        `end`."""
         unflushed = end - self.recovery_point
         return unflushed > 0 and (
             unflushed >= config.flush_messages or now_ms - self.last_flush_ms >= config.flush_ms
         )
 
     def counted_end(self, end: int) -> int:
-        """Return the offset below which a log that ends at `end` is as durable as flush.messages
-        demands."""
+        """Return the durable end of a log that ends at `end`. If flush.messages allows unsynced
+        records, they count as durable until flush.messages records wait for a sync."""
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
-        """Whether a log that was appended to up to `end` need not be flushed yet."""
+        """Return whether flush.messages allows a log that ends at `end` to wait with the flush."""
         if end - self.recovery_point >= config.flush_messages:
             return False
         self._tolerated_end = end
@@ -73,10 +74,10 @@ class Durability:
         *,
         indexes: bool = False,
     ) -> None:
-        """Make all appended records durable, or only those of closed segments; with `indexes` also
-        the indexes of the active segment. The caller holds `syncing`. Waits for the disk. Raises
-        StorageError."""
-        begun = self._shortened
+        """Make all appended records durable, or with `closed_only` those of closed segments;
+        `indexes` adds the indexes of the active segment. The caller holds `syncing`. Waits for the
+        disk. Raises StorageError."""
+        begun = self._truncations
         active = segments.active
         end = active.base_offset if closed_only else active.next_offset
         changed = indexes or segments.directory_changed or epochs.changed
@@ -85,7 +86,7 @@ class Durability:
         epochs.persist()
         segments.sync(self.recovery_point, end, indexes=indexes)
         with self._lock:
-            if begun == self._shortened:
+            if begun == self._truncations:
                 self.recovery_point = max(self.recovery_point, min(end, self._limit))
         if now_ms is not None:
             self.last_flush_ms = now_ms
@@ -97,9 +98,9 @@ class Durability:
         snapshots: SnapshotFiles,
         producers: ProducerState,
     ) -> None:
-        """Write the indexes, the producer snapshot and the epochs, so that the next start need not
-        rebuild them, and make the log durable. All files are written before the first sync, so that
-        each is synced once. The caller holds `syncing`. Waits for the disk. Raises StorageError."""
+        """Write the indexes, the producer snapshot and the epochs, and make the log durable. The
+        next start then needs no rebuild. All files are written before the first sync, so that each
+        is synced once. The caller holds `syncing`. Waits for the disk. Raises StorageError."""
         end = segments.active.next_offset
         changed = end != self._settled_end
         if changed:
@@ -111,8 +112,8 @@ class Durability:
 
     @contextmanager
     def at_most(self, end: int) -> Iterator[None]:
-        """Limit a concurrent sync to `end` while the log is about to be truncated there. Otherwise
-        a checkpoint taken before the truncation is over would count records that are gone."""
+        """Keep the recovery point at or below `end` while the log is truncated to `end`. Otherwise
+        a concurrent sync could raise it, and a checkpoint would include truncated records."""
         self._settled_end = -1
         with self._lock:
             self._limit = end
@@ -122,15 +123,15 @@ class Durability:
         finally:
             self._limit = sys.maxsize
 
-    def shorten(self, end: int) -> None:
-        """Note that the log now ends at `end`."""
+    def truncated(self, end: int) -> None:
+        """Note that the log was truncated to `end`."""
         with self._lock:
-            self._shortened += 1
+            self._truncations += 1
             self.recovery_point = min(self.recovery_point, end)
             self._tolerated_end = min(self._tolerated_end, end)
 
     def restart(self, offset: int) -> None:
         """Note that the log is empty and begins at `offset`."""
         with self._lock:
-            self._shortened += 1
+            self._truncations += 1
             self.recovery_point = self._tolerated_end = offset

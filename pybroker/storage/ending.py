@@ -1,4 +1,5 @@
-"""The end of all logs of a broker: each log is made durable and closed, several at a time.
+"""The closing of all logs at the stop of a broker: each log is synced and closed, several at a
+time.
 
 The manager writes the checkpoints and the clean mark afterwards.
 """
@@ -18,13 +19,13 @@ from pybroker.storage.log_table import LogTable
 
 log = logging.getLogger(__name__)
 SHARES_MAX: Final = 4
-"""Logs of one log directory that are closed at a time, as many as a group commit syncs at a time:
-the file system's journal makes one commit of them."""
+"""The number of logs of one log directory that are closed at a time. It equals the number of
+concurrent syncs of a group commit: the file system's journal combines them into one commit."""
 
 
 class Ending:
-    """Closes the logs of `table`, to which nothing is appended any more. Calls `failed`, from any
-    thread, for a directory whose disk fails."""
+    """Closes the logs of `table` after their last append. Calls `failed`, from any thread, for a
+    log directory whose disk fails."""
 
     def __init__(
         self, table: LogTable, disk: Disk, failed: Callable[[LogDirectory, StorageError], None]
@@ -33,12 +34,13 @@ class Ending:
         self._disk = disk
         self._failed = failed
         self.ended: set[TopicPartition] = set()
-        """The logs that are undamaged and durable."""
+        """The closed logs that are undamaged and durable."""
         self._closed: set[TopicPartition] = set()
 
     def shares(self) -> list[Sequence[Log]]:
-        """Return all logs in shares; `end` may run for all shares at once, each in a thread. Makes
-        the names of new logs durable by one sync a log directory. Waits for the disk."""
+        """Return all logs, divided into shares; `end` may run for each share in its own thread.
+        Makes the directory names of new logs durable by one sync per log directory. Waits for the
+        disk."""
         found: list[Sequence[Log]] = []
         for directory in self._table.directories.usable():
             logs = [*self._table.within(directory).values()]
@@ -47,7 +49,7 @@ class Ending:
         return found
 
     def end(self, logs: Iterable[Log]) -> None:
-        """Make logs durable and close them. Waits for the disk."""
+        """Make these logs durable and close them. Waits for the disk."""
         for log in logs:
             self._closed.add(log.topic_partition)
             try:
@@ -67,7 +69,7 @@ class Ending:
         try:
             self._disk.sync_dir(directory.path)
         except DiskFull:
-            return  # each log tries again by itself and reports the error
+            return  # the flush of each log tries again, and reports the error
         except StorageError as error:
             self._failed(directory, error)
             return
@@ -76,8 +78,8 @@ class Ending:
 
 
 def _end(partition_log: Log) -> bool:
-    """Make a log durable and close it. Return whether the log is undamaged and durable; after a
-    full disk the log is as after a kill. Waits for the disk. Raises StorageError."""
+    """Make a log durable and close it. Return whether the log is undamaged and durable. A full disk
+    leaves the log as a kill of the broker does. Waits for the disk. Raises StorageError."""
     try:
         partition_log.close()
     except (BrokerError, StorageError) as error:

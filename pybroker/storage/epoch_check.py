@@ -1,6 +1,9 @@
-"""Checks the leader epochs of the file against those of the batches, and decides which are right if
-they differ. Neither has a checksum, and a wrong history would truncate logs in the wrong place: the
-broker's own log, and those of its followers."""
+"""Compares the leader epochs in the epoch file with those in the batch headers, and decides which
+are right if they differ.
+
+No checksum covers the leader epochs in either place. With a wrong history the broker would truncate
+its own log, or its followers' logs, at the wrong offset.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,9 @@ from pybroker.storage.segments import Segments
 
 
 def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> str | None:
-    """Return how the batches around each epoch start, and the last batch, contradict the history;
-    None if they agree. Batches without a leader epoch are ignored."""
+    """Compare the history with the batches on both sides of each epoch start, and with the last
+    batch. Return the first contradiction, None if they agree. Batches without a leader epoch are
+    ignored."""
     entries = history.entries
     expected = [
         (offset, entry.epoch)
@@ -39,15 +43,15 @@ def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> 
             continue
         if header.leader_epoch != epoch or (offset in starts and header.base_offset < offset):
             return (
-                f"offset {offset} is of leader epoch {epoch} by the file,"
-                f" and the batch from {header.base_offset} on of {header.leader_epoch}"
+                f"offset {offset} has leader epoch {epoch} in the epoch file, and"
+                f" {header.leader_epoch} in the batch at offset {header.base_offset}"
             )
     return None
 
 
 def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
-    """Return the header of the batch that holds the offset; None if there is none, or if it is
-    unreadable."""
+    """Return the header of the batch that contains the offset; None if there is no such batch, or
+    it is unreadable."""
     try:
         for segment in segments.from_offset(offset):
             position = segment.locate(offset)
@@ -60,8 +64,8 @@ def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
 
 
 def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
-    """Whether the leader epoch of the batch agrees with the history, as far as the history
-    reaches."""
+    """Return whether the leader epoch of the batch agrees with the history. Batches without a
+    leader epoch and offsets outside the history agree."""
     if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
         return True
     known = history.epoch_of(header.last_offset)
@@ -71,16 +75,16 @@ def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
 
 
 def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
-    """Whether an epoch would begin within the batch, which is impossible; but the first epoch may,
-    where the log begins."""
+    """Return whether the history has an epoch that begins inside the batch. That is impossible,
+    except for the first epoch of a log that starts inside the batch."""
     first = history.entries[0].start_offset if history.entries else 0
     begin = max(header.base_offset, first)
     return history.epoch_of(begin) != history.epoch_of(header.last_offset)
 
 
 class Verdict(NamedTuple):
-    """The epochs to go by. `corrupt_header`: the first batch whose leader epoch is not, or may not
-    be, the one that was written; the log is not relied on from there."""
+    """The leader epochs to use. `corrupt_header` is the first batch whose leader epoch is corrupt,
+    or may be; the log counts as damaged from that batch on."""
 
     history: EpochHistory
     corrupt_header: Damage | None
@@ -102,13 +106,13 @@ class _Run:
 
 
 def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Verdict:
-    """Return the leader epochs to trust, from the headers of all batches and the epoch file.
-    `filed` is the content of the file, None if it is unusable; the file is durable before the first
-    batch of an epoch is written. Raises CorruptionError.
+    """Return the leader epochs to use, from the headers of all batches and the epoch file. `filed`
+    is the content of the file, None if it is unusable. The file is durable before the first batch
+    of an epoch is written. Raises CorruptionError.
 
-    Epochs never fall from batch to batch: where they do, a batch is corrupt. If one batch
-    contradicts an otherwise right file, either may be corrupt. If several batches contradict it,
-    the batches are right. So is a batch within which an epoch begins by the file.
+    Leader epochs never fall from batch to batch, so a batch before which they fall is corrupt. If
+    a single batch contradicts the file, either may be corrupt. If several batches contradict the
+    file, the file is corrupt. The file is also corrupt if an epoch in it begins inside a batch.
     """
     runs: list[_Run] = []
     odd: list[_Run] = []
@@ -116,7 +120,7 @@ def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Ver
     for segment in segments.all:
         for position, header in segment.headers(0, segment.size, scan_bytes=SCRUB_BYTES):
             if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
-                continue  # without a leader epoch, or below the log start
+                continue  # the batch has no leader epoch, or is below the log start
             run = _Run(header.leader_epoch, header.base_offset, segment.path, position)
             if runs and runs[-1].epoch == run.epoch:
                 runs[-1].count += 1
@@ -131,13 +135,17 @@ def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Ver
             return Verdict(_history(runs), None)
         corrupt = _corrupt_run(runs)
         whole = [run for run in runs if run.start_offset < corrupt.start_offset]
-        reason = f"the batch at {corrupt.start_offset} is of leader epoch {corrupt.epoch}"
-        return Verdict(_history(whole), corrupt.damage(f"{reason}, out of turn"))
+        reason = (
+            f"the batch at offset {corrupt.start_offset} has leader epoch {corrupt.epoch},"
+            " out of order"
+        )
+        return Verdict(_history(whole), corrupt.damage(reason))
     if not odd:
         return Verdict(filed, None)
     corrupt, known = odd[0], filed.epoch_of(odd[0].start_offset)
     reason = (
-        f"the batch at {corrupt.start_offset} is of leader epoch {corrupt.epoch}, expected {known}"
+        f"the batch at offset {corrupt.start_offset} has leader epoch {corrupt.epoch},"
+        f" expected {known}"
     )
     if rises:
         return Verdict(_history(runs), corrupt.damage(f"{reason} by the file", is_doubt=True))
@@ -157,8 +165,8 @@ def _rise(runs: Sequence[_Run]) -> bool:
 
 
 def _corrupt_run(runs: Sequence[_Run]) -> _Run:
-    """Return the only batch without which epochs never fall; else the first batch with a higher
-    epoch than a later one."""
+    """Return the single batch whose removal leaves epochs that never fall. If there is none, return
+    the first run with a higher epoch than a later run."""
     number = next(n for n, run in enumerate(runs) if run.epoch > runs[n + 1].epoch)
     for each in (number, number + 1):
         if runs[each].count == 1 and _rise([*runs[:each], *runs[each + 1 :]]):

@@ -1,4 +1,4 @@
-"""The leader epochs of one log and the file that keeps them (`leader-epoch-checkpoint`)."""
+"""The leader epochs of one log and their file, `leader-epoch-checkpoint`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from pybroker.storage.filename import LEADER_EPOCHS
 
 
 class HasEnd(Protocol):
-    """The part of a log that `EpochFile` reads."""
+    """The property of a log that `EpochFile` reads."""
 
     @property
     def log_end_offset(self) -> int: ...
 
 
 class EpochFile:
-    """Changes are made in memory and written by `persist`, from any thread."""
+    """The leader epochs of one log. Changes stay in memory until `persist` writes them, in any
+    thread."""
 
     __slots__ = (
         "_changes",
@@ -44,23 +45,24 @@ class EpochFile:
         self._disk = disk
         self._lock = threading.Lock()
         self.history = history
-        # The number of changes to the history, and how many of them the file has. A counter, not a
-        # flag: the changes that a thread is writing are not durable yet.
+        # The number of changes to the history, and how many of them are durable. A flag would not
+        # suffice: changes can follow while a thread writes the file.
         self._changes = 1 if changed else 0
         self._durable_changes = 0
         self._precedes: str | None = None
         self.last_recorded = NO_EPOCH
-        """The epoch of the last `record`; another `record` of that epoch changes nothing."""
+        """The epoch of the last `record`: a repeated `record` of this epoch changes nothing."""
 
     @property
     def changed(self) -> bool:
-        """Whether the history may differ from the file, or `persist` has another file to sync."""
+        """Whether `persist` has work: the history may differ from the file, or another file is to
+        be synced first."""
         return self._precedes is not None or self._changes != self._durable_changes
 
     def comes_after(self, path: str) -> None:
-        """Let `persist` first make the file at `path`, in the same directory, durable. No batch is
-        written before that, so after a power loss no batch exists without the content of that
-        file."""
+        """Make the next `persist` first sync the file at `path`, in the same directory. The log
+        calls `persist` before it writes a batch, so after a power loss no batch exists without the
+        content of that file."""
         self._precedes = path
 
     def record(self, epoch: int, start_offset: int) -> None:
@@ -71,7 +73,7 @@ class EpochFile:
 
     @contextmanager
     def as_far_as_written(self, log: HasEnd) -> Iterator[None]:
-        """Wrap a write of batches of several epochs: if it fails, forget an epoch that would begin
+        """Wrap the write of batches of several epochs: after a failure, remove epochs that begin
         beyond the log end. Otherwise no batch of an earlier epoch could follow."""
         try:
             yield
@@ -98,12 +100,12 @@ class EpochFile:
         self._changes += 1
 
     def persist(self) -> None:
-        """Make the changes durable, if there are any, including those that another thread is
-        writing. Waits for the disk. Raises StorageError."""
+        """Make all changes durable, including those that another thread is writing. Waits for the
+        disk. Raises StorageError."""
         with self._lock:
             if not self.changed:
                 return
-            # Read before the entries are taken: a later change waits for the next call.
+            # Read before the entries are encoded: a later change is left to the next call.
             changes = self._changes
             if self._precedes is not None:
                 with contextlib.closing(self._disk.open(self._precedes)) as file:

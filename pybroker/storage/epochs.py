@@ -1,6 +1,6 @@
-"""The leader epochs of the parts of a log (KIP-101), the base of every truncation.
+"""The leader epochs of a log with their start offsets (KIP-101), which determine each truncation.
 
-A list of (epoch, first offset). Pure; `checkpoints.py` has the file format.
+The module does no I/O; `checkpoints.py` has the file format.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ EPOCH_MAX: Final = 2**31 - 1
 
 
 class EpochStart(NamedTuple):
-    """The first offset of a leader epoch, even if no record was written in it."""
+    """A leader epoch and its first offset. The epoch may have no records."""
 
     epoch: int
     start_offset: int
 
 
 class EpochHistory:
-    """Invariant: epochs rise strictly, start offsets rise strictly."""
+    """The leader epochs of one log. Invariant: epochs and start offsets rise strictly."""
 
     __slots__ = ("_entries",)
 
@@ -42,9 +42,8 @@ class EpochHistory:
         return self._entries[-1].epoch if self._entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Continue the log from `start_offset` with `epoch`. Drop entries that contradict this: a
-        later epoch, or one that would begin at or after that offset. Return whether anything
-        changed."""
+        """Let `epoch` begin at `start_offset`. Remove later epochs, and epochs that begin at or
+        after that offset. Return whether the history changed."""
         if self._entries and self._entries[-1].epoch == epoch:
             return False
         kept = [
@@ -56,14 +55,14 @@ class EpochHistory:
         return True
 
     def replace(self, other: EpochHistory) -> None:
-        """Take over the entries of `other`."""
+        """Replace the entries by those of `other`."""
         self._entries = list(other.entries)
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest known epoch that is at most `epoch`, and its end offset (KIP-279).
 
-        If `epoch` is above all known ones, or none is known: (-1, -1). If `epoch` is below all
-        known ones: `epoch` itself and the start of the first known one.
+        If `epoch` is larger than all known epochs, or no epoch is known, return (-1, -1). If
+        `epoch` is smaller than all known epochs, return `epoch` and the start of the first one.
         """
         entries = self._entries  # another thread may replace the list
         if epoch < 0 or not entries or epoch > entries[-1].epoch:
@@ -73,22 +72,22 @@ class EpochHistory:
         return (entries[after - 1].epoch if after else epoch, end)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the epoch that wrote `offset`, NO_EPOCH if unknown."""
+        """Return the leader epoch of the record at `offset`, NO_EPOCH if it is unknown."""
         entries = self._entries
         after = bisect.bisect_right(entries, offset, key=lambda entry: entry.start_offset)
         return entries[after - 1].epoch if after else NO_EPOCH
 
     def truncate_end(self, end_offset: int) -> bool:
-        """End the log at `end_offset`: drop epochs that begin there or later. Return whether
-        anything changed."""
+        """Remove the epochs that begin at `end_offset` or later. Return whether the history
+        changed."""
         kept = [entry for entry in self._entries if entry.start_offset < end_offset]
         changed = len(kept) != len(self._entries)
         self._entries = kept
         return changed
 
     def truncate_start(self, start_offset: int) -> bool:
-        """Begin the log at `start_offset`: of the earlier epochs only the one in force there stays,
-        and begins there. Return whether anything changed."""
+        """Let the history begin at `start_offset`: remove the epochs that end there or before, and
+        move the start of the epoch at that offset. Return whether the history changed."""
         covering = bisect.bisect_right(
             self._entries, start_offset, key=lambda entry: entry.start_offset
         )

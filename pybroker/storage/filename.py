@@ -1,8 +1,9 @@
-"""The names of everything in a log directory: built and parsed here and nowhere else.
+"""The names of all files and directories in a log directory; only this module builds and parses
+them.
 
-Layout (Kafka's): a log directory holds one directory a partition, `<topic>-<partition>`, with
-segment files named after the offset at which they begin, and a few files for all partitions. No
-function here touches the disk.
+The layout is Kafka's. A log directory contains one directory per partition, `<topic>-<partition>`,
+with segment files named after their base offset, and a few files for all partitions. The functions
+do no I/O.
 """
 
 from __future__ import annotations
@@ -18,26 +19,27 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 INCOMPLETE: Final = "pybroker.incomplete"
 DAMAGED: Final = "pybroker.damaged"
-"""In a partition's directory: its log is damaged. The file describes the corrupt range, and the
-replica does not count."""
+"""A file in the directory of a damaged log. It describes the corrupt range; the broker does not use
+the replica."""
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_MARK: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
 BOOT: Final = "pybroker.boot"
 FAILED: Final = "pybroker.failed"
-"""The disk has failed since the last start: records that were not synced may be in memory only."""
+"""A file in a log directory whose disk failed since the last start: records that were not synced
+may be in memory only."""
 FAMILY: Final = "pybroker.directories"
 ACCEPTED_LOSS: Final = "pybroker.accept-loss"
-"""The operator's file: names log directories, by path or id, that will not come back."""
+"""A file that the operator writes. It lists accepted losses: lost log directories, by path or id,
+and damaged partitions."""
 MOVED_HERE: Final = "pybroker.moved"
-"""In a partition's directory: it is a copy. The original is, or was a moment ago, in the log
-directory that this file names."""
+"""A file in a partition's directory that is the copy of a move. It names the log directory of the
+original, which may have been removed already."""
 OUTDATED: Final = "pybroker.outdated"
-"""In a partition's directory: it was moved, and the log in the other directory was truncated
-since."""
+"""A file in one of the two directories of a move: the log in the other one was truncated since."""
 MOVING_AWAY: Final = "pybroker.moving"
-"""In a partition's directory: a copy replaces it, or did so a moment ago, in the log directory that
-this file names."""
+"""A file in a partition's directory that is the original of a move. It names the log directory of
+the copy, which may be in use already."""
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
@@ -58,7 +60,7 @@ DIRECTORY_FILES: Final = frozenset(
         CLEANER_OFFSETS,
     }
 )
-"""What a log directory may hold beside the directories of partitions."""
+"""The files that a log directory may contain beside the directories of partitions."""
 
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -71,7 +73,8 @@ DELETED_DIRECTORY: Final = "delete"
 STRAY_DIRECTORY: Final = "stray"
 FUTURE_DIRECTORY: Final = "future"
 DAMAGED_DIRECTORY: Final = "damaged-stray"
-"""The name ends as Kafka's stray directories do, so Kafka leaves it alone, too."""
+"""The purpose of a damaged log's directory. It ends like Kafka's `stray`, so that Kafka ignores the
+directory."""
 NAME_LENGTH_MAX: Final = 255
 
 _MARKED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future|damaged-stray)")
@@ -95,12 +98,12 @@ class ParsedName(NamedTuple):
 
 
 def segment_file(offset: int, kind: SegmentFile) -> str:
-    """`00000000000000000000.log`: 20 digits and the kind."""
+    """Return the name of a segment's file, such as `00000000000000000042.log`."""
     return f"{offset:020d}.{kind.value}"
 
 
 def parse_segment_file(name: str) -> ParsedName | None:
-    """Offset and kind, or None if `name` is not that of a segment's file."""
+    """Return offset and kind, or None if `name` is not the name of a segment's file."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
         return None
@@ -108,8 +111,8 @@ def parse_segment_file(name: str) -> ParsedName | None:
 
 
 def corrupt_file(segment_name: str, position: int, number: int) -> str:
-    """Return the name of the file with the bytes that were cut off a segment at `position` for the
-    `number`th time."""
+    """Return the name of the file for bytes that recovery cuts off a segment at `position`.
+    `number` distinguishes several such files, from 0."""
     return f"{segment_name}.{position}.{number}{CORRUPT_SUFFIX}"
 
 
@@ -118,7 +121,7 @@ def partition_directory(topic_partition: TopicPartition) -> str:
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
-    """The partition, or None if `name` is not that of a partition's directory."""
+    """Return the partition, or None if `name` is not the name of a partition's directory."""
     match = _PARTITION.fullmatch(name)
     if match is None or _MARKED_DIRECTORY.fullmatch(name):
         return None
@@ -126,22 +129,25 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
-    """Return the name of a partition's directory that is not in use, by purpose. DELETED_DIRECTORY:
-    the topic is deleted, its files are not yet. STRAY_DIRECTORY: it belongs to an earlier topic of
-    that name. DAMAGED_DIRECTORY: its log is damaged and is copied anew. FUTURE_DIRECTORY, only if
-    `can_have_future`: it is being filled in another log directory. As in Kafka, the topic is cut so
-    that the name has at most 255 characters."""
+    """Return the name of a partition's directory that is not in use. The purposes:
+
+    - DELETED_DIRECTORY: the topic is deleted, and the files are removed later.
+    - STRAY_DIRECTORY: the files belong to a deleted topic of the same name.
+    - DAMAGED_DIRECTORY: the log is damaged, and the broker copies the partition anew.
+    - FUTURE_DIRECTORY: the copy of a move; only if `can_have_future`.
+
+    As in Kafka, a long topic name is cut so that the result has at most 255 characters."""
     suffix = f"-{topic_partition.partition}.{unique.hex}-{purpose}"
     return topic_partition.topic[: NAME_LENGTH_MAX - len(suffix)] + suffix
 
 
 def can_have_future(topic_partition: TopicPartition) -> bool:
-    """Whether the name of its FUTURE_DIRECTORY holds the whole name of the topic."""
+    """Return whether the name of the FUTURE_DIRECTORY has space for the whole topic name."""
     return len(str(topic_partition)) + len(f".{'0' * 32}-future") <= NAME_LENGTH_MAX
 
 
 def parse_future_directory(name: str) -> TopicPartition | None:
-    """The partition that was being moved to this directory; None for any other name."""
+    """Return the partition of a FUTURE_DIRECTORY; None for any other name."""
     match = _FUTURE.fullmatch(name)
     return None if match is None else parse_partition_directory(match[1])
 

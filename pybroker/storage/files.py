@@ -1,8 +1,8 @@
-"""The disk of a real process: the only module of the log that calls the operating system.
+"""The `Disk` of a real process: the only module of the log that calls the operating system.
 
-Files are opened at their first use. Their handles are kept in an LRU of bounded size, so a broker
-with many segments does not need as many handles. A file with content that is not yet durable keeps
-its handle, because only that handle is sure to report a failed write at a later sync.
+Files are opened at their first use. The open descriptors are in an LRU cache of bounded size, so a
+broker may have more segments than descriptors. A file with unsynced content keeps its descriptor,
+because only this descriptor is certain to report a failed write at a later sync.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pybroker.storage.buffers import ReadBuffers
 
 HANDLES_DEFAULT: Final = 4096
 SMALL_BYTES: Final = 16 * 1024
-"""Up to this size a read is copied, so that it holds no large buffer."""
+"""Reads up to this size are copied, so that they do not occupy a large buffer."""
 _FILE_MODE: Final = 0o644
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""The disk or the machine is full: the disk itself works, and the operation may be tried again."""
+"""The errors of a full disk or of exhausted system limits: the operation may be tried again."""
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
@@ -44,8 +44,8 @@ def _reported(operation: str, path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reported_write(operation: str, path: str) -> Iterator[None]:
-    """As `_reported`, but tells a full disk from a broken one. Not for a sync of acknowledged
-    bytes: after a failed sync the content of the disk is unknown."""
+    """Raise DiskFull for a full disk, StorageError for other failures of the operation. Not for a
+    sync of acknowledged bytes: after a failed sync the content of the disk is unknown."""
     try:
         yield
     except OSError as error:
@@ -54,8 +54,8 @@ def _reported_write(operation: str, path: str) -> Iterator[None]:
 
 
 def _is_in_memory(device: int) -> bool:
-    """Whether the file system of that number (st_dev) is in memory, so that reading from it never
-    waits. False if the system does not say."""
+    """Return whether the file system with that number (st_dev) is in memory, so that a read never
+    waits. Return False if the operating system does not report the type."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = _MOUNTS.read_text(errors="replace").splitlines()
@@ -70,7 +70,7 @@ def _is_in_memory(device: int) -> bool:
 
 
 class _Handles:
-    """Open descriptors; the least recently used ones are closed. Thread-safe."""
+    """The LRU cache of open descriptors. Thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -105,7 +105,7 @@ class _Handles:
                 self._close(file)
 
     def synced(self) -> None:
-        """Note that a file no longer needs its handle."""
+        """Close surplus descriptors, after a file was synced."""
         with self._lock:
             self._evict()
 
@@ -126,7 +126,7 @@ class _Handles:
 
 
 class SystemFile:
-    """A `File` of the operating system. Reads may come from any thread, the rest from one."""
+    """A `File` of the operating system. Any thread may read; one thread at a time may write."""
 
     __slots__ = (
         "__weakref__",
@@ -146,8 +146,8 @@ class SystemFile:
         self._size = size
         self._disk = disk
         self._handles = handles
-        # How to read without waiting. None: ask the system not to wait. True: any read, because the
-        # file system is in memory. False: not at all.
+        # How `pread_cached` reads. None: with RWF_NOWAIT. True: with a plain read, because the file
+        # system is in memory. False: it cannot.
         self._plain: bool | None = None if _NOWAIT else False
         self.descriptor = -1
         self.pins = 0
@@ -272,8 +272,8 @@ class SystemDisk:
         self._in_memory: dict[int, bool] = {}
 
     def is_in_memory(self, device: int) -> bool:
-        """Whether the file system of that number is in memory. Asked once for each file system that
-        cannot tell cached bytes from others."""
+        """Return whether the file system with that number is in memory. The answer is cached; only
+        file systems without RWF_NOWAIT need it."""
         if device not in self._in_memory:
             self._in_memory[device] = _is_in_memory(device)
         return self._in_memory[device]
@@ -382,8 +382,8 @@ class SystemDisk:
         with _reported("lock", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:
-                # Apache's broker takes the first kind of lock, which does not separate two brokers
-                # of one process; the second kind does.
+                # Apache's broker takes the first kind of lock. Only the second kind also excludes
+                # another broker in the same process.
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):

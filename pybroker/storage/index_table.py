@@ -1,9 +1,9 @@
 """A file of fixed-size entries, sorted by their first field: the base of the offset index and the
 time index.
 
-New entries collect in memory and reach the file in groups, so a log with many partitions neither
-writes eight bytes at a time nor holds its indexes in memory. A crash may lose the tail: an index
-can be rebuilt from the log.
+New entries collect in memory and are written in groups. So a broker with many partitions avoids
+small writes, and does not keep whole indexes in memory. A crash may lose the entries in memory: the
+index can be rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pybroker.ports import Buffer, Disk, File
 from pybroker.storage.reading import fetch
 
 TAIL_BYTES: Final = 4096
-"""The bytes that collect in memory before they are written."""
+"""The number of bytes that collect in memory before they are written."""
 _BLOCK_BYTES: Final = 4096
-"""A search continues in memory once its range fits in this."""
+"""A binary search reads its remaining range at once when the range is this small."""
 
 
 class IndexTable:
-    """Entries of `entry.size` bytes. Invariant: no key is smaller than the one before it.
+    """A sorted table in a file, with entries of `entry.size` bytes. Invariant: keys never fall.
 
-    Methods with `cached_only` raise NotCached where they would have to wait for the disk.
+    Methods with `cached_only` raise NotCached instead of waiting for the disk.
     """
 
     __slots__ = ("_changes", "_disk", "_entry", "_file", "_state", "_synced", "path")
@@ -37,14 +37,14 @@ class IndexTable:
         # (entries in the file, bytes after them); one tuple, so that a reader in another thread
         # never sees an entry twice or not at all. -1: the file has not been read yet.
         self._state: tuple[int, bytearray] = (-1, bytearray())
-        # Changes of the file, and how many of them are durable; -1 if an earlier process may have
-        # left some that are not. A change is counted after it is made, so that a sync in another
-        # thread counts only changes that it covers.
+        # The number of changes of the file, and how many of them are durable; -1 if an earlier
+        # process may have left changes that are not durable. A change is counted after it is made,
+        # so that a sync in another thread counts only changes that it covers.
         self._changes = 0
         self._synced = -1
 
     def trust(self) -> None:
-        """Treat the content of the file as durable, as after a proper close of the log."""
+        """Treat the content of the file as durable, because the log was closed cleanly."""
         self._synced = self._changes
 
     def _loaded(self) -> tuple[int, bytearray]:
@@ -64,7 +64,7 @@ class IndexTable:
         return self._file
 
     def is_whole(self) -> bool:
-        """Whether the file exists and consists of whole entries."""
+        """Return whether the file exists and consists of whole entries."""
         if not self._disk.exists(self.path):
             return False
         return self._disk.size(self.path) % self._entry.size == 0
@@ -84,11 +84,11 @@ class IndexTable:
 
     @property
     def tail_is_full(self) -> bool:
-        """Whether it is time to `spill`."""
+        """Whether enough entries are in memory for a `spill`."""
         return len(self._state[1]) >= TAIL_BYTES
 
     def spill(self) -> None:
-        """Write the entries that are only in memory. The file exists afterwards."""
+        """Write the entries that are only in memory, and create the file if it is missing."""
         written, tail = self._loaded()
         if tail:
             self._opened().append(bytes(tail))
@@ -98,7 +98,7 @@ class IndexTable:
             self._opened()
 
     def get(self, number: int, *, cached_only: bool = False) -> tuple[int, ...]:
-        """Return the entry with that number, from 0."""
+        """Return the entry with that number, counted from 0."""
         written, tail = self._loaded()
         size = self._entry.size
         if number >= written:
@@ -106,15 +106,15 @@ class IndexTable:
         return self._entry.unpack(self._read(number, 1, cached_only))
 
     def _read(self, number: int, count: int, cached_only: bool) -> Buffer:
-        """Return `count` entries of the file. Raises StorageError; CorruptionError if the file was
-        renamed or cut meanwhile, and does not create it again."""
+        """Return `count` entries of the file. Raises StorageError. Raises CorruptionError if the
+        file was removed or truncated meanwhile."""
         file = self._file
         if file is None:
             file = self._file = self._disk.open(self.path)
         size = self._entry.size
         data = fetch(file, number * size, count * size, cached_only=cached_only)
         if len(data) < count * size:
-            raise CorruptionError(f"{self.path}: it ends before entry {number + count}")
+            raise CorruptionError(f"{self.path}: the file ends before entry {number + count}")
         return data
 
     def last(self, *, cached_only: bool = False) -> tuple[int, ...] | None:
@@ -122,8 +122,8 @@ class IndexTable:
         return self.get(count - 1, cached_only=cached_only) if count else None
 
     def floor(self, key: int, *, field: int = 0, cached_only: bool = False) -> int:
-        """Return the number of the last entry whose field is at most `key`; -1 if there is none.
-        The field must be sorted."""
+        """Return the number of the last entry whose `field` is at most `key`; -1 if there is none.
+        The entries must be sorted by that field, too."""
         written, tail = self._loaded()
         size = self._entry.size
         unpack = self._entry.unpack_from
@@ -144,7 +144,8 @@ class IndexTable:
         return low + self._search(block, len(block) // size, key, field)
 
     def _search(self, block: Buffer, count: int, key: int, field: int) -> int:
-        """Return the number of the last of `count` entries with a field of at most `key`, or -1."""
+        """Return the number of the last of `count` entries whose `field` is at most `key`, or
+        -1."""
         unpack = self._entry.unpack_from
         size = self._entry.size
         low, high = 0, count
@@ -174,14 +175,14 @@ class IndexTable:
         self._state = (0, bytearray())
 
     def sync(self) -> None:
-        """Make the written entries durable, unless they are."""
+        """Make the written entries durable."""
         changes = self._changes
         if self._synced != changes:
             self._opened().sync()
             self._synced = changes
 
     def close(self) -> None:
-        """Close the file; entries that are only in memory are not written."""
+        """Close the file. Entries that are only in memory are lost."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,8 +1,8 @@
-"""Opening the log of one partition: from the files in its directory to a `Log`.
+"""Creates the log of a new partition, and opens the log of an existing one from its files.
 
-Leftovers of an interrupted deletion are removed; unknown files are reported and left alone.
-Indexes, producer state and leader epochs that are missing or damaged are rebuilt. Batches are
-trusted as far as `recovery.py` says.
+Opening removes the files of an interrupted deletion, and logs unknown files without changing them.
+It rebuilds indexes, producer state and leader epochs that are missing or damaged. `recovery.py`
+decides which batches are valid.
 """
 
 from __future__ import annotations
@@ -54,13 +54,15 @@ _LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Facts about a log before it is opened. None: the checkpoint has no value.
+    """The facts about a log before it is opened. None: the checkpoint has no value.
 
-    `clean`: the log was closed properly. `floor_offset`: all records below it were written, so only
-    damage can remove them. `may_be_in_memory_only`: the disk failed while syncing records above the
-    recovery point. `same_boot`: all written bytes are in the files. `lost_power`: the machine has
-    gone down since a broker wrote here. `accepts_loss`: the operator gives up all records behind
-    the first corrupt range. `checks_all`: batches below the recovery point are checked, too.
+    - `clean`: the log was closed cleanly.
+    - `floor_offset`: all records below it were written, so a log that ends earlier is damaged.
+    - `may_be_in_memory_only`: the disk failed during a sync of records above the recovery point.
+    - `same_boot`: all written bytes are in the files, since the machine is still up.
+    - `lost_power`: the machine was shut down or lost power since a broker wrote here.
+    - `accepts_loss`: the operator accepts the loss of all records from the first corrupt range on.
+    - `checks_all`: batches below the recovery point are checked, too.
     """
 
     clean: bool = False
@@ -76,7 +78,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The log, whether its batches were checked, and how many bytes of a torn tail were cut."""
+    """An opened log, whether its batches were checked, and how many bytes of a torn tail were
+    cut."""
 
     log: Log
     recovered: bool
@@ -93,10 +96,10 @@ def create_log(
     first_offset: int = 0,
     log_start_offset: int = 0,
 ) -> Log:
-    """Create the log of a new partition and its directory. A copy of another log begins at the
-    `first_offset` of that log."""
-    # The first sync of a segment makes the directory's name durable. A power loss before that may
-    # remove the directory; the broker allows for that at its start (`log_directories.vanished`).
+    """Return a new, empty log, and create its directory. `first_offset` is above 0 for the copy of
+    a log that begins there."""
+    # The first sync of a segment makes the directory's name durable. A power loss before that sync
+    # may remove the directory; the broker handles that at its start.
     disk.make_dirs(directory)
     parts = LogParts(
         directory,
@@ -122,12 +125,11 @@ def open_log(
     *,
     now_ms: int,
 ) -> Opened:
-    """Open the log in `directory`. Raises StorageError."""
+    """Open the log in `directory`, after recovery if it needs one. Raises StorageError."""
     try:
         return _open(topic_partition, directory, config, disk, owner, known, now_ms)
     except CorruptionError as error:
-        # Code that reads unchecked batches found a corrupt one; a full check tells which is the
-        # first.
+        # A batch below the recovery point is corrupt; a full check finds the first corrupt one.
         log.warning("log is checked from its beginning path=%s reason=%s", directory, error)
         known = replace(known, checks_all=True)
         return _open(topic_partition, directory, config, disk, owner, known, now_ms)
@@ -142,7 +144,8 @@ def _open(
     known: Known,
     now_ms: int,
 ) -> Opened:
-    """Raises StorageError, CorruptionError."""
+    """Open the log once. Raises StorageError, and CorruptionError for an unchecked corrupt
+    batch."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:
@@ -154,8 +157,8 @@ def _open(
         found = loader.find_end()
         segments, log_start, epochs, epochs_changed = loader.read(found)
     end = segments.active.next_offset
-    # If they were forgotten in memory only, they would return once the log has grown, at its next
-    # start.
+    # Epochs beyond the end are removed from the file, too: otherwise they would be valid again once
+    # the log has grown.
     epochs_changed |= epochs.truncate_end(end)
     epochs.truncate_start(log_start)
     damage = loader.known_damage() or loader.damage(found)
@@ -187,7 +190,7 @@ def _open(
     )
     log.topic_id = loader.topic_id()
     if log.topic_id is not None and not known.clean:
-        # The file was read, but it may not be durable.
+        # The file exists, but may not be durable.
         log.epoch_file.comes_after(f"{directory}/{PARTITION_METADATA}")
     return Opened(log, loader.recovered, loader.cut_bytes)
 
@@ -209,7 +212,7 @@ class _Loader:
         self.recovered = False
         self.cut_bytes = 0
         self.corrupt_header: Damage | None = None
-        """The first batch whose leader epoch is not, or may not be, the one that was written."""
+        """The first batch whose leader epoch is corrupt, or may be."""
 
     def list_files(self) -> None:
         names = self._disk.list_dir(self._directory)
@@ -238,11 +241,11 @@ class _Loader:
         self.snapshots = SnapshotFiles(self._directory, self._disk, snapshots)
 
     def write_anew(self) -> None:
-        """Replace all segments that are not entirely durable by copies. After a failed sync the
-        kernel counts pages as written that never reached the disk: they can be read while they are
-        in memory, and another sync of the same file does nothing."""
+        """Replace each segment that is not entirely durable by a copy. After a failed sync the
+        kernel may mark pages as clean that never reached the disk. Those pages can be read while
+        they are in memory, but another sync of the same file does not write them."""
         durable = self._known.recovery_point or 0
-        # After a power loss the directory of a young log may be there without its files.
+        # After a power loss the directory of a new log may exist without its files.
         for base, end in zip(self._bases, [*self._bases[1:], None], strict=False):
             if end is not None and end <= durable:
                 continue
@@ -253,7 +256,7 @@ class _Loader:
             recovery.copy_from(file, 0, self._disk, copy)
             file.close()
             self._disk.rename(copy, path)
-            log.info("segment written anew after the disk had failed path=%s", path)
+            log.info("segment rewritten after a failure of the disk path=%s", path)
         self._disk.sync_dir(self._directory)
 
     def _segments(self) -> list[Segment]:
@@ -270,8 +273,8 @@ class _Loader:
         return segments
 
     def find_end(self) -> recovery.Recovered:
-        """Find the log end: from the last segment if the log was closed properly, else by recovery.
-        If the operator accepts a loss, recovery cuts at the known corrupt header."""
+        """Find the log end: in the last segment if the log was closed cleanly, else by recovery.
+        If the operator accepts a loss, recovery cuts the log at the known corrupt header."""
         self._read_epochs()
         known = self._known
         segments = self._segments()
@@ -284,11 +287,11 @@ class _Loader:
                 end = segments[-1].next_offset
                 if end == known.recovery_point or known.recovery_point is None:
                     return recovery.Recovered(tuple(segments))
-                fault = f"the log ends at {end}, all was durable up to {known.recovery_point}"
+                fault = f"the log ends at {end}, its recovery point is {known.recovery_point}"
             except CorruptionError as error:
                 fault = str(error)
             log.warning(
-                "log is checked although it was closed properly path=%s reason=%r",
+                "log is checked although it was closed cleanly path=%s reason=%r",
                 self._directory,
                 fault,
             )
@@ -313,9 +316,9 @@ class _Loader:
         return found
 
     def _gapless_from(self, recovery_point: int) -> int:
-        """Return the offset from which segments must follow each other without a gap. Compaction
-        leaves gaps, but makes its segments durable before they replace others: after a power loss a
-        gap above the recovery point is not compaction's."""
+        """Return the offset above which segments must follow each other without a gap. Compaction
+        leaves gaps, but syncs its segments before they replace others. So compaction did not cause
+        a gap above the recovery point after a power loss."""
         if not self._config.compacts:
             return 0
         return recovery_point if self._known.lost_power else sys.maxsize
@@ -334,8 +337,9 @@ class _Loader:
             is_known = filed.entries or header.leader_epoch == NO_EPOCH
             if not is_known or not epoch_check.agrees(filed, header, start):
                 self._fault = (
-                    f"the batch at {header.base_offset} is of leader epoch {header.leader_epoch},"
-                    f" the file says {filed.epoch_of(header.last_offset)}"
+                    f"the batch at offset {header.base_offset} has leader epoch"
+                    f" {header.leader_epoch}, expected {filed.epoch_of(header.last_offset)} by the"
+                    " epoch file"
                 )
             elif header.leader_epoch == filed.epoch_of(header.base_offset):
                 # The batches up to the next epoch need no lookup.
@@ -344,8 +348,8 @@ class _Loader:
         return None
 
     def read(self, found: recovery.Recovered) -> tuple[Segments, int, EpochHistory, bool]:
-        """Return the segments, the log start, and the result of `epochs`."""
-        # A killed broker may just have created a segment.
+        """Return the segments, the log start, and the results of `epochs`."""
+        # A killed broker may have created a segment without a sync of its name.
         are_durable = not self.recovered
         segments = Segments(
             self._directory, self._disk, found.segments, are_names_durable=are_durable
@@ -355,9 +359,9 @@ class _Loader:
         return segments, log_start, *self.epochs(segments, log_start)
 
     def _known_start(self) -> int:
-        """Return the log start of the checkpoint, or that of the leader epoch file if it is lower.
-        The epoch file is written before the checkpoint, so a higher checkpoint has a flipped bit,
-        and records would be deleted because of it."""
+        """Return the lower one of the log starts in the checkpoint and in the epoch file. The epoch
+        file is written before the checkpoint, so a higher log start in the checkpoint is a flipped
+        bit. Retention would delete records below it."""
         start = self._known.log_start_offset or 0
         if self._filed is None or not self._filed.entries:
             return start
@@ -369,8 +373,8 @@ class _Loader:
         return min(start, first)
 
     def damage(self, found: recovery.Recovered) -> Damage | None:
-        """Return the damage of the log. A doubtful header does not count if another damage is
-        certain, nor if the operator accepts the loss."""
+        """Return the damage of the log. A header that may be corrupt is ignored if recovery found
+        damage, or if the operator accepts the loss."""
         corrupt = self.corrupt_header
         if corrupt is None or self._known.accepts_loss:
             return found.damage
@@ -391,8 +395,8 @@ class _Loader:
             self._fault = str(error)
 
     def epochs(self, segments: Segments, log_start: int) -> tuple[EpochHistory, bool]:
-        """Return the leader epochs, and whether the file must be rewritten. They come from the file
-        if no batch that was read contradicts it, else from `epoch_check.judge`."""
+        """Return the leader epochs, and whether the epoch file must be rewritten. The epochs come
+        from the file if no checked batch contradicts it, else from `epoch_check.judge`."""
         history, fault = self._filed, self._fault
         if history is not None and fault is None:
             fault = epoch_check.contradiction(history, segments, log_start)
@@ -420,8 +424,8 @@ class _Loader:
 
     @staticmethod
     def _add_earlier(history: EpochHistory, segments: Segments, log_start: int) -> bool:
-        """Add epochs that the file lacks: it forgets epochs when the log start moves, and that move
-        was not checkpointed. Return whether there were any."""
+        """Add the epochs below the first one in the file. They are missing there if the log start
+        had moved and its checkpoint was not written. Return whether the history changed."""
         known = history.entries
         if not known or known[0].start_offset <= log_start:
             return False
@@ -440,7 +444,8 @@ class _Loader:
         return history.entries != known
 
     def known_damage(self) -> Damage | None:
-        """Return the damage that was found while the log was in use, None if there is none."""
+        """Return the damage that the scrubber found while the log was in use, None if there is no
+        mark."""
         path = f"{self._directory}/{DAMAGED}"
         if self._known.accepts_loss:
             self._disk.unlink(path)
@@ -454,5 +459,5 @@ class _Loader:
         try:
             return meta.decode_partition_metadata(self._disk.read(path), path)
         except CorruptionError as error:
-            log.warning("topic id not known path=%s error=%s", path, error)
+            log.warning("topic id cannot be read path=%s error=%s", path, error)
             return None

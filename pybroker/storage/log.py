@@ -1,8 +1,8 @@
-"""One partition's log: appended to at the end, read in order, deleted from the front.
+"""The log of one partition: appends at the end, reads by offset, truncation, retention.
 
-One thread at a time changes a log; `flush` and reads that may wait for the disk come from others.
-Replication decides which broker may append and which records are committed. `lookup.py` finds
-records, `loader.py` opens a log.
+One thread at a time changes a log; other threads may call `flush` and read. Replication decides
+which broker may append, and which records are committed. `lookup.py` finds records, `loader.py`
+opens a log.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from pybroker.storage.txn_index import AbortedTransaction
 
 
 class Log:
-    """Invariants: log start <= log end; recovery point <= log end; records below the recovery point
-    are durable. If the disk fails, methods raise BrokerError KAFKA_STORAGE_ERROR."""
+    """The log of one partition. Invariants: log start <= log end; recovery point <= log end;
+    records below the recovery point are durable. After a failure of the disk the methods raise
+    BrokerError KAFKA_STORAGE_ERROR."""
 
     def __init__(self, topic_partition: TopicPartition, parts: LogParts, owner: LogOwner) -> None:
         self.topic_partition = topic_partition
@@ -57,13 +58,13 @@ class Log:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset of the next record; of a damaged log, the end of the readable records."""
+        """The offset of the next record; in a damaged log, the end of the readable records."""
         return self.segments.active.next_offset
 
     @property
     def durable_end(self) -> int:
-        """The log end that counts for acknowledgements and the high watermark: records below it are
-        as durable as flush.messages demands."""
+        """The log end for acknowledgements and the high watermark: records below it are as durable
+        as flush.messages requires."""
         if self.config.flush_messages == NEVER or self.damage is not None:
             return self.segments.active.next_offset
         return self._durability.counted_end(self.log_end_offset)
@@ -78,7 +79,7 @@ class Log:
 
     @property
     def recovery_point(self) -> int:
-        """Records below this offset are durable."""
+        """The offset below which all records are durable."""
         return self._durability.recovery_point
 
     @property
@@ -87,7 +88,7 @@ class Log:
 
     @property
     def latest_epoch(self) -> int:
-        """The last leader epoch on record, -1 if there is none."""
+        """The latest leader epoch of the log, -1 if there is none."""
         return self.epoch_file.history.latest_epoch
 
     @property
@@ -96,7 +97,7 @@ class Log:
 
     @property
     def failure(self) -> StorageError | None:
-        """Why the log can no longer be used; None while it can."""
+        """The error that ended the use of the log; None while it is usable."""
         return self._failure
 
     def set_config(self, config: LogConfig) -> None:
@@ -115,9 +116,9 @@ class Log:
         leader_epoch: int,
         now_ms: int,
     ) -> AppendResult:
-        """Write one validated batch, as leader. `data` is exactly the batch and is stamped in
-        place; `header` is the header as received. Raises BrokerError: the codes of
-        `ProducerState.check`, KAFKA_STORAGE_ERROR. Then nothing is written."""
+        """Append one validated batch as the leader. `data` is exactly the batch, and gets offset
+        and leader epoch in place; `header` is the header as received. After a BrokerError nothing
+        is written: the codes of `ProducerState.check`, KAFKA_STORAGE_ERROR."""
         self._check_usable()
         stamped_ms = NO_TIMESTAMP
         if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -154,14 +155,14 @@ class Log:
             self._remember(header, first_offset, now_ms, marker)
         self._after_append(now_ms)
         result = (first_offset, last_offset, stamped_ms, self.log_start_offset, False)
-        return tuple.__new__(AppendResult, result)  # without a step in Python
+        return tuple.__new__(AppendResult, result)  # faster than AppendResult(...)
 
     def append_replicated(self, data: Buffer, *, now_ms: int, epoch_max: int = EPOCH_MAX) -> None:
-        """Write batches from the leader of `epoch_max` unchanged: they keep offsets and epochs. A
-        partial batch at the end is dropped.
+        """Append the batches that the leader of `epoch_max` sent, unchanged, with their offsets and
+        epochs. A partial batch at the end is ignored.
 
-        Raises BrokerError: CORRUPT_MESSAGE for a wrong checksum and for offsets or epochs that do
-        not follow, KAFKA_STORAGE_ERROR. Then nothing has been written.
+        Raises BrokerError: CORRUPT_MESSAGE for a wrong checksum, and for offsets or epochs that do
+        not follow the log; KAFKA_STORAGE_ERROR.
         """
         self._check_usable()
         batches = lookup.checked_batches(data, self.log_end_offset, self.latest_epoch, epoch_max)
@@ -198,7 +199,7 @@ class Log:
                 self._remember(header, header.base_offset, now_ms, marker)
 
     def _make_room(self, batch: Appended, first_offset: int, now_ms: int) -> Segment:
-        """Return the segment for a batch that may exceed the room of the active one."""
+        """Return the segment for a batch that may exceed the limits of the active segment."""
         if self._segment_roll.is_due(self.segments.active, batch, self.config, now_ms, 0):
             self._start_segment(first_offset, now_ms)
         active = self.segments.active
@@ -214,7 +215,7 @@ class Log:
     def _cut_back(self, error: StorageError) -> BrokerError:
         """Return the error to raise after a failed write to the active segment."""
         try:
-            # If the disk could not undo a partial write, no batch may be written behind it.
+            # No batch may follow a partial write that the disk could not undo.
             self.segments.active.file.truncate(self.segments.active.size)
         except StorageError as worse:
             return self.fail(worse)
@@ -251,14 +252,14 @@ class Log:
             raise self.damage.as_error(self.topic_partition)
 
     def fail(self, error: StorageError) -> BrokerError:
-        """Stop using the log, because its disk has failed. Return the error to raise."""
+        """End the use of the log, because its disk has failed. Return the error to raise."""
         if self._failure is None:
             self._failure = error
             self._owner.failed(self.topic_partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
     def release(self, reason: str = "it is deleted") -> None:
-        """Close the files; the log answers KAFKA_STORAGE_ERROR from now on."""
+        """Close the files. Each later call raises BrokerError KAFKA_STORAGE_ERROR."""
         self._failure = StorageError(f"{self.topic_partition}: {reason}")
         self.segments.close()
 
@@ -292,13 +293,13 @@ class Log:
         at_least_one_batch: bool,
         cached_only: bool,
     ) -> Buffer | None:
-        """Return whole batches from the one that holds `offset`, all below `upper_offset`, at most
+        """Return whole batches from the one with `offset` on, all below `upper_offset`, at most
         `max_bytes` in total; b"" if there is none.
 
         With `at_least_one_batch` the first batch is returned even if it is longer than `max_bytes`.
-        With `cached_only` the result None means that the read would wait for the disk: call again
-        without it in the Blocking port. Raises BrokerError: OFFSET_OUT_OF_RANGE outside log start
-        and log end, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR (also at the damage of a damaged log).
+        With `cached_only` None means that the read would wait for the disk: call again without
+        `cached_only` in the Blocking port. Raises BrokerError: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE
+        or KAFKA_STORAGE_ERROR, also from the corrupt range of a damaged log on.
         """
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:
@@ -323,23 +324,24 @@ class Log:
     def offset_for_timestamp(
         self, timestamp_ms: int, upper_offset: int
     ) -> tuple[int, int, int] | None:
-        """Return offset, timestamp and leader epoch of the first record, from the log start, with a
-        timestamp of at least `timestamp_ms`; None if there is none below `upper_offset`. May wait
-        for the disk. Raises BrokerError."""
+        """Return offset, timestamp and leader epoch of the first record with a timestamp of at
+        least `timestamp_ms`; None if there is none below `upper_offset`. May wait for the disk.
+        Raises BrokerError."""
         start = self.log_start_offset
         return lookup.offset_for_timestamp(self.segments, timestamp_ms, start, upper_offset)
 
     def offset_of_max_timestamp(self, upper_offset: int) -> tuple[int, int, int] | None:
-        """Return the same for the first record with the largest timestamp (KIP-734)."""
+        """Return offset, timestamp and leader epoch of the first record with the largest timestamp
+        (KIP-734); None if there is none below `upper_offset`. Raises BrokerError."""
         return lookup.offset_of_max_timestamp(self.segments, self.log_start_offset, upper_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the offset below which all transactions are completed: at most that watermark."""
+        """Return the offset, up to `high_watermark`, below which all transactions are completed."""
         unstable = self._producers.first_unstable_offset(high_watermark)
         return high_watermark if unstable is None else min(high_watermark, unstable)
 
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-        """Return aborted transactions that overlap [from_offset, to_offset), by first offset."""
+        """Return the aborted transactions in [from_offset, to_offset), by first offset."""
         return lookup.aborted_transactions(self.segments, from_offset, to_offset)
 
     # -- leader epochs
@@ -349,12 +351,12 @@ class Log:
         return self.epoch_file.history.epoch_of(offset)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """Return the largest epoch up to `epoch` and its end: see `EpochHistory.end_offset`."""
+        """Return the largest epoch up to `epoch` and its end, see `EpochHistory.end_offset`."""
         return self.epoch_file.history.end_offset(epoch, self.log_end_offset)
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
-        """Begin a leader epoch at `start_offset`. The first append of that epoch makes it durable,
-        unless `persist_epochs` has done so."""
+        """Begin a leader epoch at `start_offset`. The first append of that epoch makes its start
+        durable, unless `persist_epochs` has been called before."""
         self.epoch_file.assign(epoch, start_offset)
 
     def persist_epochs(self) -> None:
@@ -362,11 +364,11 @@ class Log:
         with lookup.reported():
             self.epoch_file.persist()
 
-    # -- shortening
+    # -- truncating
 
     def truncate_to(self, offset: int) -> None:
-        """Remove all records from `offset` on, and the whole batch that holds it. Waits for the
-        disk. Raises BrokerError KAFKA_STORAGE_ERROR."""
+        """Remove the batch that contains `offset`, and all later ones. Waits for the disk. Raises
+        BrokerError KAFKA_STORAGE_ERROR."""
         self._check_usable()
         if offset >= self.log_end_offset:
             self.epoch_file.truncate_end(self.log_end_offset)  # an epoch without a record
@@ -377,7 +379,7 @@ class Log:
         with self._cutting(lookup.end_without(self.segments, offset)):
             self.segments.truncate(offset, self.config.index_interval_bytes)
             end = self.log_end_offset
-            self._durability.shorten(end)
+            self._durability.truncated(end)
             self.epoch_file.truncate_end(end)
             self._snapshots.keep(self.segments.bases, end)
             self._producers = lookup.rebuild_producers(
@@ -388,7 +390,7 @@ class Log:
         self._owner.lower(self.topic_partition, end)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all; the next record gets `offset`. Repairs a damaged log. Waits for the disk."""
+        """Remove all records, also of a damaged log; the next record gets `offset`. Blocks."""
         if self._failure is not None:
             self._check_usable()
         with self._cutting(0):
@@ -405,7 +407,7 @@ class Log:
 
     @contextlib.contextmanager
     def _cutting(self, offset: int) -> Iterator[None]:
-        """Wrap the removal of all records from `offset` on; no other thread flushes meanwhile."""
+        """Wrap the removal of all records from `offset` on; no thread flushes meanwhile."""
         with self._durability.at_most(offset):
             self._owner.lower(self.topic_partition, offset)
             self._segment_roll.room = NO_ROOM
@@ -416,9 +418,9 @@ class Log:
                     raise self.fail(StorageError(str(error))) from error
 
     def advance_log_start(self, offset: int) -> None:
-        """Stop serving records below `offset`; the next retention deletes their segments. Survives
-        a restart once the manager has written its checkpoints. Raises BrokerError
-        OFFSET_OUT_OF_RANGE beyond the log end."""
+        """Stop serving records below `offset`; the next retention deletes their segments. The new
+        log start survives a restart once the manager has written its checkpoints. Raises
+        BrokerError OFFSET_OUT_OF_RANGE beyond the log end."""
         if offset > self.log_end_offset:
             raise self._out_of_range(offset)
         if offset > self.log_start_offset:
@@ -427,8 +429,8 @@ class Log:
             self.on_start_moved()
 
     def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
-        """Delete the segments that retention no longer keeps (not `by_age`: those below the start).
-        Return their number. `remove_doomed` removes the files after file.delete.delay.ms."""
+        """Delete the segments whose retention has ended; if not `by_age`, only those below the log
+        start. Return their number. `remove_doomed` removes the files after file.delete.delay.ms."""
         if self._failure is not None or self.damage is not None:
             return 0
         segments = self.segments.all
@@ -444,7 +446,7 @@ class Log:
             if not count:
                 return 0
             if count == len(segments):
-                # A full disk may have no room for the indexes of a segment that is deleted at once.
+                # A full disk may lack space for the indexes of a segment that is deleted at once.
                 self._start_segment(self.log_end_offset, now_ms, seals=False)
             self.segments.remove(segments[:count], now_ms + self.config.file_delete_delay_ms)
         except StorageError as error:
@@ -463,7 +465,7 @@ class Log:
     # -- making durable
 
     def needs_flush(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms demand a flush now."""
+        """Return whether flush.messages or flush.ms require a flush now."""
         return self._durability.is_due(self.log_end_offset, self.config, now_ms)
 
     @property
@@ -472,16 +474,16 @@ class Log:
         return self.recovery_point < self.segments.active.base_offset
 
     def flush(self, *, closed_only: bool = False, now_ms: int | None = None) -> None:
-        """Make all appended records durable and move the recovery point; with `closed_only` those
-        of closed segments. Waits for the disk; may be called from any thread. Raises BrokerError
-        KAFKA_STORAGE_ERROR. Unless the disk was merely full, the log is not used any more: after a
-        failed sync the content of the disk is unknown."""
+        """Make all appended records durable and raise the recovery point; with `closed_only` only
+        the records of closed segments. Waits for the disk; any thread may call it. Raises
+        BrokerError KAFKA_STORAGE_ERROR. A full disk leaves the log usable. After another failure
+        the content of the disk is unknown, and the log is unusable."""
         with self._making_durable():
             self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
 
     def close(self) -> None:
-        """Write the indexes and the producer state, sync each file once, and close the files. A log
-        that failed or is damaged is only closed. Idempotent. Raises the errors of `flush`."""
+        """Write the indexes and the producer state, sync each file once, and close the files. Only
+        close a failed or damaged log. Idempotent. Raises the errors of `flush`."""
         if self._failure is None and self.damage is None:
             producers = self._snapshots, self._producers
             with self._making_durable():

@@ -1,4 +1,4 @@
-"""The values around a log: its parts, its results, and its owner."""
+"""The values that a log uses and returns: its parts, append results, damage, and its owner."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ class AppendResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The first corrupt range of a log: the bytes at `position` of `path` are not as written, and
-    later bytes are valid or were durable. Everything below `offset` can be served. `is_whole`: all
-    records are intact, and only the leader epoch in a batch header is wrong, or in doubt
-    (`is_doubt`: the epoch file may be the wrong one); that does not matter to an only replica."""
+    """The first corrupt range of a log: the bytes at `position` in the file `path` are not as
+    written, and later bytes are valid or were durable. Records below `offset` can be served.
+
+    `is_whole`: all records are intact, and only a leader epoch is wrong: the one in a batch header,
+    or, with `is_doubt`, possibly the one in the epoch file. The only replica of a partition may
+    ignore such damage."""
 
     offset: int
     path: str
@@ -46,7 +48,7 @@ class Damage:
     is_whole: bool = False
 
     def encode(self) -> bytes:
-        """Return the content of the file that marks the log as damaged."""
+        """Return the content of the file `pybroker.damaged`, which marks the log as damaged."""
         fields = {
             "offset": self.offset,
             "path": self.path,
@@ -57,8 +59,8 @@ class Damage:
 
     @staticmethod
     def decode(data: bytes, path: str) -> Damage:
-        """Return the content of such a file. If the file is unreadable, nothing of the log can be
-        served."""
+        """Return the damage in the file `pybroker.damaged`. If the file is unreadable, the damage
+        begins at offset 0."""
         try:
             fields = json.loads(data)
             return Damage(
@@ -68,24 +70,24 @@ class Damage:
                 str(fields["reason"]),
             )
         except (ValueError, KeyError, TypeError):
-            return Damage(0, path, 0, "the damage was found before")
+            return Damage(0, path, 0, "the file that describes the damage is unreadable")
 
     def told(self, topic_partition: TopicPartition) -> str:
         return f"{topic_partition} is damaged from offset {self.offset}: {self.reason}"
 
     def as_error(self, topic_partition: TopicPartition) -> BrokerError:
-        """Return the error for reads at and behind the corrupt range."""
+        """Return the error for reads from the corrupt range on."""
         return BrokerError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{self.told(topic_partition)}; to give up all records from there on, name"
-            f" {topic_partition} in pybroker.accept-loss in the log directory and start this broker"
-            " again",
+            f"{self.told(topic_partition)}; to accept the loss of all records from that offset on,"
+            f" write {topic_partition} into the file pybroker.accept-loss in the log directory and"
+            " restart this broker",
         )
 
 
 @dataclass(slots=True)
 class LogParts:
-    """The parts of a log; `loader.py` puts them together."""
+    """The parts from which `loader.py` builds a log."""
 
     directory: str
     disk: Disk
@@ -98,15 +100,15 @@ class LogParts:
     recovery_point: int
     damage: Damage | None = None
     unreachable: tuple[Segment, ...] = ()
-    """Segments behind the first corrupt range of a damaged log."""
+    """The segments after the first corrupt range of a damaged log."""
     settled_end: int = -1
-    """The log end if the log was closed properly and has not changed since, else -1."""
+    """The log end if the log was closed cleanly and has not changed since, else -1."""
     epochs_changed: bool = False
-    """Whether the epochs differ from those in the file."""
+    """Whether the leader epochs differ from those in the file."""
 
 
 class Flushable(Protocol):
-    """A log, as group commit sees it."""
+    """The properties and methods of a log that group commit uses."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -124,16 +126,19 @@ class Flushable(Protocol):
     def failure(self) -> StorageError | None: ...
 
     def flush(self) -> None:
-        """Make the log durable. Raises BrokerError."""
+        """Make all appended records durable. Raises BrokerError."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOwner:
-    """The callbacks of a log to its manager. `lowering` comes before bytes are removed at the end:
-    checkpoints beyond that offset must be lowered first. It comes again once they are gone, for
-    readers and checkpoints that saw them meanwhile. `failed` comes after a failure that ends the
-    use of the log, `refused` after one that does not. `sync_due` asks for a flush soon, as
-    flush.messages demands; if it returns False, the log flushes itself."""
+    """The callbacks of a log to its manager.
+
+    - `lowering`: called before a truncation, since checkpoints beyond that offset must be lowered
+      first. Called again after the truncation, for checkpoints written meanwhile.
+    - `failed`: called after a failure that ends the use of the log.
+    - `refused`: called after a failure that left the log usable.
+    - `sync_due`: requests a flush soon, because of flush.messages. If it returns False, the log
+      flushes itself."""
 
     lowering: Callable[[TopicPartition, int], None] = lambda partition, offset: None
     failed: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
@@ -149,8 +154,8 @@ class LogOwner:
             raise self.refuse(partition, error) from error
 
     def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
-        """Report a failure that left the log unchanged. Return the error to raise. After a full
-        disk the log tries again; a broken or read-only disk ends the use of its directory."""
+        """Report a failed operation that left the log unchanged, and return the error to raise. A
+        full disk leaves the log usable; a broken or read-only disk takes its directory offline."""
         tell = self.refused if isinstance(error, DiskFull) else self.failed
         tell(partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -1,5 +1,5 @@
-"""The logs of a broker and the directory of each, shared by the manager and the moves between
-directories. Decides nothing."""
+"""The table of a broker's logs and their log directories, shared by the manager and the moves
+between directories."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from pybroker.storage.log import Log
 
 
 class LogTable:
-    """Invariant: `logs` and `home` have the same partitions.
+    """The logs of a broker, and the log directory (`home`) of each.
 
-    `lock` is held around changes of both and of the checkpoints, so that work that waits for the
-    disk may run in several threads. It is never taken while a log's own lock is held.
+    Invariant: `logs` and `home` have the same partitions. `lock` is held around changes of both and
+    of the checkpoints, since several threads may wait for the disk. No thread takes `lock` while it
+    holds a log's own lock.
     """
 
     def __init__(self, directories: DirectorySet, disk: Disk, rng: Rng) -> None:
@@ -33,20 +34,23 @@ class LogTable:
         self.lock = threading.RLock()
 
     def within(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
-        """The logs of one directory."""
+        """Return the logs in one log directory."""
         with self.lock:
             return {key: log for key, log in self.logs.items() if self.home[key] is directory}
 
-    def choose(self, partition: TopicPartition, wish: LogDirectory | None) -> LogDirectory | None:
-        """Return the directory for a new partition: one that holds its files from an earlier
-        attempt, or the partition would be in two; else the requested one; else the one with the
-        fewest partitions. None if all have failed."""
+    def choose(
+        self, partition: TopicPartition, requested: LogDirectory | None
+    ) -> LogDirectory | None:
+        """Return the log directory for a new partition. A directory with files of the partition
+        from an earlier attempt comes first, since a partition must not be in two directories. Next
+        comes the `requested` one, then the one with the fewest partitions. Return None if all have
+        failed."""
         usable = self.directories.usable()
         for each in usable:
             if self.disk.exists(f"{each.path}/{partition_directory(partition)}"):
                 return each
-        if wish is not None and wish.failure is None:
-            return wish
+        if requested is not None and requested.failure is None:
+            return requested
         counts = Counter(home.path for home in self.home.values())
         return min(usable, key=lambda each: counts[each.path], default=None)
 
@@ -54,7 +58,7 @@ class LogTable:
         return uuid.UUID(bytes=self.rng.randbytes(16))
 
     def rename_away(self, log: Log, directory: LogDirectory, purpose: str) -> str:
-        """Rename the directory of a log that is no longer used. Return the new path. Raises
+        """Rename the directory of an unused log by `purpose`. Return the new path. Raises
         StorageError."""
         name = marked_directory(log.topic_partition, self.unique(), purpose)
         path = f"{directory.path}/{name}"

@@ -1,7 +1,7 @@
-"""Lookups in the segments of a log: records by offset and by time, aborted transactions, producers.
-No function changes the records of a log.
+"""Lookups in the segments of a log: records by offset and by timestamp, aborted transactions, the
+producer state. No function changes the records of a log.
 
-Functions may raise StorageError and CorruptionError, unless they say BrokerError.
+The functions may raise StorageError and CorruptionError, except those decorated with `reported`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 from pybroker.storage.txn_index import AbortedTransaction
 
 DECOMPRESSED_BYTES_MAX: Final = 32 * 1024**2
-"""The limit for looking into the records of one batch. Clients cut batches at about a megabyte
-before they compress them; a batch far beyond that was made to use up memory."""
+"""The largest decompressed size of a batch whose records are read. Clients limit batches to about a
+megabyte before compression; a far larger batch is an attack on the broker's memory."""
 
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
-    """Turn errors of the disk into KAFKA_STORAGE_ERROR."""
+    """Convert StorageError and CorruptionError to BrokerError KAFKA_STORAGE_ERROR."""
     try:
         yield
     except (StorageError, CorruptionError) as error:
@@ -38,7 +38,8 @@ def reported() -> Iterator[None]:
 
 
 def unreadable(error: StorageError | CorruptionError) -> BrokerError:
-    """Return the error for a reader: the disk failed, or bytes are damaged."""
+    """Return the error for a reader: CORRUPT_MESSAGE for damaged bytes, KAFKA_STORAGE_ERROR for a
+    failed disk."""
     is_corrupt = isinstance(error, CorruptionError)
     code = ErrorCode.CORRUPT_MESSAGE if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR
     return BrokerError(code, str(error))
@@ -47,12 +48,13 @@ def unreadable(error: StorageError | CorruptionError) -> BrokerError:
 def out_of_range(key: TopicPartition, offset: int, start: int, end: int) -> BrokerError:
     """Return the error for an offset outside the log."""
     return BrokerError(
-        ErrorCode.OFFSET_OUT_OF_RANGE, f"{key}: offset {offset} is outside {start} to {end}"
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        f"{key}: offset {offset} is not between the log start {start} and the log end {end}",
     )
 
 
 def marker_of(batch: Buffer, header: BatchHeader) -> EndTransaction | None:
-    """Return the end of a transaction if the batch is a marker, else None."""
+    """Return the transaction marker in a control batch, None for any other batch."""
     if not header.is_control:
         return None
     records = decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
@@ -62,10 +64,10 @@ def marker_of(batch: Buffer, header: BatchHeader) -> EndTransaction | None:
 def checked_batches(
     data: Buffer, expected: int, epoch: int, epoch_max: int
 ) -> list[tuple[int, BatchHeader]]:
-    """Return position and header of the whole batches in `data` from the leader.
+    """Return position and header of each whole batch in `data`, which the leader sent.
 
     Raises BrokerError CORRUPT_MESSAGE for a wrong checksum, for offsets that do not rise from
-    `expected`, and for leader epochs outside `epoch` to `epoch_max`.
+    `expected` on, and for leader epochs that fall, or are not between `epoch` and `epoch_max`.
     """
     try:
         batches = list(iter_headers(data))
@@ -75,18 +77,19 @@ def checked_batches(
         if header.base_offset < expected or header.last_offset_delta < 0:
             raise BrokerError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"a batch begins at {header.base_offset}, expected {expected} or more",
+                f"a batch of the leader begins at offset {header.base_offset},"
+                f" expected {expected} or more",
             )
         if not crc_matches(data, position, header.size):
             raise BrokerError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"the batch at {header.base_offset} has a wrong checksum",
+                f"the leader's batch at offset {header.base_offset} has a wrong checksum",
             )
         if not epoch <= header.leader_epoch <= epoch_max:
             raise BrokerError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"the batch at {header.base_offset} is of leader epoch {header.leader_epoch},"
-                f" expected {epoch} to {epoch_max}",
+                f"the leader's batch at offset {header.base_offset} has leader epoch"
+                f" {header.leader_epoch}, expected {epoch} to {epoch_max}",
             )
         expected, epoch = header.next_offset, header.leader_epoch
     return batches
@@ -100,7 +103,8 @@ def read(
     at_least_one_batch: bool,
     cached_only: bool,
 ) -> Buffer | None:
-    """See `Log.read`. Does not continue into the next segment: the reader calls again."""
+    """Return whole batches of one segment, see `Log.read`. The reader calls again for the next
+    segment."""
     try:
         for segment in segments.from_offset(offset):
             if segment.base_offset >= upper_offset:
@@ -123,7 +127,7 @@ def read(
 def offset_for_timestamp(
     segments: Segments, timestamp_ms: int, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
-    """See `Log.offset_for_timestamp`."""
+    """Return offset, timestamp and leader epoch, see `Log.offset_for_timestamp`."""
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:
             break
@@ -145,7 +149,7 @@ def offset_for_timestamp(
 def offset_of_max_timestamp(
     segments: Segments, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
-    """See `Log.offset_of_max_timestamp`."""
+    """Return offset, timestamp and leader epoch, see `Log.offset_of_max_timestamp`."""
     best: tuple[int, Segment, int, BatchHeader] | None = None
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:
@@ -175,9 +179,9 @@ def offset_of_max_timestamp(
 
 
 def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """Yield offset and timestamp of each record of a batch. A batch that would unpack to too many
-    bytes is not unpacked: its first offset stands for all, which is early enough for every
-    reader."""
+    """Yield offset and timestamp of each record of a batch. For a batch that is too large to
+    decompress, yield only its base offset with its largest timestamp. A reader that begins at the
+    base offset misses no record."""
     batch = segment.file.pread(position, header.size)
     try:
         yield from record_times(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
@@ -191,7 +195,7 @@ def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tup
 def aborted_transactions(
     segments: Segments, from_offset: int, to_offset: int
 ) -> list[AbortedTransaction]:
-    """See `Log.aborted_transactions`."""
+    """Return the aborted transactions in an offset range, see `Log.aborted_transactions`."""
     found = []
     for segment in segments.from_offset(from_offset):
         for entry in segment.transactions.entries():
@@ -203,7 +207,8 @@ def aborted_transactions(
 
 
 def end_without(segments: Segments, offset: int) -> int:
-    """Return the log end after the batch that holds `offset` and all later ones are removed."""
+    """Return the log end after the removal of the batch that contains `offset` and of all later
+    batches."""
     segment = segments.from_offset(offset)[0]
     try:
         position = segment.locate(offset)
@@ -211,15 +216,15 @@ def end_without(segments: Segments, offset: int) -> int:
             return offset
         return min(offset, next(segment.headers(position, segment.size))[1].base_offset)
     except (StorageError, CorruptionError):
-        return offset  # the removal finds the damage
+        return offset  # the truncation reports the damage
 
 
 def rebuild_producers(
     segments: Segments, snapshots: SnapshotFiles, snapshot_max: int, seen_ms: int
 ) -> ProducerState:
-    """Return the producer state at the end of the log, from the newest snapshot and the batches
-    after it. Snapshots beyond `snapshot_max` are not used, so that aborted transactions among the
-    later batches, which a crash may have taken from the index, are added again."""
+    """Return the producer state at the log end, from the newest snapshot up to `snapshot_max` and
+    the batches after it. A crash may have removed aborted transactions above `snapshot_max` from
+    the index; the replay of these batches adds them again."""
     first, end = segments.first.base_offset, segments.active.next_offset
     loaded = snapshots.load(min(end, max(first, snapshot_max)), first)
     start, state = loaded if loaded is not None else (first, ProducerState())

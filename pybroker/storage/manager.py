@@ -1,8 +1,8 @@
-"""All logs of a broker and the directories that hold them, from start to shutdown.
+"""All logs of a broker and their log directories, from start to shutdown.
 
-Methods that say so wait for the disk and belong in the Blocking port, where several may run at a
-time. `opening.py` finds the logs at the start, `directory_set.py` knows which directories can be
-used, `chores.py` has the periodic work.
+Methods that wait for the disk say so; callers run them in the Blocking port, several at a time.
+`opening.py` opens the logs at the start, `directory_set.py` finds the usable directories, and
+`chores.py` has the periodic work.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from pybroker.storage.relocation import Relocations
 
 log = logging.getLogger(__name__)
 FLUSH_IDLE_MS_DEFAULT: Final = 15_000
-"""The time without appends after which a partition is flushed. It is checked every 10 s, which
-keeps the promise of 30 s."""
+"""The time without appends after which a log is flushed. With a check every 10 s, a record is
+durable 30 s after the last append."""
 
 FailureListener = Callable[[str, StorageError], None]
-"""Called, in any thread, with the path of a log directory that has failed, and the error."""
+"""Called in any thread with the path of a log directory that has failed, and the error."""
 
 
 def _nobody(log: Flushable) -> bool:
@@ -98,30 +98,29 @@ class LogManager:
         self.incomplete = Incomplete(disk)
         self.ending = Ending(self._table, disk, self._directory_failed)
         self.suspects: set[TopicPartition] = set()
-        """Partitions that may lack records since the machine went down. The start finds them, and
-        the event loop takes out those that are in sync again."""
+        """Suspect replicas: they may lack records since a power loss or a disk failure. `start`
+        finds them; the event loop removes those that are in sync again."""
         self.accepted_losses: frozenset[TopicPartition] = frozenset()  # at this start
         self._started = False
         self.sync_due: Callable[[Flushable], bool] = _nobody
-        """Called with logs that flush.messages wants flushed; returns whether it flushes them."""
+        """Called for a log that needs a flush by flush.messages; returns whether it flushes it."""
 
     # -- start and stop
 
     @staticmethod
     def peek(directories: Sequence[str], disk: Disk) -> tuple[int | None, str | None]:
-        """Return broker id and cluster id of the directories' `meta.properties`, None where no file
-        has one. Changes nothing. Raises StartupError if the files contradict each other, or if no
-        directory can be used."""
+        """Return broker id and cluster id from the `meta.properties` of the directories; None for
+        an id that no file contains. Changes nothing. Raises StartupError if the files contradict
+        each other, or if no directory can be used."""
         return DirectorySet(directories, disk).identities()
 
     def lock(self) -> None:
-        """Take the locks of all usable directories; `start` does so, too. Raises StartupError,
-        holding no lock."""
+        """Lock all usable directories, if `start` has not. After a StartupError none is locked."""
         self._directories.lock(self._process_id)
 
     @property
     def is_fresh(self) -> bool:
-        """Return whether no directory holds data yet. To be called between `lock` and `start`."""
+        """Whether no directory contains data yet. Call it between `lock` and `start`."""
         return self._directories.is_fresh
 
     def start(
@@ -132,9 +131,9 @@ class LogManager:
         *,
         expects_data: bool = False,
     ) -> None:
-        """Check everything, then open all logs. `configs` has the topics with options of their own.
-        `expects_data`: this broker is known to have had partitions. Waits for the disk. Raises
-        StartupError; then only new directories and lock files were created."""
+        """Check the log directories, then open all logs. `configs` has the topics with options of
+        their own. `expects_data`: this broker had partitions before. Waits for the disk. Raises
+        StartupError; a failed check leaves only new directories and lock files."""
         self._directories.check(broker_id, cluster_id)
         self.lock()
         opening = Opening(
@@ -167,7 +166,7 @@ class LogManager:
         log.info("logs opened partitions=%d recovered=%d", len(opening.opened), recovered)
 
     def _owner_in(self, directory: LogDirectory) -> LogOwner:
-        """Return the owner that the logs of a directory report to."""
+        """Return the owner to which the logs of a directory report."""
         return LogOwner(
             partial(self._lower_checkpoints, directory),
             lambda partition, error: self._directory_failed(directory, error),
@@ -183,12 +182,12 @@ class LogManager:
 
     @property
     def may_lack_logs(self) -> bool:
-        """Whether a whole log may be gone, because the name of its directory was not durable."""
+        """Whether a power loss may have removed a log whose directory name was not durable."""
         return any(each.meta() and is_suspect(each) for each in self._directories.usable())
 
     def record_incarnation(self, incarnation: int) -> None:
-        """Record that the suspect replicas of this start are settled, so the next start does not
-        find them again. Waits for the disk."""
+        """Record that the suspect replicas of this start have stepped aside, so that the next start
+        does not find them again. Waits for the disk."""
         family = self._directories.family
         with self._lock:
             for directory in self._directories.usable():
@@ -199,7 +198,7 @@ class LogManager:
     def shutdown(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int = -1
     ) -> None:
-        """Close the logs that `ending` has not closed, write the checkpoints, and leave the clean
+        """Close the logs that `ending` has not closed, write the checkpoints, and write the clean
         mark in each directory without a failure or a damaged log. Waits for the disk.
         Idempotent."""
         if not self._started:
@@ -230,8 +229,8 @@ class LogManager:
         return self._logs.get(partition)
 
     def all(self) -> Mapping[TopicPartition, Log]:
-        """Return a snapshot of all logs. Never waits, because the event loop calls it, too: a
-        thread may hold the lock while it syncs checkpoints, and copying a dictionary is atomic."""
+        """Return a snapshot of all logs. It takes no lock, since the event loop calls it, and a
+        thread may hold the lock while it syncs checkpoints. Copying a dictionary is atomic."""
         return dict(self._logs)
 
     def damaged(self) -> Mapping[TopicPartition, Damage]:
@@ -246,14 +245,14 @@ class LogManager:
         is_new: bool = True,
         is_copied: bool = False,
     ) -> Log:
-        """Return the log of a partition. A missing log is created in the directory that was
-        requested for it, else in the one with the fewest partitions. An existing log takes the
-        configuration and, if it has none, the topic id. `is_new`: no log of the partition can exist
-        anywhere. `is_copied`: another broker leads, so a log that is gone for good can begin anew.
+        """Return the log of a partition. A missing log is created in the directory that a client
+        requested, else in the one with the fewest partitions. An existing log gets the
+        configuration and, if it has none, the topic id. `is_new`: the partition has no log yet on
+        any broker. `is_copied`: another broker leads, so a lost log can be copied anew.
 
         Raises BrokerError INCONSISTENT_TOPIC_ID if the log belongs to another topic. Raises
-        BrokerError KAFKA_STORAGE_ERROR if the log cannot be used, may be in a directory that is
-        offline or lost, or shall lead before it is complete. Raises StorageError.
+        BrokerError KAFKA_STORAGE_ERROR if the log is unusable, or may be in a directory that is
+        offline or lost, or is incomplete and would lead. Raises StorageError.
         """
         with self._lock:
             existing = self._logs.get(partition)
@@ -264,18 +263,18 @@ class LogManager:
             absence = self._directories.absence(replaced=not is_copied)
             if absence is not None and not is_new and not is_replaced:
                 raise BrokerError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} has no log here, and {absence}"
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {partition} is missing: {absence}"
                 )
             begins_anew = is_replaced or (bool(self._directories.lost) and not is_new)
             for each in self._directories.all:
                 if not is_copied:
                     each.require_not_missing(partition)
                 begins_anew |= partition in each.missing
-            directory = self._table.choose(partition, self.moves.wish_for(partition))
+            directory = self._table.choose(partition, self.moves.take_request(partition))
             if directory is None:
                 raise StorageError(f"create {partition}: all log directories have failed")
             path = f"{directory.path}/{partition_directory(partition)}"
-            if begins_anew:  # before there is a log, and before its loss is forgotten
+            if begins_anew:  # before the log exists, and before the checkpoints are removed
                 self.incomplete.mark(partition, path)
             directory.forget(partition)
             log = create_log(partition, path, config, self._disk, self._owner_in(directory))
@@ -293,7 +292,7 @@ class LogManager:
         if log.topic_id is not None and topic_id not in (NO_TOPIC_ID, log.topic_id):
             raise BrokerError(
                 ErrorCode.INCONSISTENT_TOPIC_ID,
-                f"{log.topic_partition} holds data of topic id {log.topic_id}, not {topic_id}",
+                f"the log of {log.topic_partition} has topic id {log.topic_id}, not {topic_id}",
             )
         log.set_config(config)
         if log.topic_id is None:
@@ -313,9 +312,9 @@ class LogManager:
             log.set_config(config)
 
     def delete(self, partition: TopicPartition) -> None:
-        """Forget the partition and rename its directory. `remove_deleted` removes the files after
-        file.delete.delay.ms, or the next start does. No error if the partition is absent. Waits for
-        the disk. Raises StorageError."""
+        """Delete the partition: rename its directory, and let `remove_deleted` remove the files
+        after file.delete.delay.ms. Does nothing if the partition is absent. Waits for the disk.
+        Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             log = self._logs.get(partition)
@@ -326,33 +325,33 @@ class LogManager:
             self._directories.give_up(partition)
 
     def set_aside(self, partition: TopicPartition) -> None:
-        """Forget the partition, but keep its files in a renamed directory: they belong to another
-        topic of the same name, or the log is damaged. Waits for the disk. Raises StorageError."""
+        """Rename the partition's directory to `*-stray`, and keep the files: they belong to another
+        topic of the same name, or are damaged. Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             partition_log = self._logs.get(partition)
             if partition_log is not None:
                 purpose = STRAY_DIRECTORY if partition_log.damage is None else DAMAGED_DIRECTORY
                 path = self._take_away(partition_log, purpose)
-                log.warning("partition set aside partition=%s path=%s", partition, path)
+                log.warning("log renamed to stray partition=%s path=%s", partition, path)
 
     def give_up(self, log: Log, damage: Damage) -> None:
-        """Mark a log in use as damaged, because other replicas have its records: it takes no
-        records any more, not even after a restart. Waits for the disk. Raises StorageError."""
+        """Mark an open log as damaged, because other replicas have its records. It accepts no
+        appends, even after a restart. Waits for the disk. Raises StorageError."""
         if log.damage is None:
             self._disk.replace(f"{log.directory}/{DAMAGED}", damage.encode())
             log.damage = damage
 
     def _take_away(self, log: Log, purpose: str) -> str:
-        """Rename the directory of a log that is no longer used. Return the new path."""
+        """Close a log and rename its directory by `purpose`. Return the new path."""
         partition = log.topic_partition
         directory = self._home[partition]
         if directory.failure is not None:
-            raise StorageError(f"{directory.path} is offline: {directory.failure}")
+            raise StorageError(f"log directory {directory.path} is offline: {directory.failure}")
         try:
-            directory.forget(partition)  # first: after a kill in between it would count as missing
+            directory.forget(partition)  # first: after a kill it would otherwise count as missing
         except DiskFull as error:
-            # Deletion makes room, so it goes on; the next checkpoint leaves the partition out.
+            # Deletion frees space, so it continues; the next checkpoint omits the partition.
             self.refusals.tell("checkpoint", error)
         log.release()
         self.incomplete.clear(partition)
@@ -363,16 +362,15 @@ class LogManager:
     # -- checkpoints
 
     def high_watermark_checkpoint(self, partition: TopicPartition) -> int:
-        """Return the checkpointed high watermark, a lower bound of the true one; 0 if unknown."""
+        """Return the high watermark of the last checkpoint, a lower bound; 0 if unknown."""
         home = self._home.get(partition)
         return 0 if home is None else home.high_watermarks.offsets.get(partition, 0)
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the high watermarks, recovery points and log starts of all partitions. A partition
-        without a high watermark keeps the one in the file. The values are read at the time of
-        writing, so that a value that has fallen meanwhile is not written as it was. Waits for the
-        disk if anything changed. On a full disk the files stay: offsets only grow, so older ones
-        hold."""
+        that is not in `high_watermarks` keeps the value in the file. The values are read while they
+        are written, since a truncation may have lowered them. Waits for the disk if a value has
+        changed. A full disk leaves the old files, whose lower offsets are still valid."""
         for directory in self._directories.usable():
             self._checkpoint_one(directory, high_watermarks)
 
@@ -393,7 +391,7 @@ class LogManager:
         self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]
     ) -> None:
         with self._lock:
-            directory.settle_what_is_due()
+            directory.settle_due()
             logs = self._table.within(directory)
             known = directory.high_watermarks.offsets
             marks = checkpointed.high_watermarks(logs, known, high_watermarks)
@@ -421,9 +419,8 @@ class LogManager:
     # -- chores
 
     def flush_idle(self, now_ms: int) -> int:
-        """Flush closed segments, idle partitions, and partitions whose flush.ms or flush.messages
-        is reached. Return how many partitions were flushed. Waits for the disk. To be called every
-        10 s."""
+        """Flush closed segments, idle logs, and logs whose flush.ms or flush.messages is reached.
+        Return the number of flushed logs. Waits for the disk. Call it every 10 s."""
         touched = chores.flush_idle(self.all().values(), now_ms, self._flush_idle_ms)
         if touched:
             for directory in self._directories.usable():
@@ -436,10 +433,10 @@ class LogManager:
         hw_of: Callable[[TopicPartition], int],
         busy: Container[TopicPartition] = (),
     ) -> int:
-        """Delete the segments that retention no longer keeps, and forget idle producers. Return the
-        number of segments deleted. Their files are renamed; `remove_deleted` removes them. `hw_of`
-        returns a partition's high watermark; `busy` partitions are skipped. Belongs on the event
-        loop, as appending does."""
+        """Delete the segments whose retention has ended, and the state of idle producers. Return
+        the number of deleted segments. Their files are renamed; `remove_deleted` removes them.
+        `hw_of` returns a partition's high watermark; `busy` partitions are skipped. Call it on the
+        event loop, where appends run."""
         logs = self.all().values()
         return chores.run_retention(logs, now_ms, hw_of, self.producer_id_expiration_ms, busy)
 
@@ -467,11 +464,11 @@ class LogManager:
 
     @property
     def lost_directories(self) -> Sequence[str]:
-        """Return the paths of directories that held data of this broker and are gone."""
+        """The paths of the lost log directories: they stored data of this broker."""
         return sorted(self._directories.lost.values())
 
     def home(self, partition: TopicPartition) -> str | None:
-        """Return the path of the directory that holds the partition, None if there is none."""
+        """Return the path of the log directory with the partition, None if there is none."""
         found = self._home.get(partition)
         return None if found is None else found.path
 
@@ -481,7 +478,7 @@ class LogManager:
             return [key for key, home in self._home.items() if home.path == path]
 
     def listen(self, listener: FailureListener) -> None:
-        """Call `listener`, too, for each directory that fails."""
+        """Add a listener, which is called for each log directory that fails."""
         self._listeners.append(listener)
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:

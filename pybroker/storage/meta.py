@@ -1,6 +1,9 @@
-"""The formats of `meta.properties` (the owner of a log directory), `partition.metadata` (the topic
-id of a partition), `pybroker.boot` (the boot in which a broker writes) and the mark of a clean
-shutdown. Pure; `directory.py` reads and writes the files."""
+"""The formats of the small files in a log directory: `meta.properties` (its owner),
+`partition.metadata` (the topic id of a partition), `pybroker.boot` (the kernel's boot id),
+`pybroker.directories` (the broker's log directories), and the mark of a clean shutdown.
+
+The functions do no I/O; `directory.py` reads and writes the files.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,27 @@ from pybroker.errors import CorruptionError
 from pybroker.model import decode_uuid, encode_uuid
 
 META_VERSION: Final = 0
-"""Version 1 is that of KRaft, which names a node.id."""
+"""The version with `broker.id`. Version 1 is KRaft's, with `node.id`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """Content of `meta.properties`; `other` are lines of newer versions of Kafka, which are
-    kept."""
+    """The content of `meta.properties`. `other` are the properties of newer Kafka versions; they
+    are written again unchanged."""
 
     broker_id: int | None
     cluster_id: str | None
     version: int = META_VERSION
     other: Mapping[str, str] = field(default_factory=dict)
     directory_id: str | None = None
-    """Kafka 3.7 and later name each directory; 22 characters as a topic id has."""
+    """The id of the log directory, 22 characters as in a topic id; written by Kafka 3.7 and
+    later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """Content of `pybroker.boot`: the kernel's boot id when the broker began to write here, and
-    the data version of its incarnation node, -1 until that is known."""
+    """The content of `pybroker.boot`: the kernel's boot id when the broker began to use the
+    directory, and the broker's incarnation, -1 until it is known."""
 
     boot_id: str
     incarnation: int = -1
@@ -41,16 +45,16 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Content of `pybroker.directories`: the id of each log directory of one broker, with the path
-    that it had. Every directory knows all of them, so that the broker notices a lost one. Of two
-    directories that differ, the one with the higher `revision` holds."""
+    """The content of `pybroker.directories`: id -> path of each log directory of one broker. Every
+    directory has this file, so that the broker detects a lost directory. If the files differ, the
+    one with the highest `revision` is valid."""
 
     members: Mapping[str, str] = field(default_factory=dict)
     revision: int = 0
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Parse Java's properties as far as these files use them: comments, `key=value`,
+    """Return the properties in Java's format, as far as these files use it: comments, `key=value`,
     backslashes."""
     properties = {}
     for line in text.splitlines():
@@ -84,7 +88,7 @@ def decode_meta(data: bytes, path: str) -> Meta:
     try:
         properties = decode_properties(data.decode())
         if "version" not in properties:
-            raise ValueError("not whole, it has no version")
+            raise ValueError("the file is incomplete, it has no version")
         version = int(properties.pop("version"))
         broker_id = properties.pop("broker.id", None)
         return Meta(
@@ -111,7 +115,8 @@ def encode_meta(meta: Meta) -> bytes:
 
 
 def decode_partition_metadata(data: bytes, path: str) -> uuid.UUID:
-    """Return the topic id of `version: 0`, `topic_id: <22 characters>`. Raises CorruptionError."""
+    """Return the topic id in a file with the lines `version: 0` and `topic_id: <22 characters>`.
+    Raises CorruptionError naming `path`."""
     try:
         pairs = [line.partition(":") for line in data.decode().splitlines()]
         values = {key.strip(): value.strip() for key, _, value in pairs}
@@ -127,7 +132,7 @@ def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
 
 
 def decode_boot(data: bytes) -> Boot | None:
-    """Return the content, or None if it is incomplete: the boot is then unknown."""
+    """Return the content of `pybroker.boot`, or None if it is incomplete."""
     try:
         properties = decode_properties(data.decode())
         return Boot(properties["boot.id"], int(properties["incarnation"]))
@@ -142,7 +147,7 @@ def encode_boot(boot: Boot) -> bytes:
 
 
 def decode_family(data: bytes, path: str) -> Family:
-    """Return the content. Raises CorruptionError naming `path`."""
+    """Return the content of `pybroker.directories`. Raises CorruptionError naming `path`."""
     try:
         content = json.loads(data)
         members = {str(row["id"]): str(row["path"]) for row in content["directories"]}
@@ -158,6 +163,6 @@ def encode_family(family: Family) -> bytes:
 
 
 def encode_clean_mark(broker_epoch: int) -> bytes:
-    """Return the mark as Kafka 3.7 and later write it; earlier versions left the file empty.
-    Readers ask only whether the file exists."""
+    """Return the content of the clean mark in the format of Kafka 3.7 and later. Earlier versions
+    wrote an empty file; readers check only whether the file exists."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()

@@ -1,10 +1,11 @@
-"""The move of a replica from one log directory to another (KIP-113), while it is served.
+"""The move of a replica from one log directory to another (KIP-113), while the broker serves it.
 
 The copy grows in `<topic>-<partition>.<32 hex>-future` until it is nearly as long as the log. Then
-it gets its final name, catches up, and replaces the log in one step of the event loop. Meanwhile
-both directories hold the partition. The longer log is the right one: before the step only the log
-grows, afterwards only the copy. Before the log in use is truncated, the other one is marked as
-outdated, and an outdated one is never right. The manager owns the logs.
+the directory of the copy gets its final name, the copy catches up, and replaces the log in one step
+of the event loop. Both directories contain the partition meanwhile. After a kill the longer log is
+the right one: before the replacement only the log grows, afterwards only the copy. Before a
+truncation of the log in use, the broker marks the other log as outdated; an outdated log is never
+the right one. The manager owns the logs.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ from pybroker.storage.log_parts import LogOwner
 
 log = logging.getLogger(__name__)
 SLICE_BYTES: Final = 1024**2
-"""The bytes that are copied at once. Other work waits at most for one slice."""
+"""The number of bytes that are copied at a time. Other work waits for at most one slice."""
 
 
 class MoveCancelled(PybrokerError):
-    """The move is no longer wanted."""
+    """Raised by a step of a move that was cancelled."""
 
 
 class ReplicaMove:
-    """The steps: `prepare`, `copy` until almost nothing is missing, `rename`, `copy` again, then
-    `catch_up` in the step that swaps the logs. All but `catch_up` wait for the disk.
+    """One move. The steps: `prepare`, `copy` until almost no record is missing, `rename`, `copy`
+    again, then `catch_up` when the logs are swapped. All steps but `catch_up` wait for the disk.
 
-    Invariant: the copy holds a prefix of the source's batches, unless `lower` was called since the
-    last step.
+    Invariant: the batches of the copy are a prefix of the source's batches, unless `lower` was
+    called since the last step.
     """
 
     def __init__(
@@ -69,13 +70,13 @@ class ReplicaMove:
         self._log: Log | None = None
         self._lowered: int | None = None
         self._named: str | None = None
-        """The final directory, once the copy is in it."""
+        """The final directory of the copy, once `rename` has created it."""
         self._marks = threading.Lock()
-        """Guards `_lowered`, `_named`, and the mark in the directory of the log that is not in use.
-        Held briefly, inside the table's lock."""
+        """Guards `_lowered`, `_named`, and the outdated mark in the directory of the unused log.
+        Taken briefly, inside the table's lock."""
         self._cancelled = False
         self.done = False
-        """Whether the copy has taken the log's place."""
+        """Whether the copy has replaced the log."""
         self._lock = threading.Lock()
 
     @property
@@ -102,12 +103,12 @@ class ReplicaMove:
         return self._cancelled
 
     def cancel(self) -> None:
-        """Let no further step succeed; a running step goes on to its end."""
+        """Let each further step fail with MoveCancelled. A running step ends normally."""
         self._cancelled = True
 
     def abandon(self) -> str | None:
-        """Cancel, wait for the running step, and close the copy. Return its directory. The source
-        stays in use."""
+        """Cancel the move, wait for the running step, and close the copy. Return the directory of
+        the copy, None if there is none. The source stays in use."""
         self._cancelled = True
         with self._lock:
             self.stay()
@@ -117,9 +118,9 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """Prepare for a truncation at `offset` of the log in use: the source, or the copy that has
-        replaced it. The caller holds the table's lock. Waits for the disk. Raises BrokerError
-        KAFKA_STORAGE_ERROR; then the log must not be truncated now."""
+        """Prepare for a truncation of the log in use to `offset`. The log in use is the source, or
+        the copy after it has replaced the source. The caller holds the table's lock. Waits for the
+        disk. Raises BrokerError KAFKA_STORAGE_ERROR; the log must not be truncated then."""
         try:
             with self._marks:
                 if self.done:
@@ -133,16 +134,16 @@ class ReplicaMove:
         except DiskFull as error:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         except StorageError as error:
-            # The disk of the other log fails alone: the log to truncate may be on a healthy one.
+            # Only the log of the failed disk fails: the log to truncate may be on another disk.
             raise (self.source if self.done else self.log).fail(error) from error
 
     def _outdate(self, directory: str) -> None:
-        """Mark the log in `directory` as outdated: after a kill, the next start must not take it
-        for the newer one because it is longer."""
+        """Mark the log in `directory` as outdated. After a kill the next start must not use this
+        log because of its length."""
         self._disk.replace(f"{directory}/{OUTDATED}", b"")
 
     def prepare(self, unique: uuid.UUID) -> None:
-        """Create the directory of the copy. Raises StorageError, BrokerError."""
+        """Create the copy with its directory. Raises StorageError, BrokerError."""
         with self._lock:
             partition, source = self.topic_partition, self.source
             name = marked_directory(partition, unique, FUTURE_DIRECTORY)
@@ -163,7 +164,7 @@ class ReplicaMove:
                 self._disk.replace(f"{directory}/{PARTITION_METADATA}", content)
 
     def _first_offset(self) -> int:
-        """Return the base offset of the batch that holds the source's log start."""
+        """Return the base offset of the batch that contains the source's log start."""
         source = self.source
         start, end = source.log_start_offset, source.log_end_offset
         data = source.read(
@@ -172,8 +173,8 @@ class ReplicaMove:
         return read_header(data).base_offset if data else start
 
     def copy(self) -> bool:
-        """Copy one slice. Return whether the copy is as long as the source was before. Raises
-        MoveCancelled, BrokerError, StorageError."""
+        """Copy one slice. Return whether the copy has reached the source's log end at the call.
+        Raises MoveCancelled, BrokerError, StorageError."""
         with self._lock:
             self._require_wanted()
             self._shorten()
@@ -181,7 +182,7 @@ class ReplicaMove:
             try:
                 start = self._first_offset()
                 if self.log.log_end_offset < start:
-                    # Retention was faster: the records to copy are deleted.
+                    # Retention has deleted the next records to copy.
                     self.log.truncate_fully_and_start_at(start)
                 self._copy(cached_only=False)
             except BrokerError as error:
@@ -205,7 +206,8 @@ class ReplicaMove:
                 self._disk.sync_dir(self._named)
 
     def _copy(self, *, cached_only: bool) -> None:
-        """Copy batches. The copy begins with a whole batch; the log may begin inside it."""
+        """Copy up to one slice of batches. The copy begins with a whole batch; the source's log
+        start may be inside that batch."""
         source, log = self.source, self.log
         data = source.read(
             max(log.log_end_offset, source.log_start_offset),
@@ -218,7 +220,8 @@ class ReplicaMove:
             log.append_replicated(data, now_ms=self._clock.wall_ms())
 
     def rename(self) -> None:
-        """Make the copy durable and give it its final name. Raises the errors of `copy`."""
+        """Make the copy durable, and rename its directory to the final name. Raises the errors of
+        `copy`."""
         with self._lock:
             self._require_wanted()
             log, source = self.log, self.source
@@ -251,18 +254,20 @@ class ReplicaMove:
                 raise self._log.damage.as_error(self.topic_partition)
 
     def _announce(self) -> None:
-        """Record durably, in the source's directory, that the copy may soon be newer. If the target
-        is offline at the next start, nothing else says so."""
+        """Write a durable mark into the source's directory: the copy may have newer records soon.
+        The mark is needed if the target directory is offline at the next start."""
         try:
             path = f"{self.source.directory}/{MOVING_AWAY}"
             self._disk.replace(path, _naming(self.target.path))
         except DiskFull as error:
-            # A full disk is the best reason for a move.
-            log.warning("move not announced partition=%s error=%s", self.topic_partition, error)
+            # A full disk is a reason for the move, so it must not prevent the move.
+            log.warning(
+                "mark of a move not written partition=%s error=%s", self.topic_partition, error
+            )
 
     def stay(self) -> None:
-        """Record that the move will not be finished: the source is the log. Waits for the disk.
-        Idempotent; does nothing once the copy has replaced the log."""
+        """Remove the mark of the move from the source's directory, because the source stays in use.
+        Waits for the disk. Idempotent; does nothing once the copy has replaced the log."""
         path = f"{self.source.directory}/{MOVING_AWAY}"
         try:
             if not self.done and self._disk.exists(path):
@@ -272,9 +277,9 @@ class ReplicaMove:
             log.warning("mark of a move not removed path=%s error=%s", path, error)
 
     def _copy_epochs(self, log: Log) -> None:
-        """Copy the leader epochs, including epochs without records. After a truncation of the
-        source, the copy keeps the epochs of its own batches: it is truncated next, and until then
-        the source's epochs would look like damage."""
+        """Copy the leader epochs, including epochs without records. If the source was truncated,
+        the copy keeps the epochs of its own batches, since the source's epochs would contradict
+        them until the copy is truncated, too."""
         self.source.persist_epochs()
         try:
             content = self._disk.read(f"{self.source.directory}/{LEADER_EPOCHS}")
@@ -285,8 +290,8 @@ class ReplicaMove:
         self._disk.replace(f"{log.directory}/{LEADER_EPOCHS}", content)
 
     def catch_up(self) -> bool:
-        """On the event loop: copy the last bytes from the page cache. Return whether the copy is
-        now as long as the log and may replace it. Never waits."""
+        """Copy the last bytes from the page cache. Return whether the copy is now as long as the
+        log and may replace it. Runs on the event loop, and never waits."""
         if self._cancelled or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -318,19 +323,19 @@ class ReplicaMove:
         self.done = True
 
     def make_durable(self) -> None:
-        """Make the copy durable after the swap; then the old directory may go. Raises BrokerError,
-        StorageError."""
+        """Make the copy durable after the swap, so that the old directory can be removed. Raises
+        BrokerError, StorageError."""
         self.log.flush()
         self._disk.sync_dir(self.log.directory)
         self._disk.sync_dir(self.target.path)
 
     def forget_origin(self) -> None:
-        """Forget the old directory, which is gone."""
+        """Remove the mark of the move, because the old directory is removed."""
         self._disk.unlink(f"{self.log.directory}/{MOVED_HERE}")
 
     def _require_wanted(self) -> None:
         if self._cancelled:
-            raise MoveCancelled(f"{self.topic_partition} is no longer to be moved")
+            raise MoveCancelled(f"the move of {self.topic_partition} was cancelled")
         if self.source.failure is not None:
             raise StorageError(str(self.source.failure))
 
@@ -345,8 +350,8 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """Return the log directory that holds, or held a moment ago, the other log of a move; None for
-    a log that is not moved. Raises StorageError."""
+    """Return the log directory of the other log of a move, which may be removed already; None if
+    the log has no mark of a move. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()
@@ -356,19 +361,20 @@ def counterpart(log: Log, disk: Disk) -> str | None:
 
 
 def forget_move(log: Log, disk: Disk) -> None:
-    """Remove the marks of a move: this log is the only one of the partition."""
+    """Remove the marks of a move from the log's directory, because no other log of the partition
+    exists."""
     for name in (MOVED_HERE, MOVING_AWAY, OUTDATED):
         disk.unlink(f"{log.directory}/{name}")
 
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
-    """Return the log to keep, and the other one, of two logs of a partition whose move a kill
-    interrupted. The log to keep is the one not marked as outdated, else the longer one. Raises
-    CorruptionError if neither is a copy."""
+    """Return the log to keep and the log to remove, after a kill interrupted a move. An outdated
+    log is removed, else the shorter one. Raises CorruptionError if neither log is marked as a
+    copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
         raise CorruptionError(
-            f"{first.directory} and {second.directory} are both logs of the same partition, and"
+            f"{first.directory} and {second.directory} contain logs of the same partition, and"
             " neither is marked as a copy of the other"
         )
     copy = copies[0]

@@ -1,7 +1,8 @@
-"""The offset index of a segment (`.index`): where in the log a batch begins.
+"""The offset index of a segment (`.index`): the positions of batches in the segment.
 
-File: entries of 8 bytes, big-endian `i32 offset - base, i32 position`. The offset is that of the
-LAST record of a batch, the position is where that same batch begins. Not every batch has an entry.
+The file has entries of 8 bytes, big-endian `i32 offset - base, i32 position`. The offset is that of
+the LAST record of a batch, the position is the start of the same batch. Not every batch has an
+entry.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class OffsetEntry(NamedTuple):
 
 
 class OffsetIndex:
-    """Entries are sorted by both fields. Invariant: positions lie below the size of the log."""
+    """The offset index of one segment, sorted by both fields. Invariant: each position is below the
+    size of the segment."""
 
     __slots__ = ("_base_offset", "table")
 
@@ -56,13 +58,14 @@ class OffsetIndex:
         return OffsetEntry(self._base_offset + relative, position)
 
     def truncate(self, offset: int) -> None:
-        """Forget batches that end at or after `offset`."""
+        """Remove the entries of batches that end at or after `offset`."""
         self.table.truncate(self.table.floor(offset - 1 - self._base_offset) + 1)
 
     def is_plausible(self, log_size: int) -> bool:
-        """Whether the file can be the index of a log of that size: whole entries, the last of which
-        points inside the log and not at the first batch, which never has one. This rejects the
-        zeros that Apache Kafka leaves after a crash. Says nothing about the other entries."""
+        """Return whether the file can be the index of a segment of that size. The file must consist
+        of whole entries, and the last one must point inside the segment and behind the first batch,
+        which never has an entry. This rejects the zeros that Apache Kafka leaves after a crash. The
+        other entries are not checked."""
         if not self.table.is_whole():
             return False
         last = self.last()

@@ -1,5 +1,5 @@
-"""The start of the logs: checks the owner of each directory, finds the partitions, and finishes the
-work of a killed broker. The manager takes over the result."""
+"""Opens all logs at the start of a broker: checks the owner of each log directory, finds the
+partitions, and finishes the interrupted work of a killed broker. The manager uses the result."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ log = logging.getLogger(__name__)
 
 
 def is_suspect(home: LogDirectory) -> bool:
-    """Whether the logs of a directory may lack records since the machine went down, or since the
-    disk failed.
+    """Return whether the logs of a directory may lack records, because of a power loss or a failed
+    disk since the last clean stop.
 
-    The files do not tell: after a power loss, records behind the last sync may be missing, and the
-    file may not even have grown.
+    The files do not show it: unsynced records may be missing, and the file may have its old size.
     """
     return not (home.was_clean or home.same_boot)
 
 
 class Opening:
-    """Opens all logs, once."""
+    """Opens all logs of a broker. Used once, at the start."""
 
     def __init__(
         self,
@@ -55,16 +54,16 @@ class Opening:
         self.opened: dict[TopicPartition, Opened] = {}
         self.home: dict[TopicPartition, LogDirectory] = {}
         self.unfinished_moves: dict[TopicPartition, str] = {}
-        """The target directories of moves that were under way."""
+        """Partition -> the target log directory of its interrupted move."""
         self.accepted_losses: set[TopicPartition] = set()
-        """Partitions of which the operator gives up the records behind the first corrupt range."""
+        """Partitions for which the operator accepts the loss of records."""
         self._accepted: set[str] = set()
         self.leftovers: list[str] = []
-        """Directories that are no longer needed."""
+        """The paths of renamed directories that can be removed."""
 
     def run(self, broker_id: int, cluster_id: str, boot_id: str, *, expects_data: bool) -> None:
-        """Open all logs. Raises StartupError or StorageError; before anything is written if two
-        directories hold the same partition or one is a copy of another."""
+        """Open all logs. Raises StartupError or StorageError. If two directories contain the same
+        partition, or one is a copy of another, it raises before it writes anything."""
         directories = self._directories
         ids, family = directories.settle(self._rng, expects_data=expects_data)
         found = self._find_partitions()
@@ -83,8 +82,8 @@ class Opening:
             self._settle_moves(here)
             if not (here and is_suspect(directory)):
                 directory.in_use(boot_id)
-            # Otherwise `LogManager.record_incarnation` marks it once the suspects are settled: if
-            # the broker is killed before, the next start must find them again.
+            # Otherwise `LogManager.record_incarnation` marks the directory once the suspect
+            # replicas have stepped aside: after a kill the next start must find them again.
 
         for work in (take, settle_down):
             for directory in directories.usable():
@@ -93,11 +92,11 @@ class Opening:
                     self._leave(directory)
         if not (self.accepted_losses or directories.given_up):
             directories.forget_accepted()
-        # Otherwise `LogManager.record_incarnation` forgets it once no broker counts on those
-        # replicas, like suspects.
+        # Otherwise `LogManager.record_incarnation` removes the file once the replicas concerned
+        # have stepped aside.
 
     def _find_partitions(self) -> Mapping[str, Mapping[TopicPartition, str]]:
-        """Return the paths of the partitions, by directory."""
+        """Return log directory -> partition -> path of the partition's directory."""
         found: dict[str, dict[TopicPartition, str]] = {}
         where: dict[TopicPartition, str] = {}
 
@@ -107,7 +106,8 @@ class Opening:
                 other = where.setdefault(partition, path)
                 if other != path and not self._was_moved(other, path):
                     raise StartupError(
-                        f"partition {partition} is in {other} and in {path}; move one of them away"
+                        f"partition {partition} has two directories, {other} and {path}; move one"
+                        " of them out of its log directory"
                     )
 
         for directory in self._directories.usable():
@@ -141,7 +141,7 @@ class Opening:
         if accepts_loss:
             end = opened.log.log_end_offset
             self._accept_loss(partition, opened.log)
-            # Else the next start would miss the records that are given up.
+            # Otherwise the next start would miss the records whose loss is accepted.
             directory.recovery_points.lower(partition, end)
             directory.high_watermarks.lower(partition, end)
         other = self.opened.get(partition)
@@ -152,16 +152,16 @@ class Opening:
         self.home[partition] = directory
 
     def _accept_loss(self, partition: TopicPartition, partition_log: Log) -> None:
-        """Accept that the log may lack records: those behind a corrupt range, or those of a newer
-        copy."""
+        """Note that the operator accepts the loss of the log's records from a corrupt range on, or
+        of records that only a lost copy has."""
         log.warning(
             "loss accepted partition=%s log_end=%d", partition, partition_log.log_end_offset
         )
         self.accepted_losses.add(partition)
 
     def _known_end(self, partition: TopicPartition) -> int:
-        """Return the offset beyond which checkpoints no longer count; of a damaged log all
-        count."""
+        """Return the largest offset that checkpoints of the partition may have: the log end, or no
+        limit for a damaged log."""
         log = self.opened[partition].log
         return sys.maxsize if log.damage is not None else log.log_end_offset
 
@@ -171,11 +171,11 @@ class Opening:
         first: tuple[Opened, LogDirectory],
         second: tuple[Opened, LogDirectory],
     ) -> None:
-        """Keep one of two logs: the broker was killed between the two renames of a move."""
+        """Keep one of two logs of a partition, after a kill between the two renames of a move."""
         try:
             kept, dropped = prefer(first[0].log, second[0].log, self._disk)
         except CorruptionError as error:
-            raise StartupError(f"{error}; move one of the two out of its log directory") from error
+            raise StartupError(f"{error}; move one of them out of its log directory") from error
         if kept is first[0].log:
             (self.opened[partition], self.home[partition]), (_, home) = first, second
         else:
@@ -196,9 +196,9 @@ class Opening:
         )
 
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
-        """Settle moves that a kill interrupted and that left one log. If the other log may be in a
-        directory that is gone, it is unknown which has the newer records: this log is not served
-        until that directory is back or given up."""
+        """Settle interrupted moves with one remaining log. If the other log may be in an offline or
+        lost directory, it may have newer records. The remaining log is not served then until that
+        directory is usable, or the operator accepts its loss."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):
@@ -215,7 +215,7 @@ class Opening:
             if other not in gone:
                 forget_move(partition_log, self._disk)
                 continue
-            reason = f"it was being moved, and may have newer records in {other}"
+            reason = f"a move was interrupted, and the log in {other} may have newer records"
             log.error(
                 "log not served partition=%s path=%s: %s",
                 partition,
@@ -231,11 +231,11 @@ class Opening:
             partition_log.release(reason)
 
     def _drop_futures(self, directory: LogDirectory) -> None:
-        """Remove unfinished copies; the move begins anew once the partition is opened. A copy whose
-        partition is not found may be the only one, and stays."""
+        """Remove unfinished copies; their moves begin anew later. A copy whose original is not on
+        this broker is kept, since it may have the only records."""
         for partition, path in directory.futures():
             if partition not in self.opened:
-                log.warning("copy of a partition that is not here left alone path=%s", path)
+                log.warning("copy of a missing partition kept path=%s", path)
                 continue
             self._set_aside(partition, path, directory)
             if self.home[partition] is not directory:
@@ -249,7 +249,7 @@ class Opening:
         self.leftovers.append(f"{directory.path}/{name}")
 
     def _leave(self, directory: LogDirectory) -> None:
-        """Take out a directory that has turned out unusable: its logs are not opened."""
+        """Close the logs of a directory that turned out to be unusable."""
         for partition in [key for key, home in self.home.items() if home is directory]:
             self.opened.pop(partition).log.release()
             del self.home[partition]

@@ -1,13 +1,13 @@
-"""The producer snapshot (`<offset>.snapshot`): the state of all producers before that offset.
+"""The format of a producer snapshot (`<offset>.snapshot`): the producer state before that offset.
 
-Big-endian: `i16 version 1, u32 CRC-32C of what follows, i32 count`, then for each producer
+Big-endian: `i16 version 1, u32 CRC-32C of the following bytes, i32 count`, then for each producer
 `i64 producer id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta, i64 timestamp,
-i32 coordinator epoch, i64 first offset of the open transaction`; -1 stands for "none".
+i32 coordinator epoch, i64 first offset of the open transaction`; -1 means "none".
 
-This format keeps one batch of a producer, but five are needed to tell a retry from a gap after a
-restart. The others follow behind the entries, where Apache's reader does not look: `4 bytes "pyB1",
-i32 count`, then `i64 producer id, i32 last sequence, i64 last offset, i32 offset delta,
-i64 timestamp`, oldest first. They are covered by the checksum.
+Kafka's format has the last batch of each producer, but the last five are needed to distinguish a
+retry from a gap after a restart. The four earlier batches follow after the entries, where Apache
+Kafka does not read: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32 last sequence,
+i64 last offset, i32 offset delta, i64 timestamp`, oldest first. The checksum covers them, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHECKED_POSITION: Final = 6
 
 
 def encode(entries: Iterable[ProducerEntry]) -> bytes:
-    """The content of the file."""
+    """Return the content of a snapshot file."""
     rows = []
     earlier = []
     for entry in entries:
@@ -57,14 +57,17 @@ def encode(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode(data: bytes, path: str) -> list[ProducerEntry]:
-    """Return the producers. Raises CorruptionError naming `path`."""
+    """Return the producers in a snapshot file. Raises CorruptionError naming `path`."""
     if len(data) < _HEAD.size:
-        raise CorruptionError(f"{path}: {len(data)} bytes are no snapshot")
+        raise CorruptionError(
+            f"{path}: {len(data)} bytes are too short for a producer snapshot,"
+            f" expected {_HEAD.size} or more"
+        )
     version, crc, count = _HEAD.unpack_from(data)
     if version != _VERSION:
         raise CorruptionError(f"{path}: version is {version}, expected {_VERSION}")
     if crc != checksum(data[_CHECKED_POSITION:]):
-        raise CorruptionError(f"{path}: the checksum is not that of the content")
+        raise CorruptionError(f"{path}: the checksum is wrong")
     end = _HEAD.size + count * _ENTRY.size
     if count < 0 or end > len(data):
         raise CorruptionError(f"{path}: {count} entries do not fit in {len(data)} bytes")

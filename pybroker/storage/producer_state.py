@@ -1,8 +1,9 @@
 """The state of a partition's idempotent and transactional producers (KIP-98, KIP-360).
 
-Sans I/O: `check` decides on a batch without changing anything, `apply` replays a batch that was
-written. The leader does both, followers and recovery only the second, so all replicas come to the
-same state. The file is `producer_snapshot.py`'s.
+The code is free of I/O. `check` decides whether a batch may be appended, and changes nothing;
+`apply` updates the state for a batch that was written. The leader calls both, followers and
+recovery call only `apply`, so all replicas reach the same state. `producer_snapshot.py` has the
+file format.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from pybroker.records.control import ControlType, EndTransaction
 from pybroker.storage.txn_index import AbortedTransaction
 
 BATCHES_REMEMBERED: Final = 5
-"""The batches that a producer may have in flight (Java's max.in.flight.requests.per.connection)."""
+"""The largest number of batches that an idempotent producer has in flight
+(max.in.flight.requests.per.connection)."""
 EXPIRATION_MS_DEFAULT: Final = 24 * 3600 * 1000
-"""producer.id.expiration.ms"""
+"""The default of producer.id.expiration.ms."""
 
 
 class RememberedBatch(NamedTuple):
-    """A batch that was appended; a retry with the same sequences gets the same answer."""
+    """An appended batch; a retry with the same sequences gets the same response."""
 
     last_sequence: int
     last_offset: int
@@ -42,7 +44,8 @@ class RememberedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer. Invariant: `batches` are of `epoch`, oldest first, at most five."""
+    """The state of one producer. Invariant: `batches` have the epoch `epoch`, oldest first, at most
+    five."""
 
     producer_id: int
     epoch: int = NO_EPOCH
@@ -57,7 +60,7 @@ class ProducerEntry:
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that a marker at `last_offset` has ended."""
+    """A transaction whose marker is at `last_offset`."""
 
     producer_id: int
     first_offset: int
@@ -67,17 +70,17 @@ class CompletedTransaction(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """All producers of one partition.
+    """The state of all producers of one partition.
 
-    Invariant: `open_transactions` holds an entry's `transaction_first_offset` for every entry that
-    has one, and nothing else.
+    Invariant: the keys of `open_transactions` are the `transaction_first_offset` of all entries
+    with an open transaction.
     """
 
     entries: dict[int, ProducerEntry] = field(default_factory=dict)
     open_transactions: dict[int, int] = field(default_factory=dict)
     """First offset -> producer id."""
     undecided: list[CompletedTransaction] = field(default_factory=list)
-    """Transactions whose marker may lie above the high watermark, in order of the markers."""
+    """Transactions whose marker may be at or above the high watermark, in order of the markers."""
 
     @classmethod
     def restored(cls, entries: Iterable[ProducerEntry]) -> ProducerState:
@@ -90,26 +93,27 @@ class ProducerState:
         return state
 
     def take_over(self, other: ProducerState) -> None:
-        """Take over the state of `other`, which covers the same records."""
+        """Replace the state by that of `other`, which covers the same records."""
         self.entries = other.entries
         self.open_transactions = other.open_transactions
         self.undecided = other.undecided
 
     @property
     def last_seen_ms(self) -> int:
-        """The time of the last append by any producer, as far as known; 0 if there is none."""
+        """The time of the last append by a known producer; 0 if there is none."""
         return max((entry.last_seen_ms for entry in self.entries.values()), default=0)
 
     def check(
         self, header: BatchHeader, marker: EndTransaction | None = None
     ) -> RememberedBatch | None:
-        """Return None if the producer may append this batch now, or the earlier batch if it repeats
-        one of the last five.
+        """Return None if the producer may append this batch. If the batch repeats one of the last
+        five batches, return the earlier one.
 
         Raises BrokerError: INVALID_PRODUCER_EPOCH for an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER
-        for a gap and for a new epoch that does not begin with 0, INVALID_TXN_STATE for a plain
-        batch inside a transaction, TRANSACTION_COORDINATOR_FENCED for a marker of a replaced
-        coordinator. An unknown producer may begin with any sequence: its state may have expired.
+        for a gap and for a new epoch that does not begin with sequence 0, INVALID_TXN_STATE for a
+        non-transactional batch inside a transaction, TRANSACTION_COORDINATOR_FENCED for a marker of
+        a replaced coordinator. An unknown producer may begin with any sequence, since its state may
+        have expired.
         """
         entry = self.entries.get(header.producer_id)
         if entry is None:
@@ -133,7 +137,8 @@ class ProducerState:
         if entry.transaction_first_offset != NO_OFFSET and not header.is_transactional:
             raise BrokerError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has an open transaction",
+                f"producer {header.producer_id} has an open transaction, and the batch is not"
+                " transactional",
             )
         return None
 
@@ -145,8 +150,9 @@ class ProducerState:
         if header.base_sequence != expected:
             raise BrokerError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} epoch {header.producer_epoch}: sequence"
-                f" {header.base_sequence} follows {entry.last_sequence} of epoch {entry.epoch}",
+                f"producer {header.producer_id} epoch {header.producer_epoch}: the batch begins"
+                f" with sequence {header.base_sequence}, expected {expected} after sequence"
+                f" {entry.last_sequence} of epoch {entry.epoch}",
             )
 
     def apply(
@@ -156,11 +162,11 @@ class ProducerState:
         seen_ms: int,
         marker: EndTransaction | None = None,
     ) -> CompletedTransaction | None:
-        """Update the state for a batch written at `first_offset`. Return the transaction that it
-        completed, if any.
+        """Update the state for a batch written at `first_offset`. Return the transaction that the
+        batch completed, or None.
 
-        `seen_ms` starts the producer's idle time: it is the time of the append, not that of the
-        records, which may be years old.
+        The producer's idle time starts at `seen_ms`. This is the time of the append, since the
+        timestamps of the records may be years old.
         """
         last_offset = first_offset + header.last_offset_delta
         entry = self.entries.get(header.producer_id)
@@ -198,8 +204,8 @@ class ProducerState:
         return completed
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Return the first offset of the first transaction that is open, or whose marker is not yet
-        below the high watermark; None if there is none."""
+        """Return the smallest first offset of the transactions that are open, or whose marker is
+        not below the high watermark; None if there are none."""
         while self.undecided and self.undecided[0].last_offset < high_watermark:
             del self.undecided[0]
         starts = [transaction.first_offset for transaction in self.undecided]
@@ -208,7 +214,7 @@ class ProducerState:
         return min(starts, default=None)
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """Return the index entry of a transaction that the last marker aborted."""
+        """Return the transaction index entry of a transaction that the last marker aborted."""
         return AbortedTransaction(
             completed.producer_id,
             completed.first_offset,
@@ -217,8 +223,8 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers without an open transaction that have not appended for `expiration_ms`.
-        Return their number."""
+        """Remove the producers without an open transaction that have not appended for
+        `expiration_ms`. Return their number."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()

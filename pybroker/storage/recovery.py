@@ -1,10 +1,13 @@
-"""Recovery of a log that was not closed properly.
+"""Recovery of a log that was not closed cleanly.
 
-Recovery checks every batch from the recovery point on. An invalid batch has one of two causes. The
-last write was cut off (a torn tail): nothing valid follows, and recovery cuts it; while the machine
-stays up, such a write leaves a prefix of its bytes. Or bytes that were written are corrupt: the log
-ends there until it is repaired, because records behind the corrupt range may have been
-acknowledged. Bytes that are cut are kept in a file beside the log.
+Recovery checks every batch from the recovery point on. An invalid batch has one of two causes:
+
+- The last write is incomplete (a torn tail). No valid batch follows, and recovery cuts the bytes
+  off. If only the process was killed, the write has left a prefix of its bytes.
+- Bytes that were written are corrupt. The log ends there until it is repaired, because records
+  after the corrupt range may have been acknowledged.
+
+Recovery saves the bytes that it cuts off in a file beside the log.
 """
 
 from __future__ import annotations
@@ -35,16 +38,17 @@ from pybroker.storage.segment import Segment
 log = logging.getLogger(__name__)
 CHUNK_BYTES: Final = 4 * 1024**2
 SEARCH_BYTES_MAX: Final = 128 * 1024**2
-"""How far behind a corrupt batch recovery looks for a valid one; longer than any batch, since
-requests are limited to 100 MiB."""
+"""The distance within which recovery searches for a valid batch after a corrupt one. It is longer
+than any batch, since requests are limited to 100 MiB."""
 _BATCH_SEARCHED_MAX: Final = 101 * 1024**2
 _OFFSET_BYTES: Final = 8
 _ENDS_TRIED_MAX: Final = 64
 
 
 class ScanEnd(NamedTuple):
-    """The end of the valid batches of a segment, and the reason; no reason at the end of the file.
-    `is_complete`: a batch of full length lies there, but something in it is wrong."""
+    """The end of the valid batches of a segment. `reason` says why the next batch is invalid; None
+    at the end of the file. `is_complete`: the invalid batch has its full length, so some of its
+    bytes are corrupt."""
 
     position: int
     next_offset: int
@@ -54,7 +58,7 @@ class ScanEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The result of recovery. `cut_bytes` of a torn tail are gone from the log."""
+    """The result of recovery. `cut_bytes` is the length of the torn tail that was cut off."""
 
     segments: tuple[Segment, ...]
     damage: Damage | None = None
@@ -63,7 +67,8 @@ class Recovered:
 
 
 Visit = Callable[[int, BatchHeader], str | None]
-"""Called with position and header of a valid batch; may return a reason to reject it."""
+"""Called with position and header of a valid batch. Returns a reason to reject the batch, or
+None."""
 
 
 def scan(
@@ -75,9 +80,9 @@ def scan(
     *,
     may_have_gaps: bool = True,
 ) -> ScanEnd:
-    """Check the batches from `position`: header, length, checksum, and offsets that rise from
-    `next_offset`. `visit` is called for each valid batch. Unless they `may_have_gaps`, a last batch
-    behind a gap has a corrupt offset."""
+    """Check the batches from `position` on: header, length, checksum, and offsets that rise from
+    `next_offset` on. Call `visit` for each valid batch, and return the end of the valid ones. If
+    not `may_have_gaps`, a last batch after a gap in the offsets is invalid."""
     chunk = b""
     start = position
     while position < size:
@@ -89,7 +94,7 @@ def scan(
         except CorruptionError as error:
             return ScanEnd(position, next_offset, str(error), _ends_elsewhere(file, position, size))
         if header.size > left:
-            reason = f"the batch has {header.size} bytes, only {left} are there"
+            reason = f"the batch has {header.size} bytes, the file has only {left} more bytes"
             is_complete = _ends_elsewhere(file, position, size)
             return ScanEnd(position, next_offset, reason, is_complete)
         if position + header.size > start + len(chunk):
@@ -108,7 +113,8 @@ def scan(
             return ScanEnd(
                 position,
                 next_offset,
-                f"the batch begins at offset {header.base_offset}, above the one behind it",
+                f"the batch begins at offset {header.base_offset}, expected {next_offset}: the"
+                " next batch has a lower offset",
             )
         if (
             header.base_offset > next_offset
@@ -126,7 +132,7 @@ def scan(
 
 
 def _has_successor(file: File, position: int, size: int) -> bool:
-    """Whether another whole batch seems to begin at `position`."""
+    """Return whether a whole batch seems to begin at `position`."""
     try:
         return position + read_header(file.pread(position, HEADER_SIZE), 0).size <= size
     except CorruptionError:
@@ -134,8 +140,9 @@ def _has_successor(file: File, position: int, size: int) -> bool:
 
 
 def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
-    """Whether the batch at `position` leaves a gap behind `expected` that its successor does not
-    leave: then its own base offset, which no checksum covers, is wrong."""
+    """Return whether the base offset of the batch at `position` is wrong. No checksum covers a base
+    offset. It is wrong if it leaves a gap after `expected`, and the next valid batch begins inside
+    that gap or inside this batch."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)
@@ -148,9 +155,9 @@ def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
 
 
 def _ends_elsewhere(file: File, position: int, size: int) -> bool:
-    """Whether a whole batch begins at `position` whose length or magic, which no checksum covers,
-    is corrupt. Its checksum fits if the batch ends with the file, at the next base offset, or a few
-    bytes before the end of the file (less than an offset has). Slow; only for the last batch."""
+    """Return whether a whole batch with a corrupt length or magic begins at `position`. No checksum
+    covers these two fields. The function computes the checksum for several possible ends: the next
+    base offset, and the end of the file or up to 7 bytes before. Slow; only for the last batch."""
     left = size - position
     if left < HEADER_SIZE:
         return False
@@ -167,8 +174,9 @@ def _ends_elsewhere(file: File, position: int, size: int) -> bool:
 
 
 def valid_batch_after(file: File, position: int, size: int, next_offset: int) -> int | None:
-    """Return the position of a valid batch behind `position` with an offset of at least
-    `next_offset`, searched byte by byte; None if there is none within SEARCH_BYTES_MAX."""
+    """Return the position of the first valid batch after `position` with an offset of at least
+    `next_offset`. The search is byte by byte. Return None if there is none within
+    SEARCH_BYTES_MAX."""
     end = min(size, position + SEARCH_BYTES_MAX)
     place = position + 1
     while place + HEADER_SIZE <= end:
@@ -217,26 +225,25 @@ def recover(
 ) -> Recovered:
     """Check the log from its recovery point on, rebuild its indexes, and cut off a torn tail.
 
-    All records below `floor_offset` were written, so an invalid batch there is damage even if
-    nothing follows. `segments` are all of the log in order; a segment that begins above
-    `gapless_from` must begin where the previous one ends: otherwise records did not reach the disk
-    although the next segment did. `trusts_indexes`: the machine has not gone down since; otherwise
-    the indexes are rebuilt. `visit` is called for each valid batch that was checked.
-    `accepts_loss`: the operator gives up all records behind a corrupt range, and they are cut, too.
+    `segments` are all segments of the log in order. All records below `floor_offset` were written,
+    so a log that ends earlier is damaged. A segment that begins above `gapless_from` must begin at
+    the end of the previous one. `trusts_indexes`: the machine has been up since the last write.
+    `visit` is called for each checked valid batch. `accepts_loss`: cut off all records from a
+    corrupt range on.
     """
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
         default=0,
     )
     if not trusts_indexes:
-        # The next flush would have made the indexes of the segment that had just ended durable.
+        # The next flush would have synced the indexes of the segment before, which had just ended.
         for segment in segments[max(0, first - 1) : first]:
             segment.rebuild_indexes(index_interval_bytes)
     expected = segments[first].base_offset
     for number in range(first, len(segments)):
         segment = segments[number]
         if segment.base_offset < expected:
-            reason = f"the segment begins below {expected}, where the one before it ends"
+            reason = f"the segment begins below {expected}, the end of the previous segment"
             return _damaged(segments, number, ScanEnd(0, expected, reason))
         if not trusts_indexes:
             segment.clear_indexes()
@@ -246,15 +253,13 @@ def recover(
         if end.reason is None and number + 1 < len(segments):
             following = segments[number + 1].base_offset
             if following > max(end.next_offset, gapless_from):
-                reason = (
-                    f"the log ends at {end.next_offset}, the next segment begins at {following}"
-                )
+                reason = f"the segment ends at {end.next_offset}, the next begins at {following}"
                 end = end._replace(reason=reason)
         if end.reason is None:
             expected = end.next_offset
             continue
-        # A process that was merely killed leaves a prefix of the last write, never a whole corrupt
-        # batch.
+        # After a kill of the process the last write has left a prefix of its bytes, and never a
+        # whole corrupt batch.
         is_corrupt_header = trusts_indexes and end.is_complete
         if accepts_loss or (
             not is_corrupt_header and _is_torn_tail(segments, number, end, floor_offset)
@@ -266,14 +271,14 @@ def recover(
 
 
 def _end_of(segments: Sequence[Segment], floor_offset: int, cut_bytes: int) -> Recovered:
-    """Return the result of a log whose batches are all valid; it is damaged if it ends too
-    early."""
+    """Return the result for a log whose batches are all valid. The log is damaged if it ends below
+    `floor_offset`."""
     last = segments[-1]
     for segment in segments[:-1]:
         segment.seal()
     if last.next_offset >= floor_offset:
         return Recovered(tuple(segments), None, (), cut_bytes)
-    reason = f"the log ends below {floor_offset}, up to where it had been written"
+    reason = f"the log ends at offset {last.next_offset}, but was written up to {floor_offset}"
     return Recovered(
         tuple(segments),
         Damage(last.next_offset, last.path, last.size, reason),
@@ -309,8 +314,9 @@ def _recover_segment(
 
 
 def _end_of_offsets_below(segment: Segment, offset: int) -> tuple[int, int]:
-    """Return the position behind the batches below `offset`, and the next offset, as far as their
-    headers can be followed. Checksums are not checked."""
+    """Return the position after the last batch below `offset`, and the offset that follows. The
+    batches are found by their headers, without a check of their checksums. An invalid header ends
+    the search."""
     position, next_offset = 0, segment.base_offset
     if offset <= segment.base_offset:
         return position, next_offset
@@ -333,7 +339,8 @@ def _end_of_offsets_below(segment: Segment, offset: int) -> tuple[int, int]:
 def _is_torn_tail(
     segments: Sequence[Segment], number: int, end: ScanEnd, floor_offset: int
 ) -> bool:
-    """Whether the bytes at `end` are a torn tail, not damage."""
+    """Return whether the bytes from `end` on are a torn tail, and not damage: no valid batch
+    follows."""
     if end.next_offset < floor_offset:
         return False
     for later in segments[number + 1 :]:
@@ -345,7 +352,7 @@ def _is_torn_tail(
 
 
 def _cut(segments: Sequence[Segment], number: int, end: ScanEnd, disk: Disk) -> int:
-    """Cut the torn tail off the log. Return the number of bytes."""
+    """Cut the log off at `end`, and save the bytes in another file. Return their number."""
     segment = segments[number]
     file = segment.file
     cut_bytes = file.size() - end.position
@@ -411,7 +418,7 @@ def _damaged(segments: Sequence[Segment], number: int, end: ScanEnd) -> Recovere
         reason,
     )
     if segment.base_offset < end.next_offset and not end.position:
-        # The segment overlaps the previous one: none of it counts.
+        # The segment overlaps the previous one, so the log ends with the previous one.
         kept, unreachable = segments[:number], segments[number:]
     else:
         kept, unreachable = segments[: number + 1], segments[number + 1 :]

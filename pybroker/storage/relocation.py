@@ -1,6 +1,7 @@
-"""The moves of all replicas between the log directories of a broker: which are under way, when a
-copy replaces a log, and what happens to both. `moves.py` has the steps of one move; replication
-requests moves and runs the steps."""
+"""The moves of a broker's replicas between its log directories: begins, finishes and cancels them.
+
+`moves.py` has the steps of one move. Replication requests moves and runs the steps.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +20,14 @@ from pybroker.storage.moves import ReplicaMove, forget_move
 
 log = logging.getLogger(__name__)
 
-WISHES_MAX: Final = 10_000
-"""A client may request directories for partitions that are never created; a further request drops
-the oldest."""
+REQUESTS_MAX: Final = 10_000
+"""The largest number of requested directories for partitions that do not exist yet. A further
+request replaces the oldest one."""
 
 
 class Relocations:
-    """Invariant: a partition has at most one move."""
+    """The moves under way, and the requested directories of partitions that do not exist yet.
+    Invariant: a partition has at most one move."""
 
     def __init__(
         self,
@@ -40,55 +42,58 @@ class Relocations:
         self._owner_in = owner_in
         self._checkpoint = checkpoint
         self._moves: dict[TopicPartition, ReplicaMove] = {}
-        self._wishes: dict[TopicPartition, LogDirectory] = {}
+        self._requested: dict[TopicPartition, LogDirectory] = {}
         self.unfinished: dict[TopicPartition, str] = {}
-        """The targets of moves that were under way when the last broker ended; their copies are
-        dropped."""
+        """Partition -> the target directory of its move that the last broker did not finish. The
+        copies of these moves are removed."""
 
     @property
     def current(self) -> Mapping[TopicPartition, ReplicaMove]:
         return self._moves
 
-    # -- where a partition shall be
+    # -- requested directories
 
-    def wish(self, partition: TopicPartition, path: str) -> None:
-        """Create the partition in that directory if it is created later. Raises BrokerError
-        LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR if the directory is offline."""
+    def request_directory(self, partition: TopicPartition, path: str) -> None:
+        """Note that a client requests this directory for the partition. If the partition has no log
+        yet, it is created there later. Raises BrokerError LOG_DIR_NOT_FOUND, or KAFKA_STORAGE_ERROR
+        if the directory is offline."""
         directory = self._target(path)
         if partition not in self._table.logs:
-            self._wishes.pop(partition, None)
-            while len(self._wishes) >= WISHES_MAX:
-                del self._wishes[next(iter(self._wishes))]
-            self._wishes[partition] = directory
+            self._requested.pop(partition, None)
+            while len(self._requested) >= REQUESTS_MAX:
+                del self._requested[next(iter(self._requested))]
+            self._requested[partition] = directory
 
-    def wish_for(self, partition: TopicPartition) -> LogDirectory | None:
-        """Return the requested directory of a partition that is created now, and forget the
-        request."""
-        return self._wishes.pop(partition, None)
+    def take_request(self, partition: TopicPartition) -> LogDirectory | None:
+        """Return and remove the requested directory of a partition that is created now; None if
+        there is no request."""
+        return self._requested.pop(partition, None)
 
     def _target(self, path: str) -> LogDirectory:
         directory = self._table.directories.find(path)
         if directory is None:
             raise BrokerError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
         if directory.failure is not None:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"log directory {path} is offline")
         return directory
 
     # -- moving
 
     def begin(self, partition: TopicPartition, path: str) -> ReplicaMove | None:
-        """Begin to copy the partition to that directory; None if it is there already. The partition
-        must have a log and no other move. Waits for the disk.
+        """Begin to copy the partition to that directory, and return the move. Return None if the
+        partition is there already. The partition must have a log and no other move. Waits for the
+        disk.
 
-        Raises BrokerError as `wish`; KAFKA_STORAGE_ERROR also if the log cannot be used or any
-        directory is missing, because that may hold a copy, too; StorageError.
+        Raises StorageError and the errors of `request_directory`. Raises KAFKA_STORAGE_ERROR also
+        if the log is unusable, or if any log directory is offline or lost, since it may contain a
+        copy.
         """
         table = self._table
         target = self._target(path)
         source = table.logs.get(partition)
         if source is None:
             raise BrokerError(
-                ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition} is no longer on this broker"
+                ErrorCode.REPLICA_NOT_AVAILABLE, f"this broker has no replica of {partition}"
             )
         if table.home[partition] is target:
             return None
@@ -110,8 +115,8 @@ class Relocations:
         return move
 
     def swap(self, move: ReplicaMove) -> bool:
-        """On the event loop: let the copy replace the log if it lacks nothing. Return whether it
-        did. Never waits."""
+        """Replace the log by its copy if the copy can catch up at once. Return whether the log was
+        replaced. Runs on the event loop, and never waits."""
         table, partition = self._table, move.topic_partition
         if not table.lock.acquire(blocking=False):
             return False
@@ -125,9 +130,9 @@ class Relocations:
             table.lock.release()
 
     def finish(self, move: ReplicaMove, origin: str, high_watermark: int) -> None:
-        """After the swap: make the copy durable, then remove the old directory in `origin`. Waits
-        for the disk. Raises BrokerError, StorageError: then the old one is kept under another name,
-        because it is older than the copy and must not be served."""
+        """Make the copy durable after the swap, then remove the old directory in `origin`. Waits
+        for the disk. Raises BrokerError, StorageError. After a failure the old directory is renamed
+        to stray: it is older than the copy, and must not be served."""
         table, partition, old = self._table, move.topic_partition, move.source
         directory = table.directories.find(origin)
         assert directory is not None
@@ -155,17 +160,18 @@ class Relocations:
         log.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """Prepare for a truncation of the partition's log at `offset`. Waits for the disk. Raises
-        BrokerError KAFKA_STORAGE_ERROR; then the log must not be truncated now."""
+        """Prepare the partition's move, if it has one, for a truncation of the log to `offset`.
+        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; the log must not be truncated
+        then."""
         move = self._moves.get(partition)
         if move is not None:
             move.lower(offset)
 
-    # -- giving up
+    # -- cancelling
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove the marks of moves whose copies are given up or never existed. Waits for the
-        disk."""
+        """Remove the marks of the partitions' moves: the operator has accepted the loss of the
+        other log. Waits for the disk."""
         for partition in partitions:
             partition_log = self._table.logs.get(partition)
             try:
@@ -175,17 +181,17 @@ class Relocations:
                 log.warning("marks of a move not removed partition=%s error=%s", partition, error)
 
     def cancel(self, partition: TopicPartition) -> None:
-        """Cancel the partition's move and its requested directory, and drop the copy unless it has
-        replaced the log. No error if there is none. Waits for the disk."""
-        self._wishes.pop(partition, None)
+        """Cancel the partition's move and its requested directory, if there are any. Remove the
+        copy unless it has replaced the log. Waits for the disk."""
+        self._requested.pop(partition, None)
         self.unfinished.pop(partition, None)
         move = self._moves.get(partition)
         if move is not None and not move.done:
             self._abandon(move)
 
     def cancel_all(self) -> None:
-        """At shutdown: stop all moves. The copies stay, as the sign that the next start shall
-        continue."""
+        """Stop all moves at shutdown. The copies stay, so that the next start begins these moves
+        again."""
         for move in self._moves.values():
             directory = None if move.done else move.abandon()
             if directory is None or directory.endswith(f"-{FUTURE_DIRECTORY}"):
@@ -199,14 +205,15 @@ class Relocations:
     def directory_failed(
         self, directory: LogDirectory, partitions: Container[TopicPartition]
     ) -> None:
-        """End the moves from or to a directory that has failed; their copies are left as they
-        are."""
+        """Cancel the moves from or to a directory that has failed, and leave their copies
+        unchanged."""
         for move in list(self._moves.values()):
             if move.target is directory or move.topic_partition in partitions:
                 move.cancel()
 
     def abandon(self, move: ReplicaMove) -> None:
-        """Cancel this move, as `cancel` does. Waits for the disk."""
+        """Cancel this move, and remove its copy, unless the copy has replaced the log. Waits for
+        the disk."""
         if not move.done:
             self._abandon(move)
 

@@ -1,4 +1,4 @@
-"""Decides which segments of a log may be deleted. Pure: facts in, a count out."""
+"""Decides which segments of a log retention deletes. The functions are pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pybroker.storage.log_config import UNLIMITED, LogConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """The facts of a segment that retention needs. `next_offset` is one past its last offset;
-    `timestamp` is called only if age matters and returns ms since 1970."""
+    """The facts about a segment that retention needs. `next_offset` is its last offset + 1.
+    `timestamp` returns ms since 1970; it is called only if the age decides."""
 
     next_offset: int
     size: int
@@ -27,13 +27,13 @@ def expired(
     high_watermark: int,
     by_age: bool = True,
 ) -> int:
-    """Return how many segments, from the oldest, may be deleted: they lie below the log start
-    offset, are too old, or the log is too large even without them. The first segment that must stay
-    ends the count. Records at or above the high watermark are never deleted. An empty last segment
-    stays.
+    """Return how many segments, from the oldest on, may be deleted. A segment may be deleted if it
+    is below the log start, is too old, or if the log is too large even without it. The first
+    segment that must stay ends the count. Records at or above the high watermark and an empty last
+    segment always stay.
 
     If the topic is only compacted, or `by_age` is False, only segments below the log start are
-    deleted, whatever their age and size.
+    deleted, regardless of their age and size.
     """
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0

@@ -1,5 +1,5 @@
-"""Checks whether batches are still as written: their checksums, and the bytes outside the checksum
-as far as the neighbours tell. Decides nothing, changes nothing."""
+"""Checks whether batches are still as written: their checksums, and the header fields outside the
+checksum by comparison with the neighbouring batches. The functions change nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from pybroker.storage.log_parts import Damage
 from pybroker.storage.segment import Segment
 
 _OUTLINE: Final = struct.Struct(">qiibI2xi")
-"""Base offset, batch length, leader epoch, magic, checksum, last offset delta."""
+"""The header fields that are checked: base offset, batch length, leader epoch, magic, checksum,
+last offset delta."""
 OFFSET_END: Final = 2**63 - 1
 
 EpochOf = Callable[[int], int]
@@ -35,7 +36,7 @@ EpochOf = Callable[[int], int]
 
 
 class Whole(NamedTuple):
-    """The position up to which batches are valid, and the offset after them."""
+    """The position up to which batches are valid, and the offset that follows them."""
 
     position: int
     next_offset: int
@@ -44,9 +45,9 @@ class Whole(NamedTuple):
 def whole(
     data: Buffer, offset: int = 0, end_offset: int = OFFSET_END, epoch_of: EpochOf | None = None
 ) -> Whole:
-    """Return how far `data` begins with valid batches: checksums are right, offsets rise from
-    `offset` and lie below `end_offset`, and leader epochs match `epoch_of`. Cheap enough for every
-    reader."""
+    """Return the end of the valid batches at the start of `data`. In valid batches the checksum is
+    right, offsets rise from `offset` on and are below `end_offset`, and leader epochs match
+    `epoch_of`. Cheap enough for every read."""
     view = memoryview(data)
     size, position, epoch = len(view), 0, NO_EPOCH
     while position + HEADER_SIZE <= size:
@@ -71,8 +72,8 @@ def whole(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The point where a round through a log continues: a position in the segment that begins at
-    `base_offset`, with an expected offset of `offset` or later."""
+    """The place where the check of a log continues: a position in the segment with `base_offset`.
+    The next batch is expected at `offset` or later."""
 
     base_offset: int
     position: int
@@ -81,8 +82,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The result of checking `checked_bytes`; `place` None: the round is over. `segment` holds the
-    damage."""
+    """The result of checking `checked_bytes` bytes. `place` is None at the end of the log.
+    `segment` is the segment with the damage."""
 
     place: Place | None
     checked_bytes: int
@@ -91,9 +92,9 @@ class Looked:
 
 
 def look(log: Log, place: Place | None, bytes_max: int, epoch_max: int = EPOCH_MAX) -> Looked:
-    """Check about `bytes_max` bytes from `place` on (None: from the beginning). No leader epoch
-    above `epoch_max` has existed. Waits for the disk. Raises StorageError, also if the files were
-    removed meanwhile."""
+    """Check about `bytes_max` bytes from `place` on (None: from the beginning of the log). Leader
+    epochs above `epoch_max` are invalid. Waits for the disk. Raises StorageError, also if the files
+    were removed meanwhile."""
     epoch_of = _bounded(log.epoch_of, epoch_max)
     segment = log.segments.first if place is None else _segment_at(log, place)
     if segment is None:
@@ -120,8 +121,8 @@ def look(log: Log, place: Place | None, bytes_max: int, epoch_max: int = EPOCH_M
 
 
 def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
-    """Check the damage once more, in the thread that changes the log: if it was truncated or
-    deleted meanwhile, it is none."""
+    """Check the damaged batch again, in the thread that changes the log. Return False if the batch
+    is intact, or was truncated or deleted meanwhile."""
     damage, segment = looked.damage, looked.segment
     if damage is None or segment is None or log.failure is not None or log.damage is not None:
         return False
@@ -132,28 +133,30 @@ def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
 
 
 def _bounded(epoch_of: EpochOf, epoch_max: int) -> EpochOf:
-    """Ignore epochs above `epoch_max`: the history may have been taken from the batches
-    themselves."""
+    """Return `epoch_of` with `epoch_max` in place of larger epochs: the history may come from
+    corrupt batches."""
     return lambda offset: min(epoch_of(offset), epoch_max)
 
 
 def _segment_at(log: Log, place: Place) -> Segment | None:
-    """Return the segment of that place, or the next one if it has been deleted."""
+    """Return the segment of that place, or the next segment if the first was deleted; None at the
+    end of the log."""
     return next((s for s in log.segments.all if s.base_offset >= place.base_offset), None)
 
 
 def _check(
     segment: Segment, position: int, offset: int, epoch_of: EpochOf
 ) -> tuple[str | None, int, int]:
-    """Return the fault of the batch at `position`, if it has one, its length, and the offset that
-    is expected after it."""
+    """Return the fault of the batch at `position` (None: it is valid), its length, and the offset
+    that is expected next."""
     size, next_offset = segment.end
     try:
         header = read_header(segment.file.pread(position, HEADER_SIZE))
     except CorruptionError as error:
         return str(error), 0, offset
     if header.size > size - position:
-        return f"the batch has {header.size} bytes, {size - position} are there", 0, offset
+        left = size - position
+        return f"the batch has {header.size} bytes, the file has only {left} more", 0, offset
     if not crc_matches(segment.file.pread(position, header.size), 0, header.size):
         return "the checksum is wrong", 0, offset
     if not offset <= header.base_offset <= header.last_offset < next_offset:
@@ -168,8 +171,8 @@ def _check(
 
 
 def _epoch_fault(base_offset: int, epoch: int, epoch_of: EpochOf) -> str | None:
-    """Return the fault of a batch's leader epoch. Batches without one are not checked."""
+    """Return the fault of a batch's leader epoch, None if the epoch is valid or unknown."""
     known = epoch_of(base_offset)
     if NO_EPOCH in (known, epoch) or known == epoch:
         return None
-    return f"the batch at {base_offset} is of leader epoch {epoch}, expected {known}"
+    return f"the batch at offset {base_offset} has leader epoch {epoch}, expected {known}"

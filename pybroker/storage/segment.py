@@ -1,7 +1,7 @@
 """One segment: a part of the log in a file of batches, with its indexes.
 
-A segment knows the positions of batches and reads runs of whole batches. It knows no producers,
-epochs or recovery, and does not decide when it ends or is deleted.
+A segment finds the positions of batches, and reads consecutive whole batches. Other modules handle
+producers, leader epochs and recovery, and decide when a segment ends or is deleted.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pybroker.storage.time_index import TimeEntry, TimeIndex
 from pybroker.storage.txn_index import TxnIndex
 
 SCAN_BYTES: Final = 8192
-"""The bytes that are read at once while walking from header to header."""
+"""The number of bytes read at a time while `headers` goes from batch to batch."""
 SCRUB_BYTES: Final = 1024**2
-"""The same for a walk through the whole segment."""
+"""The number of bytes read at a time while `headers` goes through a whole segment."""
 _WALKED_BYTES_MAX: Final = 64 * 1024
-"""Up to here, walking from header to header is faster than asking the index for the last one."""
+"""Up to this size, reading each header is faster than a lookup of the last batch in the index."""
 
 
 class Appended(NamedTuple):
-    """The facts of a batch that a segment needs for writing: its position in the data, its length,
-    its last offset (absolute), and its largest timestamp."""
+    """The facts about a batch that a segment needs for an append: its position in the data, its
+    length, its last offset (absolute), and its largest timestamp."""
 
     position: int
     size: int
@@ -38,12 +38,12 @@ class Appended(NamedTuple):
 
 
 class Segment:
-    """Batches with offsets from `base_offset`. Appends and changes come from one thread; reads may
-    come from others at the same time.
+    """The batches with offsets from `base_offset` on. One thread appends and changes; other threads
+    may read at the same time.
 
-    Invariants: `size` (bytes) is the end of the last whole batch; `next_offset` is one past the
-    last offset, `base_offset` when empty; of a segment that was closed before the start it may be
-    larger, up to the base offset of the next segment.
+    Invariants: `size` (bytes) is the end of the last whole batch. `next_offset` is the last offset
+    + 1, or `base_offset` if the segment is empty. After a clean stop, `next_offset` of a segment
+    that is not the active one is the base offset of the next segment.
     """
 
     def __init__(
@@ -52,8 +52,7 @@ class Segment:
         self.directory = directory
         self.base_offset = base_offset
         self._disk = disk
-        # Size and next offset; one tuple, so that a reader in another thread sees a consistent
-        # pair.
+        # Size and next offset, in one tuple so that readers in other threads get a consistent pair.
         self._end = (size, next_offset)
         self._file: File | None = None
         self.path = self._path(SegmentFile.LOG)
@@ -64,8 +63,8 @@ class Segment:
         self._largest: tuple[int, int] | None = None
         self._first_timestamp: int | None = None
         self._indexes_checked = False
-        # offset -> position of the batch with that base offset: readers return for the next
-        # batches. Only a hint, so it may be dropped at any time and is checked when used.
+        # Offset -> position of the batch with that base offset, where a reader will continue. It
+        # may be cleared at any time, and is checked when used.
         self._hints: dict[int, int] = {}
 
     def _path(self, kind: SegmentFile) -> str:
@@ -81,7 +80,7 @@ class Segment:
 
     @property
     def end(self) -> tuple[int, int]:
-        """`size` and `next_offset`, a consistent pair."""
+        """`size` and `next_offset` as a consistent pair."""
         return self._end
 
     @property
@@ -92,7 +91,7 @@ class Segment:
 
     @classmethod
     def created(cls, directory: str, base_offset: int, disk: Disk) -> Segment:
-        """Create a segment with its empty file; the first entries create the indexes."""
+        """Return a new segment with an empty file; the first entries create the indexes."""
         segment = cls(directory, base_offset, disk, size=0, next_offset=base_offset)
         segment._file = disk.open(segment.path, create=True)
         segment._indexes_checked = True
@@ -100,7 +99,7 @@ class Segment:
         return segment
 
     def indexes_reach(self, size_bytes: int) -> bool:
-        """Whether another entry would make an index larger than that (segment.index.bytes)."""
+        """Return whether another entry would make an index larger than `size_bytes`."""
         return (
             self.offsets.table.size_bytes + offset_index.ENTRY.size > size_bytes
             or self.times.table.size_bytes + time_index.ENTRY.size > size_bytes
@@ -109,9 +108,9 @@ class Segment:
     # -- appending
 
     def append(self, data: Buffer, batches: Sequence[Appended], index_interval_bytes: int) -> None:
-        """Write `data`, which consists of `batches`, at the end, by one write.
+        """Append `data`, which consists of `batches`, by one write.
 
-        Raises StorageError; then nothing has changed.
+        Raises StorageError; the segment is unchanged then.
         """
         start = self._end[0]
         self.file.append(data)
@@ -124,7 +123,7 @@ class Segment:
     def append_batch(
         self, data: Buffer, last_offset: int, max_timestamp: int, index_interval_bytes: int
     ) -> None:
-        """The same for `data` of one batch, the most common case."""
+        """Append `data`, which is one batch. Faster than `append`."""
         start, size = self._end[0], len(data)
         (self._file or self.file).append(data)
         if self._first_timestamp is None:
@@ -151,9 +150,9 @@ class Segment:
         self._bytes_since_entry += batch.size
 
     def _spill(self) -> None:
-        """Write the indexes' tails. The time index goes first: it may be ahead of the offset index,
-        never behind, or a crash would leave batches without a time entry. If the disk refuses, the
-        tails stay in memory for the next time: the log itself will report the disk."""
+        """Write the index entries that are in memory. The time index is written first, since a
+        crash must not leave it behind the offset index. After a failed write the entries stay in
+        memory for the next call; the next append to the log reports the failure."""
         try:
             self.times.table.spill()
             self.offsets.table.spill()
@@ -161,7 +160,7 @@ class Segment:
             return
 
     def seal(self) -> None:
-        """Complete and write the indexes of a segment that gets no more records for now."""
+        """Complete and write the indexes, because no more records are appended for now."""
         if not self.size:
             return
         timestamp, offset = self.largest_timestamp()
@@ -173,7 +172,7 @@ class Segment:
     # -- timestamps
 
     def first_timestamp(self) -> int:
-        """The largest timestamp of the first batch, -1 if the segment is empty."""
+        """Return the largest timestamp of the first batch, -1 if the segment is empty."""
         if self._first_timestamp is None:
             if not self.size:
                 return -1
@@ -181,7 +180,7 @@ class Segment:
         return self._first_timestamp
 
     def largest_timestamp(self) -> tuple[int, int]:
-        """The largest timestamp, and the last offset of its batch; (-1, base) if there is none."""
+        """Return the largest timestamp and the last offset of its batch, else (-1, base offset)."""
         if self._largest is None:
             last = self.times.last()
             self._largest = (-1, self.base_offset)
@@ -192,8 +191,8 @@ class Segment:
         return self._largest
 
     def _is_true(self, entry: TimeEntry) -> bool:
-        """Whether the batch of the entry has that timestamp. Entries beyond the end are not
-        checked: they are about to be removed."""
+        """Return whether the batch of the entry has that timestamp. Entries beyond the end of the
+        segment are not checked, since they are about to be removed."""
         if entry.last_offset >= self.next_offset:
             return True
         position = self.locate(entry.last_offset)
@@ -201,13 +200,13 @@ class Segment:
         return header is not None and header.max_timestamp == entry.timestamp
 
     def retention_timestamp(self) -> int:
-        """The timestamp from which the age of the segment counts: its largest one, or, for records
-        without timestamps, the last change of the file."""
+        """Return the timestamp from which the age of the segment counts: the largest timestamp, or
+        the last change of the file if the records have no timestamps."""
         timestamp, _ = self.largest_timestamp()
         return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path)
 
     def position_before_timestamp(self, timestamp_ms: int) -> int:
-        """Return the position of a batch before which every record has an earlier timestamp."""
+        """Return the position of a batch; all records before it have an earlier timestamp."""
         self._check_indexes(False)
         entry = self.times.floor(timestamp_ms - 1)
         if entry is not None and not self._is_true(entry):
@@ -217,13 +216,13 @@ class Segment:
             return 0
         return self.locate(entry.last_offset) or 0
 
-    # -- going from header to header
+    # -- finding batches
 
     def headers(
         self, position: int, limit: int, *, cached_only: bool = False, scan_bytes: int = SCAN_BYTES
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield position and header of the batches from `position`, which must be the start of one,
-        as far as they end at or before `limit`.
+        """Yield position and header of each batch from `position` on, up to the last batch that
+        ends at or before `limit`. A batch must begin at `position`.
 
         Raises CorruptionError at an invalid header, NotCached.
         """
@@ -241,8 +240,8 @@ class Segment:
             position += header.size
 
     def locate(self, offset: int, *, cached_only: bool = False) -> int | None:
-        """Return the position of the batch that holds `offset`, or of the next one if compaction
-        has removed it; None if there is none."""
+        """Return the position of the batch that contains `offset`, or of the next batch if
+        compaction has removed that one; None if there is none."""
         hinted = self._hints.get(offset)
         if hinted is not None and hinted <= self.size:
             return hinted if hinted < self.size else None
@@ -262,7 +261,7 @@ class Segment:
         except CorruptionError:
             if entry is None:
                 raise
-        # An entry that points at no batch is wrong.
+        # The index entry is wrong, since no batch begins at its position.
         return None if entry is None else self._locate_after_rebuild(offset, cached_only)
 
     def _locate_after_rebuild(self, offset: int, cached_only: bool) -> int | None:
@@ -270,8 +269,8 @@ class Segment:
         return self.locate(offset)
 
     def _check_indexes(self, cached_only: bool) -> None:
-        """Before the first use of the indexes of a segment that existed at the start: rebuild them
-        if they are missing or cannot be right."""
+        """Check the indexes before their first use, and rebuild them if they are missing or cannot
+        be right."""
         if self._indexes_checked:
             return
         if not (self.offsets.is_plausible(self.size) and self.times.is_plausible()):
@@ -284,7 +283,7 @@ class Segment:
         self.rebuild_indexes()
 
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
-        """Rebuild offset and time index from the log."""
+        """Rebuild the offset index and the time index from the batches."""
         self.clear_indexes()
         self.extend_indexes(0, index_interval_bytes)
         self.seal()
@@ -297,8 +296,8 @@ class Segment:
         self._indexes_checked = True
 
     def extend_indexes(self, position: int, index_interval_bytes: int) -> tuple[int, int]:
-        """Index the batches from `position` as if they were just appended. Return the end of the
-        last whole batch, and the next offset. Another thread may append meanwhile."""
+        """Add the batches from `position` on to the indexes. Return the end of the last whole batch
+        and the offset that follows. Another thread may append meanwhile."""
         self._indexes_checked = True
         next_offset = self.next_offset
         for place, header in self.headers(position, self.size, scan_bytes=SCRUB_BYTES):
@@ -307,8 +306,8 @@ class Segment:
         return position, next_offset
 
     def load_end(self, index_interval_bytes: int) -> None:
-        """Find `next_offset` and the largest timestamp of a segment that will be appended to, from
-        its indexes and the few batches after their last entry.
+        """Find `next_offset` and the largest timestamp of the active segment, from its indexes and
+        the few batches after the last index entry.
 
         Raises CorruptionError if the file does not end with a whole batch.
         """
@@ -328,9 +327,9 @@ class Segment:
                 position = place + header.size
                 self._bytes_since_entry = header.size
         end, next_offset = self.extend_indexes(position, index_interval_bytes)
-        self._end = (self.size, next_offset)  # not before: others may be reading
+        self._end = (self.size, next_offset)  # set last: other threads may be reading
         if end != self.size:
-            raise CorruptionError(f"{self.path}: no whole batch at position {end}")
+            raise CorruptionError(f"{self.path}: the batch at position {end} is incomplete")
 
     # -- reading
 
@@ -343,13 +342,14 @@ class Segment:
         at_least_one_batch: bool,
         cached_only: bool,
     ) -> Buffer | None:
-        """Return whole batches from the one that holds `offset`, all below `upper_offset`.
+        """Return whole batches from the one with `offset` on, all below `upper_offset`.
 
-        None if the segment has no record at or after `offset`; b"" if it has one, but above
-        `upper_offset` or longer than `max_bytes`. Raises NotCached, CorruptionError.
+        Return None if the segment has no record at or after `offset`. Return b"" if the first batch
+        is not below `upper_offset` or is longer than `max_bytes`. Raises NotCached and
+        CorruptionError.
         """
-        # Taken before the end is read: if the segment is cut meanwhile, new hints go into a
-        # dictionary that is no longer used.
+        # Read before `_end`: if the segment is truncated meanwhile, new hints go into a dictionary
+        # that is no longer used.
         hints = self._hints
         limit, next_offset = self._end
         whole = upper_offset >= next_offset
@@ -380,8 +380,8 @@ class Segment:
     def _whole_batches(
         self, data: Buffer, position: int, first: BatchHeader, cached_only: bool
     ) -> tuple[int, int]:
-        """Return the end of the whole batches in `data`, which was read at `position`, and the
-        offset that follows them."""
+        """Return the length of the whole batches at the start of `data`, which was read at
+        `position`, and the offset that follows them."""
         end = first.size
         next_offset = first.next_offset
         if len(data) - end > _WALKED_BYTES_MAX:
@@ -390,7 +390,7 @@ class Segment:
             if (
                 entry is not None
                 and end < place <= len(data) - HEADER_SIZE
-                # A read for an offset that an entry names wrongly rebuilds the index.
+                # If the entry is wrong, a later lookup of its offset rebuilds the index.
                 and BatchHeader._make(HEADER.unpack_from(data, place)).last_offset == entry[0]
             ):
                 end = place
@@ -407,7 +407,7 @@ class Segment:
     # -- changing
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
-        """Remove the batch that holds `offset` and all after it. Raises StorageError."""
+        """Remove the batch that contains `offset`, and all later ones. Raises StorageError."""
         position = self.locate(offset)
         if position is None:
             return
@@ -425,7 +425,7 @@ class Segment:
         self.load_end(index_interval_bytes)
 
     def sync(self, *, indexes: bool) -> None:
-        """Make the log durable, and with `indexes` also its indexes."""
+        """Make the batches durable, and with `indexes` also the offset index and time index."""
         self.file.sync()
         self.transactions.sync()
         if indexes:
@@ -433,7 +433,7 @@ class Segment:
             self.times.table.sync()
 
     def mark_deleted(self) -> list[str]:
-        """Rename the files so that a start removes them. Return their new paths."""
+        """Rename the files to `.deleted`; the next start removes them. Return the new paths."""
         renamed = []
         self.close()
         for kind in SegmentFile:
@@ -444,7 +444,7 @@ class Segment:
         return renamed
 
     def batch_of(self, entry: OffsetEntry) -> BatchHeader | None:
-        """Return the header of the batch that an entry names; None if there is another, or none."""
+        """Return the header of the batch of an index entry; None if the entry is wrong."""
         try:
             header = read_header(self.file.pread(max(entry.position, 0), HEADER_SIZE))
         except CorruptionError:
@@ -452,8 +452,8 @@ class Segment:
         return header if header.last_offset == entry.last_offset else None
 
     def resume_at(self, position: int, next_offset: int) -> None:
-        """Remove index entries for `next_offset` and later; the next `note` begins at `position`.
-        For recovery, which then checks the batches from there."""
+        """Remove the index entries for `next_offset` and later. Recovery then checks the batches
+        from `position` on, and calls `note` for each."""
         if self.offsets.is_plausible(self.size) and self.times.is_plausible():
             self.offsets.truncate(next_offset)
             self.times.truncate(next_offset)
@@ -466,22 +466,22 @@ class Segment:
             self.clear_indexes()
         else:
             self._bytes_since_entry, begin = header.size, last.position + header.size
-        # The batches in between may have later timestamps than the time index.
+        # The batches after the last entry may have larger timestamps than the time index.
         for place, header in self.headers(begin, position, scan_bytes=SCRUB_BYTES):
             self.note(place, header, 4096)
 
     def note(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
-        """Index a batch that is already in the file."""
+        """Add a batch that is already in the file to the indexes."""
         batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
         self._note(position, batch, index_interval_bytes)
 
     def end_at(self, position: int, next_offset: int) -> None:
-        """Let the segment end at `position`; the file stays as it is."""
+        """Set the end of the segment to `position`, and leave the file unchanged."""
         self._end = (position, next_offset)
         self._hints = {}
 
     def set_aside(self) -> None:
-        """Rename the log so that it is no longer used, and remove the files that can be rebuilt."""
+        """Rename the file of batches to `.corrupt`, and remove the files that can be rebuilt."""
         self.close()
         for kind in SegmentFile:
             path = self._path(kind)
@@ -491,7 +491,7 @@ class Segment:
                 self._disk.rename(path, path + CORRUPT_SUFFIX)
 
     def close(self) -> None:
-        """Close the files. Does not write index entries that are in memory."""
+        """Close the files. Index entries that are only in memory are lost."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,4 +1,4 @@
-"""The decision when a segment ends and the next one begins. Does no I/O."""
+"""Decides when a log rolls to a new segment. The code is free of I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.storage.segment import Appended, Segment
 from pybroker.storage.time_index import ENTRY as TIME_ENTRY
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-"""The largest offset that an index entry can hold."""
+"""The largest relative offset that fits in an index entry."""
 
 
 def is_due(
@@ -24,13 +24,13 @@ def is_due(
     jitter_ms: int,
     age_ms: int,
 ) -> bool:
-    """Whether `active` must end before `batch` is written to it, behind `pending_bytes` of other
-    batches: it would get too large, its index is full, the offset is too far from its base, or it
-    is too old.
+    """Return whether the log must roll before `batch` is written to the segment `active`, after
+    `pending_bytes` of other batches. The log rolls if the segment would be too large, an index is
+    full, the offset is too far from the base offset, or the segment is too old.
 
-    The age is the time between its first batch and this one by their timestamps; for records
-    without timestamps it is `age_ms`, the time since the segment began. Jitter ends segments
-    earlier, so that those of many partitions do not all end together.
+    The age is the difference of the timestamps of this batch and of the segment's first batch. For
+    records without timestamps it is `age_ms`, the time since the segment began. Jitter rolls
+    segments earlier, so that those of many partitions do not roll together.
     """
     size = active.size + pending_bytes
     if not size:
@@ -48,8 +48,8 @@ def is_due(
 
 
 class Room(NamedTuple):
-    """The limits within which a segment surely continues: no roll is due for a batch within them.
-    Beyond them `is_due` decides."""
+    """The limits within which no roll is due for a batch. For a batch beyond them `is_due`
+    decides."""
 
     size_bytes: int
     last_offset: int
@@ -61,11 +61,11 @@ NO_ROOM: Final = Room(-1, -1, -1)
 
 
 def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
-    """Return the room of a segment as it is now. Checking every limit for each batch costs more
-    than writing it.
+    """Return the limits within which no roll is due for the segment. Checking these limits is
+    cheaper than calling `is_due` for each batch.
 
-    An index entry is only added behind more than `index_interval_bytes` of log, so a number of free
-    entries stands for a number of bytes.
+    A segment gets an index entry after more than `index_interval_bytes` of batches, so the number
+    of free entries limits the number of bytes.
     """
     first_ms = active.first_timestamp() if active.size else NO_TIMESTAMP
     free_entries = min(
@@ -81,7 +81,7 @@ def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
 
 
 class SegmentRoll:
-    """The state of one log that decides when its active segment ends."""
+    """The state of one log that determines its next roll."""
 
     __slots__ = ("_begun_ms", "_jitter_ms", "_rng", "room")
 
@@ -91,29 +91,29 @@ class SegmentRoll:
         self.begin(config, 0)
 
     def begin(self, config: LogConfig, now_ms: int) -> None:
-        """Begin a new segment, or take another configuration (`now_ms` 0: the segment keeps its
-        age)."""
+        """Note that a new segment has begun at `now_ms`, or, with 0, that the configuration has
+        changed: the segment then keeps its age."""
         self.room = NO_ROOM
-        """The room of the active segment, or less."""
+        """The limits of the active segment, or smaller ones."""
         self._begun_ms = now_ms or self._begun_ms
         # As in Kafka; with more jitter, every batch would get a segment of its own.
         limit = min(config.segment_jitter_ms, config.segment_ms)
         self._jitter_ms = self._rng.randrange(limit) if limit > 0 else 0
 
     def written(self, now_ms: int) -> None:
-        """Note that a batch was written; the first one starts the age of the segment."""
+        """Note that a batch was written; the age of a segment counts from its first batch."""
         if not self._begun_ms:
             self._begun_ms = now_ms
 
     def measure(self, active: Segment, config: LogConfig) -> None:
-        """Compute the room of the segment."""
+        """Compute `room` for the active segment."""
         self.room = room_of(active, config, self._jitter_ms)
 
     def is_due(
         self, active: Segment, batch: Appended, config: LogConfig, now_ms: int, pending_bytes: int
     ) -> bool:
-        """Whether the active segment must end before `batch`, with `pending_bytes` about to be
-        written to it."""
+        """Return whether the log must roll before `batch`, after `pending_bytes` of other batches
+        for the active segment."""
         return is_due(
             active,
             batch,

@@ -1,5 +1,5 @@
-"""The segments of one log in order, and the changes of their files. Other modules decide when
-segments begin and which are deleted."""
+"""The segments of one log in order, and the changes of their files. Other modules decide when a
+segment begins and which segments are deleted."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pybroker.storage.segment import Segment
 
 
 class Segments:
-    """Sorted by base offset, never empty once the log is open. The last one is the active one.
+    """The segments of one log, sorted by base offset. An open log has at least one; the last one is
+    the active segment.
 
-    Changes come from one thread, `sync` from any. The tuple is replaced, never changed, so a reader
-    in another thread continues with the one that it began with. Methods may raise StorageError.
+    One thread changes the segments; any thread may call `sync`. The tuple is replaced, never
+    changed, so a reader in another thread keeps the tuple with which it began. Methods may raise
+    StorageError.
     """
 
     __slots__ = (
@@ -39,7 +41,7 @@ class Segments:
         is_new: bool = False,
         are_names_durable: bool = True,
     ) -> None:
-        """`is_new`: the directory's own name is not durable either."""
+        """`is_new`: the name of the log's directory is not durable either."""
         self._directory = directory
         self._disk = disk
         self._state: tuple[Segment, ...] = tuple(
@@ -48,12 +50,12 @@ class Segments:
         self._closed: list[Segment] = []
         """Segments that were closed since the last sync: their indexes are not durable yet."""
         self._doomed = PendingDeletions(disk.unlink)
-        # The number of files created or renamed, and how many of these changes are durable. A
-        # counter, not a flag: a sync that began before a change must not clear it.
+        # The number of created or renamed files, and how many of these changes are durable. A flag
+        # would not suffice: a sync that began before a change must not clear it.
         self._changes = 1 if is_new or not are_names_durable else 0
         self._durable_changes = 0
         self.parent_changed = is_new
-        """Whether the name of the directory itself is not durable yet."""
+        """Whether the name of the log's directory is not durable yet."""
 
     @property
     def all(self) -> tuple[Segment, ...]:
@@ -84,8 +86,8 @@ class Segments:
         return self.parent_changed or self._changes != self._durable_changes
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
-        """Return the segments that may hold `offset` or later ones: from the last that begins at or
-        before it."""
+        """Return the segments that may contain `offset` or later offsets. The first one is the last
+        segment with a base offset of at most `offset`."""
         segments = self._state
         if segments and segments[-1].base_offset <= offset:
             return segments[-1:]
@@ -93,14 +95,15 @@ class Segments:
         return segments[max(0, found - 1) :]
 
     def begin(self, base_offset: int) -> None:
-        """Create a segment and make it the active one."""
+        """Create a segment and make it the active segment."""
         self._closed.append(self.active)
         self._state = (*self._state, Segment.created(self._directory, base_offset, self._disk))
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
-        """Remove segments, oldest first, so that a crash in between leaves no gap. Their files are
-        renamed, and `remove_doomed` removes them at `due_ms`."""
+        """Remove these segments, in the given order. Their files are renamed, and `remove_doomed`
+        removes them at `due_ms`. The caller chooses the order so that a crash between two renames
+        leaves no gap."""
         removed = list(gone)
         self._state = tuple(segment for segment in self._state if segment not in removed)
         self._changes += 1
@@ -109,10 +112,10 @@ class Segments:
                 self._doomed.add(due_ms, path)
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
-        """Remove the batch that holds `offset` and all after it, durably: batches that a power loss
-        brings back would count as records of the leader epoch that is written in their place."""
-        # Newest first: here the other order would leave a gap. The renames are synced before a
-        # segment is cut, because segments that come back behind the cut would leave a gap, too.
+        """Remove the batch that contains `offset`, and all later ones, durably. If a power loss
+        restored such batches, they would count as records of the leader epoch that follows."""
+        # Newest first, so that a crash leaves no gap. The renames are synced before a segment is
+        # truncated, because later segments that a power loss restores would also leave a gap.
         for segment in reversed(self._state):
             if segment.base_offset >= offset:
                 self.remove([segment], 0)
@@ -121,8 +124,8 @@ class Segments:
         self.active.sync(indexes=False)
 
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
-        """Replace all segments, and `more` that are not in the list, by a new one; with `aside`
-        their bytes are kept under other names. Readers in other threads see the old segments
+        """Replace all segments, and the unlisted segments `more`, by a new one. With `aside` the
+        old files are kept under other names. Readers in other threads use the old segments
         meanwhile."""
         for segment in (*self._state, *more):
             if aside:
@@ -134,22 +137,22 @@ class Segments:
         self._changes += 1
 
     def remove_doomed(self, now_ms: int) -> None:
-        """Remove deleted files that are due, after the renames are durable: if a power loss brought
-        some of the old names back, the segments between them would be missing. Raises
+        """Remove the deleted files whose delay has passed. Their renames are made durable first: a
+        power loss could undo some of them, and the segments between would be missing. Raises
         StorageError."""
         if self._doomed.is_due(now_ms):
             self._sync_names(self._changes)
         self._doomed.remove_due(now_ms)
 
     def _sync_names(self, changes: int) -> None:
-        """Make the names durable up to that change; later changes may be durable or not."""
+        """Make the file names durable, at least up to the change with that number."""
         if changes != self._durable_changes:
             self._disk.sync_dir(self._directory)
             self._durable_changes = changes
 
     def seal_active(self) -> None:
-        """Complete and write the indexes of the active segment. `sync` makes their names durable,
-        and with `indexes` their content."""
+        """Complete and write the indexes of the active segment. `sync` makes their names durable;
+        with `indexes` it makes their content durable, too."""
         active = self.active
         tables = (active.times.table, active.offsets.table)
         if not all(self._disk.exists(table.path) for table in tables):
@@ -180,7 +183,7 @@ class Segments:
         try:
             segment.sync(indexes=indexes)
         except StorageError:
-            # A segment that was deleted meanwhile need not be durable.
+            # Retention may have deleted the segment meanwhile.
             if segment in self._state:
                 raise
 

@@ -1,7 +1,7 @@
 """The producer snapshots of one log: listing, writing and loading them.
 
-Snapshots are not synced: each carries its checksum, and if one is lost or damaged an older one and
-more of the log replace it.
+Snapshots are not synced, since each contains a checksum. In place of a lost or damaged snapshot the
+broker loads an older one, and replays more batches of the log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _KEPT_MIN: Final = 2
 
 
 class SnapshotFiles:
-    """`offsets` are those of the files in the directory, as listed by the caller."""
+    """The producer snapshots of one log. `offsets` are those of the files in the directory, which
+    the caller has listed."""
 
     __slots__ = ("_directory", "_disk", "_offsets")
 
@@ -35,11 +36,12 @@ class SnapshotFiles:
 
     @property
     def latest(self) -> int:
-        """Offset of the newest snapshot, -1 if there is none."""
+        """The offset of the newest snapshot, -1 if there is none."""
         return self._offsets[-1] if self._offsets else -1
 
     def write(self, offset: int, state: ProducerState) -> None:
-        """Store `state` as the one before `offset`, if there is room."""
+        """Write `state`, the producer state before `offset`. A full disk only costs the
+        snapshot."""
         try:
             self._disk.write(self._path(offset), encode(state.entries.values()))
         except DiskFull as error:
@@ -59,14 +61,14 @@ class SnapshotFiles:
             try:
                 return offset, ProducerState.restored(decode(self._disk.read(path), path))
             except FileNotFoundError:
-                continue  # it went with its segment
+                continue  # it was deleted with its segment
             except CorruptionError as error:
                 log.warning("producer snapshot not usable path=%s error=%s", path, error)
         return None
 
     def keep(self, bases: Iterable[int], end_offset: int) -> None:
-        """Remove snapshots beyond `end_offset`, and those that are neither at the start of a
-        segment nor among the newest."""
+        """Remove the snapshots above `end_offset`. Of the others keep those at a base offset in
+        `bases`, and the newest two."""
         wanted = {offset for offset in self._offsets if offset <= end_offset}
         newest = sorted(wanted)[-_KEPT_MIN:]
         kept = wanted & {*bases, *newest}

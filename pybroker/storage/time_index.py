@@ -1,8 +1,8 @@
-"""The time index of a segment (`.timeindex`): how large timestamps are up to an offset.
+"""The time index of a segment (`.timeindex`): the largest timestamp up to an offset.
 
-File: entries of 12 bytes, big-endian `i64 timestamp, i32 offset - base`: no record up to that
+The file has entries of 12 bytes, big-endian `i64 timestamp, i32 offset - base`. No record up to the
 offset has a larger timestamp. Timestamps rise strictly. The offset is that of the last record of
-the batch in which the timestamp is the largest.
+the batch with that timestamp.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ENTRY: Final = struct.Struct(">qi")
 
 
 class TimeEntry(NamedTuple):
-    """Timestamp in ms since 1970, and the last offset of the batch that holds it."""
+    """A timestamp in ms since 1970, and the last offset of the batch that contains it."""
 
     timestamp: int
     last_offset: int
 
 
 class TimeIndex:
-    """Entries are sorted by both fields."""
+    """The time index of one segment, sorted by both fields."""
 
     __slots__ = ("_base_offset", "_last_timestamp", "table")
 
@@ -34,8 +34,7 @@ class TimeIndex:
         self.table = IndexTable(path, ENTRY, disk)
 
     def append(self, timestamp: int, last_offset: int) -> None:
-        """Add an entry if the timestamp is larger than all before; other timestamps need no
-        entry."""
+        """Add an entry if the timestamp is larger than those of all entries."""
         if self._last_timestamp is None:
             last = self.last()
             self._last_timestamp = -1 if last is None else last.timestamp
@@ -44,7 +43,7 @@ class TimeIndex:
             self._last_timestamp = timestamp
 
     def floor(self, timestamp: int, *, cached_only: bool = False) -> TimeEntry | None:
-        """The last entry whose timestamp is at most `timestamp`."""
+        """Return the last entry whose timestamp is at most `timestamp`, None if there is none."""
         number = self.table.floor(timestamp, cached_only=cached_only)
         return self._entry(number, cached_only)
 
@@ -58,7 +57,7 @@ class TimeIndex:
         return TimeEntry(timestamp, self._base_offset + relative)
 
     def truncate(self, offset: int) -> None:
-        """Forget entries of `offset` and later."""
+        """Remove the entries with `offset` and later offsets."""
         number = self.table.floor(offset - 1 - self._base_offset, field=1)
         self.table.truncate(number + 1)
         self._last_timestamp = None
@@ -68,8 +67,9 @@ class TimeIndex:
         self._last_timestamp = None
 
     def is_plausible(self) -> bool:
-        """Whether the file consists of whole entries, the last of which lies in the segment and is
-        the largest. So the zeros that Apache Kafka leaves behind a crash are refused."""
+        """Return whether the file can be the time index of the segment. It must consist of whole
+        entries, and the last one must have an offset of the segment and the largest timestamp. This
+        rejects the zeros that Apache Kafka leaves after a crash."""
         if not self.table.is_whole():
             return False
         first = self._entry(min(0, len(self.table) - 1), False)

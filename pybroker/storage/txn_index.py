@@ -1,8 +1,8 @@
 """The index of aborted transactions of a segment (`.txnindex`).
 
-File: entries of 34 bytes, big-endian `i16 version 0, i64 producer id, i64 first offset, i64 last
-offset, i64 last stable offset`, in the order of the markers. The last offset is that of the abort
-marker. Segments without aborted transactions need no file.
+The file has entries of 34 bytes, big-endian `i16 version 0, i64 producer id, i64 first offset, i64
+last offset, i64 last stable offset`, in the order of the markers. The last offset is the offset of
+the abort marker. Segments without aborted transactions have no file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _VERSION: Final = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """Records of `producer_id` from `first_offset` to the marker at `last_offset` do not count.
-    `last_stable_offset` is that of the partition once the marker was written."""
+    """An aborted transaction: the records of `producer_id` from `first_offset` to the marker at
+    `last_offset`. `last_stable_offset` is the partition's last stable offset after the marker was
+    written."""
 
     producer_id: int
     first_offset: int
@@ -29,20 +30,26 @@ class AbortedTransaction(NamedTuple):
 
 
 def decode(data: bytes, path: str) -> list[AbortedTransaction]:
-    """Return the entries. Raises CorruptionError if the bytes are no such file."""
+    """Return the entries of a transaction index. Raises CorruptionError naming `path` if the data
+    is damaged."""
     if len(data) % ENTRY.size:
-        raise CorruptionError(f"{path}: {len(data)} bytes are no multiple of {ENTRY.size}")
-    entries = []
+        raise CorruptionError(
+            f"{path}: the size {len(data)} is not a multiple of the entry size {ENTRY.size}"
+        )
+    entries: list[AbortedTransaction] = []
     for version, *fields in ENTRY.iter_unpack(data):
         if version != _VERSION:
-            raise CorruptionError(f"{path}: an entry has version {version}, expected {_VERSION}")
+            raise CorruptionError(
+                f"{path}: entry {len(entries)} has version {version}, expected {_VERSION}"
+            )
         entries.append(AbortedTransaction(*fields))
     return entries
 
 
 class TxnIndex:
-    """Reads and writes the file as a whole, because it is small and rarely changes. Most segments
-    have no file, and every fetch of committed records asks: its absence is remembered."""
+    """The transaction index of one segment. The file is small and rarely changes, so it is read and
+    written as a whole. Most segments have no file, and every read_committed fetch needs the index,
+    so the absence of the file is cached."""
 
     __slots__ = ("_disk", "_is_missing", "_is_unsynced", "_lock", "path")
 
@@ -75,7 +82,7 @@ class TxnIndex:
                 return []
 
     def keep(self, entries: list[AbortedTransaction]) -> None:
-        """Make these the only entries."""
+        """Replace all entries by these."""
         data = b"".join(ENTRY.pack(_VERSION, *entry) for entry in entries)
         with self._lock:
             self._is_missing, self._is_unsynced = False, True
@@ -85,15 +92,15 @@ class TxnIndex:
                 self._disk.unlink(self.path)
 
     def truncate(self, offset: int) -> None:
-        """Forget transactions whose marker is at `offset` or later."""
+        """Remove the transactions whose marker is at `offset` or later."""
         before = self.entries()
         after = [entry for entry in before if entry.last_offset < offset]
         if len(after) != len(before):
             self.keep(after)
 
     def sync(self) -> None:
-        """Make the changes and the file's name durable, if there are any: recovery does not look
-        for markers below the recovery point."""
+        """Make the changes and the file's name durable. Recovery would not restore them, since it
+        reads no markers below the recovery point."""
         if not self._is_unsynced:
             return
         self._is_unsynced = False

@@ -172,17 +172,19 @@ async def test_an_assigned_directory_is_used_for_a_partition_created_later(disks
     assert disks.logs.home(TopicPartition("later", 0)) == path_of(disks, "c")
 
 
-async def test_assigned_directories_and_their_log_lines_are_limited(
+async def test_requested_directories_and_their_log_lines_are_limited(
     disks: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pybroker.storage.relocation.WISHES_MAX", 100)
+    monkeypatch.setattr("pybroker.storage.relocation.REQUESTS_MAX", 100)
     numbers = list(range(1000))
     assert set(await alter(disks, (path_of(disks, "c"), "later", numbers))) == {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     }
     assert caplog.text.count("replica not moved") <= 20
     moves = disks.logs.moves
-    kept = [each for each in numbers if moves.wish_for(TopicPartition("later", each)) is not None]
+    kept = [
+        each for each in numbers if moves.take_request(TopicPartition("later", each)) is not None
+    ]
     assert kept == numbers[-100:]
 
 

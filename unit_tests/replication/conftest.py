@@ -20,7 +20,7 @@ async def leading(tmp_path: Path) -> AsyncIterator[Leading]:
 
 @pytest.fixture
 async def strict(tmp_path: Path) -> AsyncIterator[Leading]:
-    """With min.insync.replicas=2."""
+    """Return a leading broker with min.insync.replicas=2."""
     scene = Leading(tmp_path, min_insync_replicas=2)
     await scene.start()
     yield scene

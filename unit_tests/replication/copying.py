@@ -43,14 +43,14 @@ T = TypeVar("T")
 
 
 class NamedGates(ImmediateBlocking):
-    """A `Blocking` that delays one kind of work."""
+    """A `Blocking` that holds back work with a given name."""
 
     def __init__(self) -> None:
         super().__init__()
         self._named: tuple[str, Gate] | None = None
 
     def hold_named(self, name: str) -> Gate:
-        """A gate before the next piece of work of that name."""
+        """Return a gate that holds back the next work with that name."""
         gate = Gate()
         self._named = name, gate
         return gate
@@ -63,8 +63,8 @@ class NamedGates(ImmediateBlocking):
 
 
 class Receipts:
-    """The receipt of one unclean election, and the offsets that replicas gave up. The first `away`
-    requests find no ZooKeeper."""
+    """The receipt of one unclean election, and the offsets that replicas truncated. The first
+    `away` requests fail with a lost ZooKeeper connection."""
 
     def __init__(self) -> None:
         self.last_epoch = NO_EPOCH
@@ -92,7 +92,8 @@ class Receipts:
 
 
 class Link(MemoryLeaderChannel):
-    """Tells the group of every fetch: a follower that fetches has applied the last answer."""
+    """A channel that notifies the group of every fetch: a follower that fetches has applied the
+    previous answer."""
 
     def __init__(self, group: Group, follower: int, leader: int) -> None:
         super().__init__(follower, lambda: group.reached(follower, leader), group.clock)
@@ -171,7 +172,7 @@ class Member:
         return dict.fromkeys(topics, self.group.config)
 
     async def close(self, *, clean: bool = True) -> None:
-        """`clean` is a stop in order, else what kill -9 leaves."""
+        """Stop the broker: cleanly if `clean`, else as kill -9 does."""
         if self.up:
             self.up = False
             await self.fetchers.stop()
@@ -208,7 +209,7 @@ class Member:
         return result.last_offset + 1
 
     def bytes_of(self, key: TopicPartition = T0, *, start: int = -1) -> bytes:
-        """Return the bytes of the log's files, from `start` or else the log start on."""
+        """Return the bytes of the log's batches from `start` on (None: from the log start)."""
         log = self.partition(key).log
         found, offset = b"", max(start, log.log_start_offset)
         while offset < log.log_end_offset:
@@ -227,7 +228,7 @@ class Member:
 
 
 class Group:
-    """Brokers 1 to `size`. `lead` sends them LeaderAndIsr; there is no controller."""
+    """Brokers 1 to `size` without a controller: the test sends LeaderAndIsr with `lead`."""
 
     def __init__(self, home: Path, size: int = 2, config: LogConfig | None = None) -> None:
         self.clock = ManualClock(NOW_MS)
@@ -275,7 +276,7 @@ class Group:
         return self.reached(*self.asked[-1][0]) is None
 
     def forget_high_watermarks(self) -> None:
-        """Set each high watermark to 1: all brokers have the record below it."""
+        """Set each high watermark to 1. All brokers have the record at offset 0."""
         for member in self.members.values():
             member.partition()._high_watermark = 1
 
@@ -298,7 +299,8 @@ class Group:
         isr: tuple[int, ...] | None = None,
         to: Sequence[int] | None = None,
     ) -> list[ErrorCode]:
-        """Tell all running brokers (or only `to`) that `leader` leads in that epoch."""
+        """Send LeaderAndIsr to all running brokers, or only to `to`: `leader` leads in that
+        epoch."""
         everybody = tuple(self.members)
         state = PartitionState(leader, epoch, everybody if isr is None else isr, 1)
         command = LeaderAndIsr(

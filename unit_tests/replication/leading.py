@@ -32,7 +32,7 @@ LAG_S = 10.0
 
 
 class Leading:
-    """Between `start` and `stop`."""
+    """A broker that leads partitions, between `start` and `stop`."""
 
     def __init__(self, home: Path, min_insync_replicas: int = 1) -> None:
         self.metrics = Metrics()
@@ -73,7 +73,8 @@ class Leading:
         more: bytes = b"",
         topic_id: uuid.UUID = TOPIC_ID,
     ) -> None:
-        """Store this state and tell the leader of it; `more` is what the node held before."""
+        """Store this state, and send it to the leader by LeaderAndIsr. `more` is the previous
+        content of the node."""
         state = PartitionState(ME, epoch, isr, 1, eligible)
         facts = []
         for key in keys or (T0,):
@@ -88,7 +89,7 @@ class Leading:
         await self.replicas.told(*facts)
 
     async def tell_again(self, broker_epoch: int = -1) -> None:
-        """Send LeaderAndIsr with the state that the node holds now, in the same leader epoch."""
+        """Send LeaderAndIsr with the current state of the node, in the same leader epoch."""
         path = paths.partition_state(T0)
         data, stat = await self.coord.get(path)
         state = decode_state(path, data)
@@ -117,7 +118,7 @@ class Leading:
         manager.follower_fetched(manager.partition(key), fetch, self.clock.monotonic())
 
     async def pass_time(self, seconds: float, *fetching: int) -> None:
-        """Advance the clock, let these brokers fetch at the log end, and let the leader look for
+        """Advance the clock, let these brokers fetch at the log end, and let the leader search for
         lagging followers."""
         self.clock.advance(seconds)
         for broker in fetching:
@@ -148,14 +149,14 @@ class Leading:
 
     @property
     def version(self) -> int:
-        """Of the state node."""
+        """Return the version of the state node."""
         found = self.tree.node(paths.partition_state(T0))
         assert found is not None
         return found[1].version
 
     @property
     def believed(self) -> tuple[int, ...]:
-        """The ISR that the leader knows to be stored."""
+        """Return the ISR that the leader knows to be stored."""
         state = self.partition().state
         assert state is not None
         return state.isr
@@ -174,7 +175,7 @@ class Leading:
             )
 
     def told(self) -> list[set[TopicPartition]]:
-        """The notifications to the controller."""
+        """Return the ISR change notifications to the controller."""
         found = []
         for path in self.tree.paths():
             if path.startswith(paths.ISR_CHANGE_PREFIX):

@@ -28,7 +28,7 @@ class MemoryLeaderChannel:
         self._leader = leader
         self._clock = clock
         self._told: dict[TopicPartition, int] = {}
-        """The high watermarks that the follower was told."""
+        """The high watermarks in the answers to the follower."""
 
     async def fetch(
         self,
@@ -54,7 +54,7 @@ class MemoryLeaderChannel:
         return self._connected().leader(topic_partition, leader_epoch).log.log_end_offset
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def _connected(self) -> ReplicaManager:
         replicas = self._leader()

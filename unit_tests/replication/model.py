@@ -1,6 +1,6 @@
 """The steps of the replication model, and its checks.
 
-The decisions are the code's own. The model adds the order of events: which broker acts, and when.
+The product's own functions make the decisions. The model only chooses the order of events.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Model:
 
     @property
     def _first_state(self) -> PartitionState:
-        """As a topic is made."""
+        """Return the state of a new topic's partition."""
         isr = self.bounds.isr
         return PartitionState(isr[0], 0, isr, 1)
 
@@ -53,7 +53,7 @@ class Model:
             replica = world.replicas[broker]
             held = replica.log if replica.topic == world.topic else ()
             if held[: len(committed)] != committed:
-                raise Violation(f"{broker} may be elected and has not got {committed}")
+                raise Violation(f"{broker} may be elected and lacks records of {committed}")
 
     def steps(self, world: World) -> Steps:
         """Yield each step from this world: its text and the next world. Raises Violation."""
@@ -117,8 +117,8 @@ class Model:
             yield f"{broker} follows {leader} in epoch {epoch}", self._with(world, broker, told)
 
     def _restarts(self, world: World) -> Steps:
-        """A broker restarts: the log survives, its memory does not, and the high watermark is an
-        old one. The broker obeys no earlier order, and does not lead in the same epoch again."""
+        """Yield the restarts of a broker. Its log survives, and its high watermark is an old one.
+        It executes no earlier command, and does not lead in the same epoch again."""
         spent, state = world.spent, world.state
         for broker in BROKERS:
             replica = world.replicas[broker]
@@ -138,9 +138,10 @@ class Model:
                 yield f"{broker} restarts empty", self._with(counted, broker, fresh)
 
     def _recreation(self, world: World) -> Steps:
-        """The state node is what a new topic's is, version and all, and what is under way goes on.
-        All brokers have removed their replicas, but for one whose session has ended: no deletion
-        waits for it, and it does as before until it is told of the new topic."""
+        """Yield the recreations of the topic. The new state node also has a new node's version, and
+        writes under way still arrive. All brokers have removed their replicas, except for one whose
+        session has ended. No deletion waits for that broker, and it acts as before until it
+        receives a command for the new topic."""
         if world.spent.recreated >= self.bounds.recreated:
             return
         spent = world.spent._replace(recreated=world.spent.recreated + 1)
@@ -153,7 +154,7 @@ class Model:
                 for broker, each in enumerate(world.replicas)
             )
             yield (
-                f"the topic is made anew, which {away} has not heard of",
+                f"the topic is recreated, and {away} does not know",
                 world._replace(
                     replicas=replicas,
                     state=state,
@@ -213,7 +214,7 @@ class Model:
         yield f"{broker} fetches at {end} from {leader}", self._with(world, broker, follower)
 
     def _note(self, world: World, leader: int, broker: int) -> World:
-        """The leader notes a follower's log end."""
+        """Return the world after the leader has noted a follower's log end."""
         source, follower = world.replicas[leader], world.replicas[broker]
         leading, end = source.leading, len(follower.log)
         assert leading is not None
@@ -272,7 +273,7 @@ class Model:
                 yield f"{broker} takes {other} in", change
 
     def _arrives(self, world: World, change: Change) -> Steps:
-        """A write reaches ZooKeeper. Its reply comes back at once, or never."""
+        """Yield the arrivals of a write at ZooKeeper. Its reply is received at once, or lost."""
         writer = change.state.leader
         landed = world._replace(flying=world.flying - {change})
         joining = None if change.joins == NOBODY else world.replicas[change.joins]
@@ -294,7 +295,7 @@ class Model:
             yield f"isr {isr} is stored, and the reply is lost", lost
 
     def _refused(self, world: World, change: Change) -> World:
-        """The write is refused, and the writer reads the stored state."""
+        """Return the world after a write was refused, and the writer has read the stored state."""
         state = world.state
         meant = change.state
         if change.topic != world.topic:
@@ -306,7 +307,7 @@ class Model:
         return self._adopt(world, change, state, world.version)
 
     def _give_up(self, world: World, change: Change) -> World:
-        """The leader drops its pending change."""
+        """Return the world after the leader has dropped its pending change."""
         replica = world.replicas[change.state.leader]
         if replica.leading is None or replica.leading.pending != change:
             return world
@@ -328,7 +329,7 @@ class Model:
         end = self._committed_end(world, leader, replica)
         if end == before:
             return self._with(world, leader, replica)
-        if replica.topic != world.topic:  # nobody is promised anything of a deleted topic
+        if replica.topic != world.topic:  # records of a deleted topic may be lost
             return self._with(world, leader, replica._replace(high_watermark=end))
         known, told = world.committed, replica.log[:end]
         if told[: len(known)] != known[: len(told)]:
@@ -359,8 +360,8 @@ class Model:
 
     @staticmethod
     def _with(world: World, broker: int, replica: Replica) -> World:
-        """Return the world with this replica, without orders that no broker can obey any more: they
-        only make equal worlds differ."""
+        """Return the world with this replica, and without commands that no broker can execute any
+        more, since equal worlds would differ by them."""
         replicas = (*world.replicas[:broker], replica, *world.replicas[broker + 1 :])
         oldest = min(each.epoch for each in replicas)
         orders = frozenset(order for order in world.orders if order[0].leader_epoch > oldest)

@@ -1,4 +1,4 @@
-"""Breadth-first search through all worlds of a model: the first bad one is among the nearest."""
+"""Breadth-first search through all worlds of a model: it finds a shortest way to a violation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Found(NamedTuple):
 
 
 def search(model: Model, worlds_max: int = 5_000_000) -> Found:
-    """Look at every world that can be reached. Raises RuntimeError if there are too many."""
+    """Check every reachable world, and return the result. Raises RuntimeError if there are more
+    than the limit."""
     first = model.begin()
     came_from: dict[World, tuple[World, str] | None] = {first: None}
     waiting = deque([first])

@@ -1,9 +1,9 @@
 """A small model of one partition's replication, for exhaustive search: three brokers, a state node
-in ZooKeeper, a controller, and everything that may come late or not at all; also the topic that is
-deleted and made anew.
+in ZooKeeper, a controller, late and lost messages, and a topic that is deleted and recreated.
 
-A `World` is immutable and hashable. `Rules` switches single rules off, which shows what each of
-them is good for. Epochs, elections and truncation are decided by the code itself, and remembered.
+A `World` is immutable and hashable. `Rules` can switch off single rules, which shows the violations
+that each rule prevents. The product's own functions decide about epochs, elections and truncation;
+their results are cached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNKNOWN: Final = (NO_OFFSET,) * len(BROKERS)
 
 Steps = Iterator[tuple[str, "World"]]
 Log = tuple[int, ...]
-"""The leader epoch of each record: offset and epoch say which record it is."""
+"""The leader epoch of each record. Offset and leader epoch identify a record."""
 History = tuple[EpochStart, ...]
 
 
@@ -35,7 +35,7 @@ class Rules:
     """The rules of the real code, each of which can be switched off."""
 
     fence_fetches: bool = True
-    """A leader takes fetches of its own epoch only (KIP-320)."""
+    """A leader accepts only fetches with its own epoch (KIP-320)."""
     truncate_by_epoch: bool = True
     """A follower truncates where epochs diverge, not at its high watermark (KIP-101, KIP-279)."""
     diverging_fetch_counts_not: bool = True
@@ -55,9 +55,10 @@ class Rules:
     incarnation_is_checked: bool = True
     """A follower that restarted meanwhile does not join (KIP-903)."""
     small_isr_commits_nothing: bool = True
-    """The high watermark stands while the ISR is below min.insync.replicas (KIP-966)."""
+    """The high watermark does not advance while the ISR is below min.insync.replicas (KIP-966)."""
     eligible_commits_nothing: bool = True
-    """The high watermark stands while the node names eligible replicas outside the ISR."""
+    """The high watermark does not advance while the node names eligible replicas outside the
+    ISR."""
     topic_is_checked: bool = True
     """A write is refused when the topic that it was meant for is deleted."""
 
@@ -76,7 +77,7 @@ class Bounds:
     wipes: int = 0
     """Restarts with an empty disk, only of brokers that are not electable."""
     lowered: int = 0
-    """The number of times that min.insync.replicas goes down to 1."""
+    """The number of times that min.insync.replicas is lowered to 1."""
     recreated: int = 0
     """The number of times that the topic is deleted and recreated."""
     required: int = 1
@@ -102,7 +103,7 @@ class Change(NamedTuple):
     joins: int = NOBODY
     incarnation: int = 0
     topic: int = 0
-    """Which topic of the name it was meant for."""
+    """The topic for which the write was sent: 0 is the first one, 1 its first recreation."""
 
 
 class Leadership(NamedTuple):
@@ -117,7 +118,7 @@ class Leadership(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """`epoch` and `leader` are what the broker was told last, of the topic `topic`."""
+    """One replica. `epoch` and `leader` come from the last command, which was for `topic`."""
 
     log: Log = ()
     history: History = ()
@@ -144,20 +145,20 @@ class World(NamedTuple):
 
     @property
     def topic(self) -> int:
-        """Which topic of the name there is."""
+        """The current topic: 0 is the first one, 1 its first recreation."""
         return self.spent.recreated
 
 
 class Violation(Exception):
-    """A promise is broken in this world."""
+    """Raised if a world violates a promise of replication."""
 
 
-# ---- the code's own decisions, remembered
+# ---- the product's own decisions, cached
 
 
 @dataclass(frozen=True)
 class ModelLog:
-    """The part of a log that `common_end` reads."""
+    """The properties of a log that `common_end` reads."""
 
     log: Log
     history: History

@@ -21,21 +21,21 @@ from unit_tests.coordinator.memory_coord import MemoryCoord
 
 NEXT_ID = uuid.UUID(int=77)
 NEXT = PartitionState(leader=3, leader_epoch=0, isr=(3, 1), controller_epoch=9)
-"""What is stored of the next topic's partition; as the first thing, so in version 0."""
+"""The content of the recreated topic's state node, in version 0."""
 
 
-class NextTopic:
+class RecreatedTopic:
     """The recreated topic in place of the existing topic of `key`."""
 
     def __init__(self, tree: MemoryTree, key: TopicPartition, *more: CoordOp) -> None:
-        """`more`: operations that follow the creation."""
+        """`more`: operations after the creation."""
         self._tree = tree
         self._more = more
         self._key = key
         self._state = paths.partition_state(key)
         self.kept: list[Sequence[CoordOp]] = []
 
-    async def comes(self) -> None:
+    async def recreate(self) -> None:
         """Delete and recreate the topic, as the controller does."""
         name, tool = self._key.topic, MemoryCoord(self._tree, name="tool")
         await tool.start()
@@ -55,17 +55,18 @@ class NextTopic:
         await tool.multi(self._more)
         await tool.close()
 
-    def comes_before_the_next_write_of(self, coord: MemoryCoord) -> None:
+    def recreate_before_next_write_of(self, coord: MemoryCoord) -> None:
         """Recreate the topic while the next write of `coord` is on its way."""
 
         async def late(ops: Sequence[CoordOp]) -> list[OpResult]:
-            await self.comes()
+            await self.recreate()
             return await coord.multi(ops)
 
         self._intercept(coord, late)
 
-    def keep_the_next_write_of(self, coord: MemoryCoord) -> None:
-        """Keep the next write of `coord` back for `arrives`; its sender gets ConnectionLoss."""
+    def hold_next_write_of(self, coord: MemoryCoord) -> None:
+        """Hold the next write of `coord` until `deliver_held_write`; the sender gets
+        ConnectionLoss."""
 
         async def kept(ops: Sequence[CoordOp]) -> list[OpResult]:
             self.kept.append(ops)
@@ -73,8 +74,8 @@ class NextTopic:
 
         self._intercept(coord, kept)
 
-    def arrives(self) -> None:
-        """Apply the kept write; ZooKeeper may refuse it."""
+    def deliver_held_write(self) -> None:
+        """Apply the held write; ZooKeeper may refuse it."""
         (ops,) = self.kept
         with suppress(MultiFailed):
             self._tree.apply(ops, session_id=0)
@@ -88,7 +89,7 @@ class NextTopic:
 
         async def multi(ops: Sequence[CoordOp]) -> list[OpResult]:
             if all(op.path.startswith(paths.INCARNATIONS) for op in ops):
-                return await before[0](ops)  # it ends the broker's earlier lives, of no topic
+                return await before[0](ops)  # it raises the incarnation, and concerns no topic
             coord.multi, coord.set = before  # type: ignore[method-assign]
             return await write(ops)
 

@@ -28,7 +28,7 @@ ALL      *          *           no     *      ALONE
 ALL      *          *           yes    yes    CONFIRMED
 ALL      *          *           yes    no     ALL
 """
-"""The first line that fits holds."""
+"""The first line that matches gives the authority."""
 GRANTED = (Authority.NOTHING, Authority.READ, Authority.ALL)
 LEASES = (Authority.NOTHING, Authority.COMMITTED, Authority.ALL)
 EITHER = (False, True)
@@ -68,7 +68,7 @@ def test_each_authority_but_the_last_has_a_reason_not_to_have_more() -> None:
     assert [*SHORT_OF] == list(Authority)[:-1]
 
 
-def test_each_row_of_the_table_is_asked_for_and_no_other() -> None:
+def test_handlers_use_exactly_the_rows_of_the_table() -> None:
     text = "".join(
         path.read_text()
         for path in (ROOT / "pybroker").rglob("*.py")
@@ -85,7 +85,7 @@ def replicas(tmp_path: Path) -> Replicas:
 
 
 def reached(replicas: Replicas, key: TopicPartition = T0) -> dict[Authority, Authority]:
-    """The authority under each lease."""
+    """Return the authority under each lease."""
     manager = replicas.manager
     partition = manager.partition(key)
     return {lease: manager.authority(partition, lease, Authority.ALL) for lease in LEASES}
@@ -109,7 +109,7 @@ async def test_a_follower_has_no_authority(replicas: Replicas) -> None:
     assert set(reached(replicas).values()) == {Authority.NOTHING}
 
 
-async def test_a_replaced_leader_may_be_read_from(replicas: Replicas) -> None:
+async def test_a_replaced_leader_serves_committed_records(replicas: Replicas) -> None:
     await replicas.told(facts(isr=(ME, OTHER), replicas=(ME, OTHER)))
     replicas.partition().superseded(is_replaced=True)
     assert reached(replicas) == under(Authority.NOTHING, Authority.READ, Authority.READ)
@@ -117,7 +117,7 @@ async def test_a_replaced_leader_may_be_read_from(replicas: Replicas) -> None:
     assert reached(replicas)[Authority.ALL] is Authority.ALL
 
 
-async def test_followers_that_are_not_heard_of_take_the_log_end_from_a_leader(
+async def test_a_leader_without_fetches_of_followers_does_not_return_the_log_end(
     replicas: Replicas,
 ) -> None:
     manager, clock = replicas.manager, replicas.clock

@@ -1,4 +1,4 @@
-"""Followers copy their leaders' logs: the same bytes, the same epochs, whatever happens between."""
+"""Followers copy their leaders' logs with the same bytes and leader epochs, despite failures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def same(group: Group, *members: int) -> None:
         assert group[other].epochs() == group[first].epochs()
 
 
-async def test_a_follower_copies_what_its_leader_has(pair: Group) -> None:
+async def test_a_follower_copies_the_leaders_records(pair: Group) -> None:
     await pair.lead(1, 0)
     for value in (b"a", b"b", b"c"):
         pair[1].append(value)
@@ -56,7 +56,7 @@ async def test_the_high_watermark_of_the_leader_waits_for_the_follower(pair: Gro
     await pair.copied(1)
 
 
-async def test_a_partition_that_is_added_does_not_wait_for_a_fetch_that_waits(pair: Group) -> None:
+async def test_an_added_partition_does_not_wait_for_the_end_of_a_waiting_fetch(pair: Group) -> None:
     pair.options = replace(pair.options, replica_fetch_wait_max_ms=3_600_000)
     await pair.reopen(2)
     await pair.lead(1, 0)
@@ -66,7 +66,7 @@ async def test_a_partition_that_is_added_does_not_wait_for_a_fetch_that_waits(pa
     assert T0 in pair.asked[-1][1]
 
 
-async def test_a_repeated_command_does_not_begin_anew(pair: Group) -> None:
+async def test_a_repeated_command_does_not_restart_the_copying(pair: Group) -> None:
     await pair.lead(1, 0)
     await pair.copied(1)
     (before,) = pair[2].fetchers.copies.values()
@@ -74,7 +74,7 @@ async def test_a_repeated_command_does_not_begin_anew(pair: Group) -> None:
     assert list(pair[2].fetchers.copies.values()) == [before]
 
 
-async def test_a_leaving_broker_does_not_catch_up_where_it_has_left_the_isr(trio: Group) -> None:
+async def test_a_stopping_broker_does_not_rejoin_an_isr_that_it_has_left(trio: Group) -> None:
     await trio.lead(3, 0, keys=[T0, T1])
     trio[3].manager.leadership_yield.leaves = True
     await trio.lead(1, 1, keys=[T0], isr=(1, 2))
@@ -87,7 +87,7 @@ async def test_a_leaving_broker_does_not_catch_up_where_it_has_left_the_isr(trio
 
 
 async def test_a_follower_that_lags_with_its_high_watermark_loses_nothing(pair: Group) -> None:
-    """KIP-101, the first scenario: truncation to the high watermark lost committed records."""
+    """The first scenario of KIP-101: a truncation to the high watermark lost committed records."""
     await pair.lead(1, 0)
     pair[1].append(b"first")
     await pair.copied(1)
@@ -108,7 +108,8 @@ async def test_a_follower_that_lags_with_its_high_watermark_loses_nothing(pair: 
 
 
 async def test_two_logs_do_not_differ_at_one_offset(pair: Group) -> None:
-    """KIP-101, the second scenario: both went down, the one with less came back first."""
+    """The second scenario of KIP-101: both brokers fail, and the one with fewer records restarts
+    first."""
     await pair.lead(1, 0)
     pair[1].append(b"first")
     await pair.copied(1)
@@ -127,7 +128,7 @@ async def test_two_logs_do_not_differ_at_one_offset(pair: Group) -> None:
     assert pair[1].epochs() == [(0, 0), (1, 1)]
 
 
-async def test_a_leader_that_lacks_the_followers_last_epoch(trio: Group) -> None:
+async def test_a_follower_truncates_if_its_leader_lacks_its_last_epoch(trio: Group) -> None:
     """KIP-279: after fast changes of leaders each log has epochs that the other lacks."""
     await trio.lead(1, 0)
     trio[1].append(b"common")
@@ -146,7 +147,7 @@ async def test_a_leader_that_lacks_the_followers_last_epoch(trio: Group) -> None
     same(trio, 1, 2, 3)
 
 
-async def test_an_epoch_without_records_is_no_reason_to_go_round_in_circles(pair: Group) -> None:
+async def test_an_epoch_without_records_causes_no_endless_truncation(pair: Group) -> None:
     await pair.lead(1, 0)
     pair[1].append(b"a")
     await pair.copied(1)
@@ -180,7 +181,7 @@ def failed(pair: Group) -> bool:
     return T0 in pair[1].manager.not_opened
 
 
-async def test_committed_records_are_not_given_up(
+async def test_committed_records_are_not_truncated(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     await behind(pair)
@@ -189,12 +190,12 @@ async def test_committed_records_are_not_given_up(
     log = pair[1].logs.log(T0)
     assert log is not None and log.log_end_offset == 2
     (line,) = [each for each in caplog.records if each.levelno == logging.ERROR]
-    assert "t-0" in line.message and "committed up to 2" in line.message
-    assert "end at 1" in line.message and str(pair[1].home) in line.message
+    assert "t-0" in line.message and "below the high watermark 2" in line.message
+    assert "truncation to offset 1" in line.message and str(pair[1].home) in line.message
     assert not pair[1].fetchers.copies
 
 
-async def test_committed_records_are_not_given_up_at_the_next_command_either(pair: Group) -> None:
+async def test_committed_records_are_not_truncated_at_the_next_command_either(pair: Group) -> None:
     """The checkpoint of the high watermark is older than the replica that has failed."""
     await behind(pair)
     await pair.until(lambda: failed(pair))
@@ -222,7 +223,7 @@ async def test_copying_goes_on_after_an_unexpected_answer(
 # leaders whose logs begin later
 
 
-async def test_a_log_start_is_followed(pair: Group) -> None:
+async def test_a_follower_adopts_the_leaders_log_start(pair: Group) -> None:
     await pair.lead(1, 0)
     pair[1].append(b"a")
     pair[1].append(b"b")
@@ -234,7 +235,7 @@ async def test_a_log_start_is_followed(pair: Group) -> None:
     same(pair, 1, 2)
 
 
-async def test_an_answer_is_taken_whatever_retention_has_done_meanwhile(pair: Group) -> None:
+async def test_an_answer_is_applied_after_retention_moved_the_log_start(pair: Group) -> None:
     """The leader has returned its log start, and does not repeat it."""
     await pair.lead(1, 0)
     for value in (b"a", b"b", b"c"):
@@ -263,7 +264,7 @@ async def test_a_follower_behind_the_log_start_begins_there(pair: Group) -> None
     assert pair[2].partition().log.first_base_offset == 2
 
 
-async def test_a_log_start_within_a_batch(pair: Group) -> None:
+async def test_a_copy_begins_with_the_batch_that_contains_the_log_start(pair: Group) -> None:
     pair.cut.add((2, 1))
     await pair.lead(1, 0, isr=(1,))
     pair[1].append(b"a", b"b", b"c")
@@ -276,8 +277,10 @@ async def test_a_log_start_within_a_batch(pair: Group) -> None:
     assert pair[2].partition().log.first_base_offset == 0
 
 
-async def test_a_log_start_within_a_batch_that_reaches_beyond_an_old_log_end(pair: Group) -> None:
-    """The follower's tail has parted from the leader's, but all of it is deleted there."""
+async def test_a_diverged_tail_is_replaced_by_the_batch_that_contains_the_log_start(
+    pair: Group,
+) -> None:
+    """The follower's tail diverges from the leader's log, but the leader has deleted that range."""
     await pair.lead(1, 0)
     pair[1].append(b"common")
     await pair.copied(1)
@@ -300,7 +303,7 @@ async def test_a_log_start_within_a_batch_that_reaches_beyond_an_old_log_end(pai
 # logs that are gone
 
 
-async def test_a_log_that_is_gone_is_copied_anew_from_another_leader(
+async def test_a_lost_log_is_copied_anew_from_another_leader(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -327,7 +330,7 @@ async def test_a_log_that_is_gone_is_copied_anew_from_another_leader(
     assert pair[2].partition().is_leader
 
 
-async def test_a_log_with_a_hole_is_neither_led_from_nor_continued(pair: Group) -> None:
+async def test_a_damaged_replica_neither_leads_nor_appends(pair: Group) -> None:
     await pair.lead(1, 0)
     for value in (b"a", b"b", b"c"):
         pair[1].append(value)
@@ -340,7 +343,7 @@ async def test_a_log_with_a_hole_is_neither_led_from_nor_continued(pair: Group) 
     pair[2].open()
     assert await pair.lead(1, 1, to=[2]) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert await pair.lead(2, 2, to=[2]) == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert "copied anew" in pair[2].manager.not_opened[T0]
+    assert "copies it anew" in pair[2].manager.not_opened[T0]
     assert path.read_bytes() == data
 
 
@@ -351,8 +354,8 @@ async def test_a_log_with_a_hole_is_neither_led_from_nor_continued(pair: Group) 
 async def test_a_corrupt_batch_is_not_appended(
     pair: Group, caplog: pytest.LogCaptureFixture, times: int, levels: list[str]
 ) -> None:
-    """It is an error once it lasts: the leader looks itself when it is asked again, says so, and
-    makes way for another if it can."""
+    """A repeated failure is logged as an error. At the second fetch the leader checks its own
+    batch, reports it, and resigns if another replica can lead."""
     bent = 0
 
     def bend(answers: Sequence[FetchedPartition]) -> Sequence[FetchedPartition]:
@@ -375,7 +378,7 @@ async def test_a_corrupt_batch_is_not_appended(
     assert "t-0" in line and "CORRUPT_MESSAGE" in line and "offset=0" in line
 
 
-async def test_an_answer_to_an_earlier_question_is_dropped(pair: Group) -> None:
+async def test_an_answer_to_an_earlier_fetch_is_ignored(pair: Group) -> None:
     await pair.lead(1, 0)
     await pair.copied(1)
     held = pair.hold_answer(2)
@@ -388,7 +391,7 @@ async def test_an_answer_to_an_earlier_question_is_dropped(pair: Group) -> None:
     same(pair, 1, 2)
 
 
-async def test_a_leader_that_is_away_is_found_again(pair: Group) -> None:
+async def test_copying_continues_once_the_leader_can_be_reached_again(pair: Group) -> None:
     await pair.lead(1, 0)
     await pair.copied(1)
     await pair[1].close(clean=False)
@@ -400,7 +403,7 @@ async def test_a_leader_that_is_away_is_found_again(pair: Group) -> None:
     same(pair, 1, 2)
 
 
-async def test_a_leader_that_is_away_is_not_pestered(pair: Group) -> None:
+async def test_fetches_to_an_unreachable_leader_pause(pair: Group) -> None:
     loop = asyncio.get_running_loop()
     pair.cut.add((2, 1))
     begun = loop.time()
@@ -409,7 +412,7 @@ async def test_a_leader_that_is_away_is_not_pestered(pair: Group) -> None:
     assert loop.time() - begun >= 0.02 + 0.04 + 0.08
 
 
-async def test_one_replica_that_fails_does_not_hold_up_the_others(pair: Group) -> None:
+async def test_a_failed_replica_does_not_delay_the_others(pair: Group) -> None:
     await pair.lead(1, 0, keys=[T0, T1])
     await pair.copied(1, T1)
     log = pair[2].partition(T0).log
@@ -429,7 +432,7 @@ async def test_without_a_leader_nothing_is_copied(pair: Group) -> None:
     assert not pair[2].fetchers.copies
 
 
-async def test_a_replica_that_is_stopped_is_not_copied(pair: Group) -> None:
+async def test_a_stopped_replica_is_not_copied(pair: Group) -> None:
     await pair.lead(1, 0, keys=[T0, T1])
     await pair.stop_replica(2, T0)
     assert list(pair[2].fetchers.copies) == [T1]
@@ -437,7 +440,7 @@ async def test_a_replica_that_is_stopped_is_not_copied(pair: Group) -> None:
     await pair.copied(1, T1)
 
 
-async def test_a_command_waits_while_a_log_is_cut(pair: Group) -> None:
+async def test_a_command_waits_for_the_end_of_a_truncation(pair: Group) -> None:
     await pair.lead(1, 0)
     pair[1].append(b"first")
     await pair.copied(1)

@@ -1,7 +1,7 @@
-"""Three replicas through changes of leaders, cuts, kills, deletions and all kinds of batches. In
-the end their logs have the same bytes, and each committed record has kept its offset.
+"""Three replicas through changes of leaders, truncations, kills, deletions and all kinds of
+batches. At the end their logs have the same bytes, and each committed record has its offset.
 
-A seed repeats a run exactly: all random choices are drawn from it.
+A seed determines all random choices, so it repeats a run exactly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Story:
         self.isr = set(MEMBERS)
         self.zombies: set[int] = set()
         self.committed: dict[int, bytes] = {}
-        """Offset -> batch, of all that was below a high watermark of a leader."""
+        """Offset -> batch, for all batches below the high watermark of any leader so far."""
         self._sequences: dict[int, int] = {}
         self._open_transactions: set[int] = set()
         self._producers = 0
@@ -136,7 +136,7 @@ class Story:
     def _write(self, broker_id: int) -> None:
         try:
             self.group[broker_id].store(self._batch())
-        except BrokerError:  # a producer whose last batches went with their leader
+        except BrokerError:  # the producer's last batches were lost with their leader
             self._sequences.clear()
             self._open_transactions.clear()
 
@@ -180,7 +180,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_logs_are_the_same_in_the_end(tmp_path: Path, seed: int) -> None:
+async def test_all_replicas_end_with_the_same_log(tmp_path: Path, seed: int) -> None:
     deletes = seed % 2 == 1
     group = Group(tmp_path, len(MEMBERS), SMALL)
     group.options = BrokerConfig(replica_fetch_wait_max_ms=10, replica_fetch_backoff_ms=20)
@@ -225,7 +225,7 @@ def _same(group: Group) -> None:
         assert group[other].bytes_of(start=start) == group[first].bytes_of(start=start) != b""
         assert _epochs(group, other, start) == _epochs(group, first, start)
         if start > 0:
-            continue  # what is left of a transaction whose begin is deleted is each replica's own
+            continue  # replicas may differ for a transaction whose first records are deleted
         assert copy.last_stable_offset(copy.log_end_offset) == log.last_stable_offset(
             log.log_end_offset
         )

@@ -8,11 +8,11 @@ from unit_tests.handlers.bench import batch
 from unit_tests.replication.copying import Group
 
 
-async def test_a_log_that_diverges_below_the_leaders_log_start_is_replaced_with_its_producers(
+async def test_a_log_that_diverges_below_the_leaders_log_start_is_discarded_with_its_producers(
     tmp_path: Path,
 ) -> None:
-    """The leader does not know where the logs diverged, only that its own starts after that point.
-    Otherwise a producer would hear that its batch is stored, though it was never the leader's."""
+    """The leader has deleted the point of divergence. With the old producer state, a producer's
+    retry would be acknowledged, although the leader's log never had the batch."""
     pair = Group(tmp_path)
     await pair.lead(1, 0)
     pair[1].append(b"first")

@@ -33,7 +33,7 @@ class LogFrom:
         return (3, self.log_end_offset) if epoch >= 3 else (-1, -1)
 
 
-MOVED = Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has moved meanwhile")
+MOVED = Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has changed meanwhile")
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,14 @@ MOVED = Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has moved meanwhi
         (LogFrom(0, 10), (0, 10), MOVED),
         (LogFrom(0, 10), (12, 20), StartOver(12, 12)),
         (LogFrom(5, 10), (0, 7), TruncateTo(7)),
-        # Nothing is in common: begun at the leader's end it would lack what lies before.
+        # The logs share no record: a log that begins at the leader's end would lack the rest.
         (LogFrom(8, 10), (2, 7), StartOver(2, 2)),
         (LogFrom(8, 10), (8, 8), StartOver(8, 8)),
     ],
 )
-def test_out_of_range(log: LogFrom, leader: tuple[int, int], step: Step) -> None:
+def test_the_step_after_offset_out_of_range(
+    log: LogFrom, leader: tuple[int, int], step: Step
+) -> None:
     assert after_ends(log, *leader) == step
 
 
@@ -58,13 +60,13 @@ def test_out_of_range(log: LogFrom, leader: tuple[int, int], step: Step) -> None
         (LogFrom(0, 10), 0, (2, 4), TruncateTo(4)),
         (LogFrom(3, 10), 0, (2, 4), TruncateTo(4)),
         (LogFrom(6, 10), 0, (2, 4), StartOver(0, 0)),
-        # The leader has deleted where they parted: it names the first offset that it has.
+        # The leader has deleted the point of divergence, and returns its log start.
         (LogFrom(3, 10), 5, (2, 5), StartOver(5, 5)),
         (LogFrom(6, 10), 6, (2, 4), StartOver(6, 6)),
         (LogFrom(3, 10), 4, (2, 5), TruncateTo(5)),
     ],
 )
-def test_logs_that_part(
+def test_the_step_after_a_divergence(
     log: LogFrom, leader_start: int, diverging: tuple[int, int], step: Step
 ) -> None:
     answer = FetchedPartition(

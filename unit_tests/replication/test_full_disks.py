@@ -1,4 +1,4 @@
-"""The times at which replicas of a full directory begin and cease to yield leadership."""
+"""The times at which replicas of a full directory begin and stop to yield leadership."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pybroker.clock import ManualClock
 from pybroker.errors import DiskFull, StorageError
 from pybroker.model import TopicPartition
-from pybroker.replication.full_disks import QUIET_S, ROOM_BYTES_MIN, FullDisks
+from pybroker.replication.full_disks import FREE_BYTES_MIN, QUIET_S, FullDisks
 from pybroker.replication.leadership_yield import LeadershipYield
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.chores import Refusals
@@ -31,14 +31,14 @@ class Replica:
 
 @dataclass
 class Host:
-    """Stands for the managers of logs and of replicas, and for the threads."""
+    """A double of the log manager, the replica manager and the Blocking port."""
 
     clock: ManualClock = field(default_factory=ManualClock)
     failed_directories: dict[str, StorageError] = field(default_factory=dict)
     room_bytes: int = 0
     usable_directories: tuple[str, ...] = ("/a", "/b")
     silent: str = ""
-    """This directory's file system does not answer."""
+    """The directory whose file system does not answer."""
     homes: dict[TopicPartition, str] = field(
         default_factory=lambda: {LED: "/a", FOLLOWED: "/a", ALONE: "/a", ELSEWHERE: "/b"}
     )
@@ -75,7 +75,7 @@ class Host:
         await idle()
 
     async def look(self) -> set[TopicPartition]:
-        """Look once more and return the replicas that yield leadership."""
+        """Check the directories once, and return the replicas that yield leadership."""
         await self.full._look_at("/a")
         return set(self.leadership_yield.reasons)
 
@@ -88,7 +88,7 @@ async def host() -> AsyncIterator[Host]:
     await host.full.stop()
 
 
-async def test_all_replicas_there_that_have_others_hand_over(
+async def test_replicated_partitions_of_a_full_directory_yield_leadership(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -97,11 +97,11 @@ async def test_all_replicas_there_that_have_others_hand_over(
     assert len([r for r in caplog.records if "log directory full path=/a " in r.message]) == 1
 
 
-async def test_it_is_over_when_nothing_was_refused_and_there_is_room(host: Host) -> None:
+async def test_a_directory_is_no_longer_full_after_free_space_and_a_quiet_time(host: Host) -> None:
     await host.refuse()
     host.clock.advance(QUIET_S)
     assert await host.look() == {LED, FOLLOWED}
-    host.room_bytes = ROOM_BYTES_MIN
+    host.room_bytes = FREE_BYTES_MIN
     await host.refuse()
     assert await host.look() == {LED, FOLLOWED}
     host.clock.advance(QUIET_S)
@@ -110,7 +110,7 @@ async def test_it_is_over_when_nothing_was_refused_and_there_is_room(host: Host)
     assert set(host.leadership_yield.reasons) == {LED, FOLLOWED}
 
 
-async def test_the_room_of_each_directory_in_use_is_told(host: Host) -> None:
+async def test_the_free_space_of_each_usable_directory_is_returned(host: Host) -> None:
     assert await host.full.free_bytes() == {"/a": 0, "/b": 0}
     assert host.full.full == []
     await host.refuse()
@@ -119,7 +119,7 @@ async def test_the_room_of_each_directory_in_use_is_told(host: Host) -> None:
     assert host.full.full == ["/a"]
 
 
-async def test_replicas_that_enter_or_leave_a_full_directory_are_marked_or_released(
+async def test_replicas_yield_leadership_while_they_are_in_a_full_directory(
     host: Host,
 ) -> None:
     await host.refuse()
@@ -127,13 +127,13 @@ async def test_replicas_that_enter_or_leave_a_full_directory_are_marked_or_relea
     assert await host.look() == {FOLLOWED, ELSEWHERE}
 
 
-async def test_a_directory_that_fails_is_not_full_any_more(host: Host) -> None:
+async def test_a_failed_directory_is_no_longer_full(host: Host) -> None:
     await host.refuse()
     host.failed_directories["/a"] = FULL
     assert await host.look() == set()
 
 
-async def test_replicas_are_marked_and_released_in_their_order(
+async def test_replicas_of_a_full_directory_yield_in_sorted_order(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order of a set differs between processes, and a simulation must not."""

@@ -19,7 +19,7 @@ from unit_tests.replication.vocabulary import T0
 
 @pytest.fixture
 async def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Group]:
-    """Leader 1 and follower 2, with flush.messages=1; no periodic check helps them."""
+    """Leader 1 and follower 2 with flush.messages=1, and without periodic checks."""
     monkeypatch.setattr(fetcher, "_BUSY_S", 10 * PATIENCE_S)
     group = Group(tmp_path, config=LogConfig(flush_messages=1, min_insync_replicas=2))
     commits = [
@@ -71,7 +71,7 @@ async def test_a_new_leader_epoch_is_durable_before_its_first_record(group: Grou
     assert not follower.partition().log.epoch_file.changed
 
 
-async def test_a_leader_counts_itself_when_it_is_durable(group: Group) -> None:
+async def test_the_high_watermark_waits_for_the_leaders_own_sync(group: Group) -> None:
     leader, follower = group[1], group[2]
     gate = leader.blocking.hold()
     leader.append(b"a")
@@ -98,10 +98,11 @@ async def lone(tmp_path: Path) -> AsyncIterator[Member]:
     await group.close()
 
 
-async def test_a_sync_wakes_its_waiters_although_an_append_has_seen_its_end(
+async def test_a_sync_wakes_its_waiters_although_an_append_noticed_its_end(
     lone: Member,
 ) -> None:
-    """The sync ends in a thread; the next append looks before the loop has heard of that."""
+    """The sync ends in a thread, and the next append reads the durable end before the event loop
+    is notified."""
     gate = lone.blocking.hold()
     lone.append(b"a", b"b", b"c")
     async with asyncio.timeout(PATIENCE_S):

@@ -41,7 +41,7 @@ def keeping(replicas: Replicas, blocking: ImmediateBlocking) -> Housekeeping:
     )
 
 
-async def test_the_high_watermarks_are_written_down(replicas: Replicas) -> None:
+async def test_the_high_watermarks_are_checkpointed(replicas: Replicas) -> None:
     await replicas.told(facts())
     replicas.append()
     blocking = ImmediateBlocking()
@@ -57,7 +57,7 @@ async def test_the_high_watermarks_are_written_down(replicas: Replicas) -> None:
     await housekeeping.stop()
 
 
-async def test_a_duty_that_fails_is_done_again(
+async def test_a_failed_duty_is_repeated(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = asyncio.Semaphore(0)
@@ -76,7 +76,7 @@ async def test_a_duty_that_fails_is_done_again(
     assert "the disk is on fire" in caplog.text
 
 
-async def test_the_end_waits_for_a_chore_that_is_under_way(replicas: Replicas) -> None:
+async def test_stop_waits_for_a_running_duty(replicas: Replicas) -> None:
     blocking = ImmediateBlocking()
     housekeeping = keeping(replicas, blocking)
     gate = blocking.hold()

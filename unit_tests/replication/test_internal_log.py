@@ -1,5 +1,5 @@
-"""One suite for everything that is a `PartitionLog`: the one over real replicas, and the one in
-memory that the tests of coordinators use. Below it, what only the real one can show."""
+"""Conformance tests for each `PartitionLog`: the product's over real replicas, and the one in
+memory for the tests of coordinators. Then follow tests that need real replicas."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHER = 2
 
 
 class Subject(Protocol):
-    """A log, and what happens around it."""
+    """A log under test, and the events that a test causes."""
 
     log: PartitionLog
 
@@ -45,19 +45,19 @@ class Subject(Protocol):
     async def followers_catch_up(self) -> None: ...
 
     async def lead_on(self) -> None:
-        """In the next epoch."""
+        """Lead in the next leader epoch."""
 
     async def depose(self) -> None: ...
 
 
 class OnReplicas:
-    """Led by ME, followed by OTHER."""
+    """A log over real replicas; broker ME leads, and OTHER follows."""
 
     def __init__(self, home: Path) -> None:
         self.replicas = Replicas(home, LogConfig(min_insync_replicas=2))
         self.epoch = 0
         self.is_stored = True
-        """Whether ZooKeeper says that ME leads."""
+        """Whether ME is the leader in ZooKeeper."""
         self.asked = 0
 
     async def _lead_now(self, partitions: Sequence[Partition]) -> Collection[TopicPartition]:
@@ -109,7 +109,7 @@ class InMemory:
         self.log: PartitionLog = self.memory
 
     async def start(self) -> None:
-        """It leads."""
+        """Make ME the leader."""
 
     async def followers_catch_up(self) -> None:
         self.memory.commit()
@@ -159,7 +159,7 @@ async def test_records_appended_together_are_one_batch_and_are_read_back(subject
     ]
 
 
-async def test_reading_goes_on_from_the_batch_that_holds_the_offset(subject: Subject) -> None:
+async def test_a_read_begins_with_the_batch_that_contains_the_offset(subject: Subject) -> None:
     log = subject.log
     for _ in range(3):
         log.append([KeyValue(b"a", b"1"), KeyValue(b"b", b"2")], NOW_MS)
@@ -179,7 +179,7 @@ async def test_commits_wait_for_the_followers(subject: Subject) -> None:
     await subject.log.committed(end)
 
 
-async def test_it_goes_on_in_the_next_epoch_of_the_same_leader(subject: Subject) -> None:
+async def test_the_log_stays_valid_in_the_next_epoch_of_the_same_leader(subject: Subject) -> None:
     end = subject.log.append([KeyValue(b"a", b"1")], NOW_MS)
     waiting = asyncio.ensure_future(subject.log.committed(end))
     await idle()
@@ -190,7 +190,7 @@ async def test_it_goes_on_in_the_next_epoch_of_the_same_leader(subject: Subject)
     await waiting
 
 
-async def test_it_is_over_when_another_leads(subject: Subject) -> None:
+async def test_the_log_ends_when_another_broker_leads(subject: Subject) -> None:
     end = subject.log.append([KeyValue(b"a", b"1")], NOW_MS)
     waiting = asyncio.ensure_future(subject.log.committed(end))
     await idle()
@@ -208,7 +208,7 @@ async def test_more_than_a_batch_may_hold_is_refused(subject: Subject) -> None:
     assert subject.log.end_offset == 0
 
 
-# only the real one
+# over real replicas only
 
 
 @pytest.fixture
@@ -240,8 +240,8 @@ async def test_too_few_replicas_in_sync(real: OnReplicas) -> None:
     assert real.log.end_offset == 0
 
 
-async def test_a_broker_that_was_away_looks_before_it_writes(real: OnReplicas) -> None:
-    """The timer that fires first after the pause comes before any request has looked."""
+async def test_a_paused_broker_checks_its_lease_before_it_appends(real: OnReplicas) -> None:
+    """After the pause a timer may fire before a request has updated the lease."""
 
     def look() -> None:
         real.replicas.manager.lease = Authority.NOTHING
@@ -280,10 +280,10 @@ async def test_a_leader_without_fetches_of_its_followers_asks_zookeeper_who_lead
     assert real.asked >= 1
     real.is_stored = False
     assert not await log.is_led_now()
-    assert log.is_surely_led, "as far as was heard"
+    assert log.is_surely_led, "by the fetches so far"
 
 
-async def test_a_leader_is_certain_while_it_hears_of_its_followers(real: OnReplicas) -> None:
+async def test_a_leader_is_certain_while_its_followers_fetch(real: OnReplicas) -> None:
     log, clock = real.open(), real.replicas.clock
     assert log.is_certainly_led
     clock.advance(real.replicas.manager.lag_max_s + 1)
@@ -302,7 +302,8 @@ async def test_a_leader_is_certain_while_it_hears_of_its_followers(real: OnRepli
 
 
 async def test_a_new_leader_waits_until_all_in_sync_replicas_follow_it(real: OnReplicas) -> None:
-    """One of them may be the earlier leader, and not know that it is deposed."""
+    """One of the in-sync replicas may be the previous leader, and not know yet that it is
+    deposed."""
     waiting = asyncio.ensure_future(real.log.followed())
     await idle()
     assert not waiting.done()
@@ -316,7 +317,7 @@ async def test_a_new_leader_waits_until_all_in_sync_replicas_follow_it(real: OnR
     await in_time(again)
 
 
-async def test_a_new_leader_that_is_deposed_waits_no_more(real: OnReplicas) -> None:
+async def test_a_deposed_leader_stops_waiting_for_followers(real: OnReplicas) -> None:
     waiting = asyncio.ensure_future(real.log.followed())
     await idle()
     await real.depose()
@@ -341,7 +342,7 @@ async def test_a_leader_that_read_of_its_successor_writes_nothing(real: OnReplic
     assert await refusal(real) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_the_codec_of_the_batches(real: OnReplicas) -> None:
+async def test_batches_of_a_coordinator_have_the_configured_codec(real: OnReplicas) -> None:
     real.open(Codec.GZIP).append([KeyValue(b"k", b"v")], NOW_MS)
     assert read_header((await real.log.read(0, 1))[0]).codec == Codec.GZIP
 
@@ -360,8 +361,9 @@ async def test_followers_and_readers_are_woken(real: OnReplicas) -> None:
     await reader
 
 
-async def test_other_copies_need_not_be_in_sync(real: OnReplicas) -> None:
-    """They may be in sync soon: a leader that was just elected alone waits for its followers."""
+async def test_other_replicas_count_even_if_they_are_not_in_sync(real: OnReplicas) -> None:
+    """The other replicas may join soon: a leader that was just elected alone waits for its
+    followers."""
     assert real.log.has_other_copies
     await real.shrink()
     assert real.log.has_other_copies

@@ -1,4 +1,4 @@
-"""How changes of in-sync replicas get into ZooKeeper: conditions, lost replies, other writers."""
+"""The writes of ISR changes to ZooKeeper: their conditions, lost replies, and other writers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_lagging_follower_leaves_the_isr_and_the_high_watermark_advances
     leading.fetch(2, 1)
     assert leading.hw == 0
     await leading.pass_time(LATE_S, 2)
-    assert leading.hw == 0  # not before it is stored
+    assert leading.hw == 0  # the change is not stored yet
     await leading.until_stored(ME, 2)
     assert leading.hw == 1
     assert (leading.metrics.isr_shrinks, leading.metrics.isr_expands) == (1, 0)
@@ -81,7 +81,7 @@ async def test_keys_of_later_versions_are_kept(leading: Leading) -> None:
     }
 
 
-async def test_a_replica_whose_leaving_makes_the_isr_too_small_stays_eligible(
+async def test_a_replica_that_leaves_a_then_too_small_isr_stays_eligible(
     strict: Leading,
 ) -> None:
     await strict.lead(isr=(ME, 2))
@@ -100,7 +100,7 @@ async def test_a_replica_whose_leaving_makes_the_isr_too_small_stays_eligible(
     assert strict.hw == 2
 
 
-async def test_min_insync_replicas_lowered_ends_eligibility_before_anything_moves(
+async def test_lowering_min_insync_replicas_ends_eligibility_before_the_high_watermark_advances(
     strict: Leading,
 ) -> None:
     await strict.lead(isr=(ME,), eligible=(2,))
@@ -145,7 +145,7 @@ async def test_a_lost_reply_proves_nothing(leading: Leading, applied: bool) -> N
     assert leading.metrics.isr_update_failures == 0
 
 
-async def test_a_join_of_unknown_outcome_counts(leading: Leading) -> None:
+async def test_the_high_watermark_waits_for_a_join_of_unknown_outcome(leading: Leading) -> None:
     await leading.lead(isr=(ME,))
     leading.coord.suspend()
     leading.fetch(2, 0)
@@ -155,7 +155,7 @@ async def test_a_join_of_unknown_outcome_counts(leading: Leading) -> None:
     assert leading.hw == 1
 
 
-async def test_a_new_session_goes_on_with_what_was_pending(leading: Leading) -> None:
+async def test_a_new_session_retries_the_pending_change(leading: Leading) -> None:
     await leading.lead(isr=(ME,))
     leading.coord.suspend()
     leading.fetch(2, 0)
@@ -176,17 +176,17 @@ async def test_a_broker_that_registered_again_does_not_join(leading: Leading) ->
     await leading.register(2)
     await until(lambda: leading.metrics.isr_update_failures == 1)
     assert leading.node.isr == leading.believed == (ME,)
-    leading.fetch(2, 0, incarnation=0)  # again in its old name
+    leading.fetch(2, 0, incarnation=0)  # with the old incarnation
     assert leading.replicas.manager.isr_changes == {}
     leading.replicas.append()
-    assert leading.hw == 1  # it is not waited for
+    assert leading.hw == 1  # the high watermark does not wait for broker 2
     leading.fetch(2, 1, incarnation=1)
     await leading.until_stored(ME, 2)
 
 
 async def test_a_broker_that_is_not_registered_does_not_join(leading: Leading) -> None:
-    """Cut off from ZooKeeper it may fetch still, even from a topic made anew under the name that it
-    knows; and nobody would see it die."""
+    """A broker without a ZooKeeper session may still fetch, even from a recreated topic. The
+    controller would not see its failure."""
     await leading.lead(isr=(ME,))
     await leading.coord.delete(paths.broker(2))
     leading.fetch(2, 0)
@@ -204,8 +204,8 @@ async def test_a_fetch_without_an_incarnation_does_not_expand_the_isr(leading: L
     assert leading.replicas.manager.isr_changes == {}
 
 
-async def test_another_change_in_this_epoch_is_taken_over(leading: Leading) -> None:
-    """As of a broker that takes itself out after a power loss."""
+async def test_a_change_by_another_process_in_this_epoch_is_adopted(leading: Leading) -> None:
+    """For example, a broker removes itself from the ISR after a power loss."""
     await leading.lead()
     leading.replicas.append()
     leading.fetch(2, 1)
@@ -218,7 +218,7 @@ async def test_another_change_in_this_epoch_is_taken_over(leading: Leading) -> N
     await leading.until_stored(ME)
 
 
-async def test_a_later_leader_epoch_ends_the_writing(leading: Leading) -> None:
+async def test_a_later_leader_epoch_ends_the_isr_changes(leading: Leading) -> None:
     await leading.lead()
     leading.replicas.append()
     leading.fetch(2, 1)
@@ -248,7 +248,7 @@ async def test_a_waiting_produce_ends_when_the_leader_is_replaced(leading: Leadi
     await until(waiting.done)
 
 
-async def test_a_deleted_topic_ends_the_writing(leading: Leading) -> None:
+async def test_a_deleted_topic_ends_the_isr_changes(leading: Leading) -> None:
     await leading.lead()
     leading.replicas.append()
     await leading.coord.delete(paths.partition_state(T0))
@@ -256,7 +256,7 @@ async def test_a_deleted_topic_ends_the_writing(leading: Leading) -> None:
     await until(lambda: leading.metrics.isr_update_failures == 1)
 
 
-async def test_a_damaged_node_ends_the_writing(leading: Leading) -> None:
+async def test_a_malformed_state_node_ends_the_isr_changes(leading: Leading) -> None:
     await leading.lead()
     leading.replicas.append()
     await leading.coord.set(paths.partition_state(T0), b"{")
@@ -264,7 +264,7 @@ async def test_a_damaged_node_ends_the_writing(leading: Leading) -> None:
     await until(lambda: leading.metrics.isr_update_failures == 1)
 
 
-async def test_the_epoch_told_again_keeps_what_is_known(leading: Leading) -> None:
+async def test_a_repeated_command_keeps_the_followers_progress(leading: Leading) -> None:
     await leading.lead()
     leading.replicas.append()
     leading.fetch(2, 1)
@@ -281,7 +281,7 @@ async def test_the_epoch_told_again_keeps_what_is_known(leading: Leading) -> Non
     assert leading.hw == 2
 
 
-async def test_one_bad_change_does_not_hold_up_the_others(leading: Leading) -> None:
+async def test_a_refused_change_does_not_delay_other_partitions(leading: Leading) -> None:
     keys = MANY[:5]
     await leading.lead(*keys)
     for key in keys:
@@ -303,9 +303,9 @@ async def test_one_bad_change_does_not_hold_up_the_others(leading: Leading) -> N
     assert leading.state_of(keys[2]).isr == ALL
 
 
-async def test_one_bad_look_does_not_hold_up_the_others(strict: Leading) -> None:
-    """The topic was made anew, and the controller has not said so: what stands there now has fewer
-    versions, and is not what is known."""
+async def test_a_failed_check_does_not_delay_other_partitions(strict: Leading) -> None:
+    """The topic was recreated, and this broker has not received the controller's command. The new
+    state node has a lower version than the known one."""
     keys, bad = MANY[:5], MANY[2]
     await strict.lead(*keys, isr=(ME,), eligible=(2,))
     await strict.lead(*keys, isr=(ME,), eligible=(2,), epoch=1)
@@ -321,7 +321,7 @@ async def test_one_bad_look_does_not_hold_up_the_others(strict: Leading) -> None
     assert not strict.partition(bad).certainly_leads(now, LAG_S)
 
 
-async def test_a_lone_change_is_told_at_once(leading: Leading) -> None:
+async def test_a_single_isr_change_is_notified_at_once(leading: Leading) -> None:
     await leading.lead()
     leading.replicas.append()
     await leading.pass_time(LATE_S)
@@ -342,7 +342,7 @@ async def test_a_waiting_produce_ends_when_the_isr_becomes_too_small(strict: Lea
     assert strict.replicas.refusal() is ErrorCode.NONE
 
 
-async def test_a_change_is_tried_again_after_a_failure_that_nobody_expects(
+async def test_a_change_is_retried_after_an_unexpected_exception(
     leading: Leading, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     multi, failures = leading.coord.multi, [ZeroDivisionError()]
@@ -363,14 +363,15 @@ async def test_a_change_is_tried_again_after_a_failure_that_nobody_expects(
 
 
 async def test_the_leader_finds_that_a_restarted_follower_left_the_isr(leading: Leading) -> None:
-    """After a power loss a broker removes itself from the stored ISR, and the leader may not hear
-    of it. Without the check it would count the broker in sync for ever, and never add it again."""
+    """After a power loss a broker removes itself from the stored ISR, and the leader may not be
+    notified. Without the check the leader would treat the broker as in sync, and never add it
+    again."""
     await leading.lead()
     for broker in (2, 3):
         leading.fetch(broker, 0)
     await leading.look()
     await leading.meddle(isr=(ME, 2))
-    leading.fetch(3, 0, incarnation=-1)  # while it is not told its roles
+    leading.fetch(3, 0, incarnation=-1)  # without an incarnation, as before its first command
     await leading.pass_time(0)
     assert leading.believed == ALL
     leading.fetch(3, 0, incarnation=await leading.register(3))
@@ -383,8 +384,8 @@ async def test_the_leader_finds_that_a_restarted_follower_left_the_isr(leading: 
 async def test_a_leader_whose_follower_stops_fetching_finds_that_it_was_replaced(
     leading: Leading,
 ) -> None:
-    """The controller does not reach this leader. Without writes no follower lags, so no change of
-    the ISR shows the leader its successor."""
+    """The controller does not reach this leader. Without appends no follower lags, so the leader
+    writes no ISR change that would fail."""
     await leading.lead()
     for broker in (2, 3):
         leading.fetch(broker, 0)
@@ -426,11 +427,11 @@ async def test_a_restarted_follower_in_sync_causes_no_write(leading: Leading) ->
     leading.fetch(2, 2)
     await leading.pass_time(LATE_S, 2)
     await leading.until_stored(ME, 2)
-    assert leading.tree.zxid <= before + 3  # the laggard's leaving, and its notification
+    assert leading.tree.zxid <= before + 3  # the shrink of the ISR, and its notification
 
 
 async def test_the_leader_finds_that_a_follower_left_before_the_epoch(leading: Leading) -> None:
-    """The controller had read the older state, so this leader has never heard of the change."""
+    """The controller had read the older state, so its command did not contain the change."""
     await leading.lead()
     await leading.meddle(isr=(ME, 2))
     leading.fetch(2, 0)
@@ -457,7 +458,7 @@ async def test_a_leader_in_a_later_epoch_checks_only_for_new_incarnations(leadin
     await leading.look()
 
 
-async def test_a_member_of_zookeeper_that_lags_does_not_say_what_is_stored(
+async def test_a_read_from_a_lagging_zookeeper_server_proves_nothing(
     leading: Leading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await leading.lead()
@@ -477,7 +478,9 @@ async def test_a_member_of_zookeeper_that_lags_does_not_say_what_is_stored(
     assert (leading.believed, answers) == ((ME, 2), [])
 
 
-async def test_an_older_state_from_the_controller_does_not_end_the_check(leading: Leading) -> None:
+async def test_an_older_state_from_the_controller_does_not_replace_the_check(
+    leading: Leading,
+) -> None:
     await leading.lead()
     for broker in (2, 3):
         leading.fetch(broker, 0)

@@ -8,14 +8,15 @@ from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult
 from unit_tests.patience import until
 from unit_tests.replication.leading import LAG_S, Leading
-from unit_tests.replication.recreated_topic import NextTopic
+from unit_tests.replication.recreated_topic import RecreatedTopic
 from unit_tests.replication.vocabulary import ME
 
 MANY = [TopicPartition("t", number) for number in range(250)]
 
 
 def count_multis(leading: Leading) -> Callable[[], int]:
-    """Count the multis from now on, refused ones included; call the result for the number."""
+    """Count the multis from now on, including refused ones. Return a function that returns the
+    number."""
     multis = 0
     write = leading.coord.multi
 
@@ -51,7 +52,7 @@ async def test_lead_now_checks_many_partitions_in_few_multis(leading: Leading) -
     await leading.meddle(MANY[7], leader=2, leader_epoch=1)
     assert await leading.changes.lead_now(led) == {*MANY} - {MANY[7]}
     assert multis() == 3 + 3 + 100
-    await NextTopic(leading.tree, MANY[0]).comes()
+    await RecreatedTopic(leading.tree, MANY[0]).recreate()
     assert await leading.changes.lead_now(led) == set()
 
 
@@ -62,8 +63,8 @@ def certain(leading: Leading, key: TopicPartition) -> bool:
 async def test_an_idle_partition_costs_zookeeper_little_while_a_follower_is_down(
     strict: Leading,
 ) -> None:
-    """The follower stays eligible, as the ISR is too small without it: it may be elected at any
-    time."""
+    """The ISR is too small without the follower, so the follower stays eligible: the controller may
+    elect it at any time."""
     await strict.lead(*MANY, isr=(ME,), eligible=(2,))
     multis = count_multis(strict)
     for _ in range(10):

@@ -46,7 +46,7 @@ def test_a_batch_that_was_not_sent_is_due_again() -> None:
     assert changed.take(1.0) == [T0, T1]
 
 
-def test_a_batch_is_bounded() -> None:
+def test_a_notification_has_a_limited_number_of_partitions() -> None:
     changed = ChangedPartitions()
     keys = [TopicPartition("t", number) for number in range(PARTITIONS_MAX + 1)]
     for key in keys:

@@ -12,7 +12,7 @@ from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult, SetOp
 from unit_tests.patience import until
 from unit_tests.replication.leading import LAG_S, Leading
-from unit_tests.replication.recreated_topic import NEXT, NextTopic
+from unit_tests.replication.recreated_topic import NEXT, RecreatedTopic
 from unit_tests.replication.vocabulary import ME, T0, T1, TOPIC_ID
 
 LATE_S = LAG_S + 1
@@ -46,7 +46,8 @@ async def test_a_change_refused_for_a_deleted_topic_is_not_retried_on_its_recrea
 async def test_a_leader_of_a_deleted_topic_changes_nothing_of_its_recreation(
     leading: Leading,
 ) -> None:
-    """No deletion waited for it while its session was over. Its other partitions go on."""
+    """The deletion did not wait for this leader, because its session had ended. Its other
+    partitions continue."""
     other = TopicPartition("other", 0)
     await leading.lead(T0)
     await leading.lead(other, topic_id=OTHER_ID)
@@ -55,7 +56,7 @@ async def test_a_leader_of_a_deleted_topic_changes_nothing_of_its_recreation(
     leading.coord.suspend()
     await leading.pass_time(LATE_S)
     leading.coord.expire()
-    await NextTopic(leading.tree, T0).comes()
+    await RecreatedTopic(leading.tree, T0).recreate()
     leading.coord.resume()
     await leading.until_stored(ME, keys=(other,))
     await until(lambda: leading.metrics.isr_update_failures)
@@ -68,30 +69,30 @@ async def test_a_write_for_a_deleted_topic_that_arrives_late_is_refused(leading:
     await leading.lead()
     leading.replicas.append()
     version = leading.version
-    next_topic = NextTopic(leading.tree, T0)
-    next_topic.keep_the_next_write_of(leading.coord)
+    recreated_topic = RecreatedTopic(leading.tree, T0)
+    recreated_topic.hold_next_write_of(leading.coord)
     await leading.pass_time(LATE_S)
-    await until(lambda: next_topic.kept)
+    await until(lambda: recreated_topic.kept)
     await leading.replicas.stopped(delete=True)
-    await next_topic.comes()
+    await recreated_topic.recreate()
     leading.tree.apply([SetOp(paths.partition_state(T0), encode_state(NEXT))], session_id=0)
     assert leading.version == version
-    next_topic.arrives()
+    recreated_topic.deliver_held_write()
     assert (leading.node, leading.version) == (NEXT, version)
 
 
-async def test_the_state_of_a_recreated_topic_is_not_believed_of_the_deleted_one(
+async def test_the_state_of_a_recreated_topic_is_not_adopted_for_the_deleted_one(
     leading: Leading,
 ) -> None:
-    """It is what the leader wanted to store, with the version that this would have had."""
+    """The new node has the content that the leader wanted to store, and the expected version."""
     await leading.lead()
     leading.replicas.append()
-    next_topic = NextTopic(leading.tree, T0)
-    next_topic.keep_the_next_write_of(leading.coord)
+    recreated_topic = RecreatedTopic(leading.tree, T0)
+    recreated_topic.hold_next_write_of(leading.coord)
     await leading.pass_time(LATE_S)
-    await until(lambda: next_topic.kept)
-    (wanted,) = (op for op in next_topic.kept[0] if isinstance(op, SetOp))
-    await next_topic.comes()
+    await until(lambda: recreated_topic.kept)
+    (wanted,) = (op for op in recreated_topic.kept[0] if isinstance(op, SetOp))
+    await recreated_topic.recreate()
     path = paths.partition_state(T0)
     for _ in range(wanted.version + 1):
         leading.tree.apply([SetOp(path, wanted.data)], session_id=0)
@@ -99,8 +100,8 @@ async def test_the_state_of_a_recreated_topic_is_not_believed_of_the_deleted_one
     assert leading.hw == 0
 
 
-async def test_a_topic_without_a_node_of_its_id_changes_its_isr(leading: Leading) -> None:
-    """An older version created it, and its controller has not been replaced yet."""
+async def test_the_isr_of_a_topic_without_a_topic_id_node_can_change(leading: Leading) -> None:
+    """An older version of the broker created the topic, and is still the controller."""
     await leading.lead(T0, T1)
     await leading.coord.delete(paths.topic_id(TOPIC_ID))
     partitions = [leading.partition(key) for key in (T0, T1)]

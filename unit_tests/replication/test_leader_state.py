@@ -2,7 +2,7 @@
 
 A line is a time in seconds, a word and its numbers: `append N` (the log end becomes N), `fetch B N`
 (broker B fetches at offset N), `check` (the leader looks for lagging followers; if it looks at the
-state node, the node is unchanged), `store` (the pending change is stored). After `->` stands the
+state node, the node is unchanged), `store` (the pending change is stored). After `->` comes the
 expected state: `isr`, `pending` (the ISR of the change under way), `hw`; or only `led_s`.
 """
 
@@ -20,7 +20,7 @@ LAG_S = 10.0
 
 
 class Stage:
-    """A leader whose log has no bytes, only an end."""
+    """A leader with a log end offset in place of a log."""
 
     def __init__(self, isr: tuple[int, ...], required: int, end: int, hw: int) -> None:
         facts = PartitionFacts(T0, TOPIC_ID, PartitionState(ME, 5, isr, 1), 7, (ME, 2, 3))
@@ -112,7 +112,7 @@ JOINING = {
         3 store            -> isr 1,2 hw 20
         4 fetch 2 30       -> isr 1,2 hw 30
     """,
-    "it does not wait for ever": """
+    "the high watermark stops waiting for a follower that lags again": """
         0 append 10        -> isr 1 hw 10
         1 fetch 2 0        -> isr 1 hw 10
         2 append 20        -> isr 1 hw 20
@@ -131,7 +131,7 @@ JOINING = {
 }
 
 TOO_FEW = {
-    "too few in sync hold the high watermark until the change is stored": """
+    "with too few in-sync replicas the high watermark waits until the change is stored": """
         0 append 10        -> isr 1 hw 0
         0 fetch 3 10       -> isr 1 pending 1,3 hw 0
         0 store            -> isr 1,3 hw 10
@@ -156,26 +156,26 @@ def play(stage: Stage, script: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_three_in_sync(name: str) -> None:
+def test_isr_changes_with_three_in_sync_replicas(name: str) -> None:
     play(Stage((ME, 2, 3), required=1, end=0, hw=0), SCRIPTS[name])
 
 
 @pytest.mark.parametrize("name", JOINING)
-def test_alone_in_sync(name: str) -> None:
+def test_isr_changes_of_a_leader_that_is_alone_in_sync(name: str) -> None:
     play(Stage((ME,), required=1, end=0, hw=0), JOINING[name])
 
 
 @pytest.mark.parametrize("name", TOO_FEW)
-def test_alone_where_two_are_asked_for(name: str) -> None:
+def test_isr_changes_with_fewer_in_sync_replicas_than_required(name: str) -> None:
     play(Stage((ME,), required=2, end=0, hw=0), TOO_FEW[name])
 
 
 @pytest.mark.parametrize("name", BEHIND)
-def test_a_high_watermark_that_lags(name: str) -> None:
+def test_a_high_watermark_below_the_epoch_start(name: str) -> None:
     play(Stage((ME, 2), required=2, end=10, hw=0), BEHIND[name])
 
 
-def test_a_refused_incarnation_may_not_ask_again() -> None:
+def test_a_refused_incarnation_is_not_proposed_again() -> None:
     stage = Stage((ME,), required=1, end=0, hw=0)
     stage.do(0, "fetch", 2, 0)
     change = stage.leader.pending

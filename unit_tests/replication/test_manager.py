@@ -28,7 +28,7 @@ def replicas(tmp_path: Path) -> Iterator[Replicas]:
     opened.logs.shutdown({})
 
 
-async def test_partitions_take_the_roles_that_they_are_told(replicas: Replicas) -> None:
+async def test_replicas_take_the_roles_in_the_command(replicas: Replicas) -> None:
     answers = await replicas.told(facts(T0), facts(T1, leader=2, isr=(2, ME)))
     assert answers == [ErrorCode.NONE, ErrorCode.NONE]
     assert replicas.partition(T0).is_leader
@@ -72,7 +72,7 @@ async def test_an_invalid_partition_name_gets_no_directory(
         (9, 99, ErrorCode.STALE_BROKER_EPOCH),
     ],
 )
-async def test_a_stale_command_is_refused_whole(
+async def test_all_partitions_of_a_stale_command_are_refused(
     replicas: Replicas, controller_epoch: int, broker_epoch: int, expected: ErrorCode
 ) -> None:
     replicas.manager.broker_epoch = 100
@@ -92,7 +92,7 @@ async def test_a_stale_command_is_refused_whole(
     assert caught.value.code is expected
     assert replicas.partition(T0).leader_epoch == 0
     assert replicas.directories() == ["t-0"]
-    # What a refused command says of its controller is not believed either.
+    # The controller epoch of a refused command is not adopted either.
     assert await replicas.told(facts(T1), controller_epoch=5) == [ErrorCode.NONE]
 
 
@@ -119,14 +119,14 @@ async def test_a_yielding_leader_leads_on_and_answers_storage_error(replicas: Re
     assert await replicas.told(facts(epoch=3)) == [ErrorCode.NONE]
 
 
-async def test_an_older_leader_epoch_is_11_for_that_partition_only(replicas: Replicas) -> None:
+async def test_an_older_leader_epoch_is_refused_for_that_partition_only(replicas: Replicas) -> None:
     await replicas.told(facts(T0, epoch=3))
     answers = await replicas.told(facts(T0, epoch=2, leader=2, isr=(2, ME)), facts(T1))
     assert answers == [ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.NONE]
     assert replicas.refusal(3) is ErrorCode.NONE
 
 
-async def test_the_same_facts_again_change_nothing(replicas: Replicas) -> None:
+async def test_a_repeated_command_changes_nothing(replicas: Replicas) -> None:
     await replicas.told(facts(epoch=3))
     replicas.append()
     before = replicas.partition()
@@ -141,7 +141,7 @@ async def test_the_same_facts_again_change_nothing(replicas: Replicas) -> None:
     waiter.cancel()
 
 
-async def test_the_same_epoch_with_another_content_is_11(replicas: Replicas) -> None:
+async def test_the_same_epoch_with_another_leader_is_refused(replicas: Replicas) -> None:
     await replicas.told(facts(epoch=3, isr=(ME, 2)))
     answers = await replicas.told(facts(epoch=3, leader=2, isr=(ME, 2)))
     assert answers == [ErrorCode.STALE_CONTROLLER_EPOCH]
@@ -149,7 +149,9 @@ async def test_the_same_epoch_with_another_content_is_11(replicas: Replicas) -> 
 
 
 @pytest.mark.parametrize("epoch", [0, 5])
-async def test_a_live_log_of_an_earlier_topic_is_set_aside(replicas: Replicas, epoch: int) -> None:
+async def test_an_open_log_of_a_deleted_topic_is_renamed_to_stray(
+    replicas: Replicas, epoch: int
+) -> None:
     await replicas.told(facts(epoch=0))
     replicas.append(b"of the earlier topic")
     replicas.logs.write_checkpoints(replicas.manager.high_watermarks())
@@ -161,7 +163,7 @@ async def test_a_live_log_of_an_earlier_topic_is_set_aside(replicas: Replicas, e
     assert len(aside) == 1 and aside[0].endswith("-stray")
 
 
-async def test_a_log_of_an_earlier_topic_that_lies_on_disk_is_set_aside(
+async def test_a_log_of_a_deleted_topic_on_disk_is_renamed_to_stray(
     replicas: Replicas,
 ) -> None:
     await replicas.told(facts(epoch=4))
@@ -172,7 +174,7 @@ async def test_a_log_of_an_earlier_topic_that_lies_on_disk_is_set_aside(
     assert replicas.partition().log.log_end_offset == 0
 
 
-async def test_a_controller_that_knows_no_topic_ids_leaves_the_log_where_it_is(
+async def test_a_command_without_topic_ids_keeps_the_log(
     replicas: Replicas,
 ) -> None:
     await replicas.told(facts(epoch=0))
@@ -183,7 +185,7 @@ async def test_a_controller_that_knows_no_topic_ids_leaves_the_log_where_it_is(
     assert replicas.directories() == ["t-0"]
 
 
-async def test_a_command_with_all_roles_sets_other_logs_aside(
+async def test_a_command_with_all_roles_renames_other_logs_to_stray(
     replicas: Replicas,
 ) -> None:
     await replicas.told(facts(T0), facts(T1))
@@ -197,7 +199,7 @@ async def test_a_command_with_all_roles_sets_other_logs_aside(
     assert len(aside) == 1 and aside[0].startswith("t-1.") and aside[0].endswith("-stray")
 
 
-async def test_a_live_replica_that_is_not_among_all_roles_is_not_served_any_more(
+async def test_an_open_replica_that_is_missing_in_a_command_with_all_roles_is_closed(
     replicas: Replicas,
 ) -> None:
     await replicas.told(facts(T0), facts(T1))
@@ -228,7 +230,7 @@ async def test_a_missing_replica_can_be_stopped_and_deleted(replicas: Replicas) 
     assert "t-0" not in replicas.directories()
 
 
-async def test_a_stop_of_an_older_epoch_is_74(replicas: Replicas) -> None:
+async def test_a_stop_with_an_older_leader_epoch_is_fenced(replicas: Replicas) -> None:
     await replicas.told(facts(epoch=3))
     assert await replicas.stopped(epoch=2, delete=True) is ErrorCode.FENCED_LEADER_EPOCH
     assert replicas.refusal() is ErrorCode.NONE
@@ -257,7 +259,9 @@ async def test_changes_of_a_role_wake_waiting_requests(replicas: Replicas, what:
         waiter.cancel()
 
 
-async def test_the_epochs_begin_is_durable_before_the_answer(replicas: Replicas) -> None:
+async def test_the_start_of_the_leader_epoch_is_durable_before_the_answer(
+    replicas: Replicas,
+) -> None:
     await replicas.told(facts(epoch=0))
     replicas.append()
     await replicas.told(facts(epoch=6))
@@ -265,7 +269,7 @@ async def test_the_epochs_begin_is_durable_before_the_answer(replicas: Replicas)
     assert "6 1" in checkpoint.splitlines()
 
 
-async def test_a_partition_that_cannot_be_opened_is_56_and_does_not_hold_up_others(
+async def test_a_partition_that_cannot_be_opened_does_not_delay_others(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     create = LogManager.create
@@ -277,7 +281,7 @@ async def test_a_partition_that_cannot_be_opened_is_56_and_does_not_hold_up_othe
 
     with monkeypatch.context() as patched:
         patched.setattr(LogManager, "create", failing)
-        for epoch in range(3):  # as a controller does, which tries again
+        for epoch in range(3):  # the controller repeats its command
             answers = await replicas.told(facts(T0, epoch=epoch), facts(T1, epoch=epoch))
             assert answers == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
     assert replicas.refusal(key=T0) is ErrorCode.KAFKA_STORAGE_ERROR
@@ -322,7 +326,7 @@ async def test_many_partitions_of_one_command_are_opened_each_once(replicas: Rep
 
 
 async def test_a_deposed_leader_obeys_without_zookeeper(replicas: Replicas) -> None:
-    """Only what is not open here yet needs its topic's configuration."""
+    """Only a partition that is not open yet needs its topic's configuration from ZooKeeper."""
     await replicas.told(facts(T0, isr=(ME, 2)))
     replicas.config_failure = ConnectionLoss("the service is silent")
     lost = facts(T0, epoch=1, leader=2, isr=(2,), replicas=(ME, 2))
@@ -337,7 +341,7 @@ async def test_a_deposed_leader_obeys_without_zookeeper(replicas: Replicas) -> N
     assert replicas.config_reads == ["t", "fresh", "fresh"]
 
 
-async def test_roles_are_known_when_a_series_of_commands_has_come_to_its_end(
+async def test_roles_are_complete_after_the_last_command_of_a_series(
     replicas: Replicas,
 ) -> None:
     manager = replicas.manager

@@ -1,7 +1,7 @@
-"""No world of the model breaks a promise, and without any one of the rules some world does.
+"""No world of the model violates a promise; without any single rule, some world does.
 
-`PYBROKER_MODEL=full` looks at larger worlds too, for some minutes. `pytest -s` shows the shortest
-way to each violation.
+`PYBROKER_MODEL=full` also checks larger models, for some minutes. `pytest -s` shows a shortest way
+to each violation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WIPES: Final = Bounds(epochs=1, wipes=1, isr=(0, 1))
 TWO_OF_THREE: Final = Bounds(epochs=1, required=2, isr=(0, 1), restarts=1)
 LOWERED: Final = Bounds(epochs=0, changes=2, required=2, isr=(0, 1), lowered=1)
 ALONE: Final = Bounds(epochs=1, required=2, isr=(0,))
-"""As a topic that was created while one broker was up."""
+"""The ISR of a topic that was created while only one broker was up."""
 RECREATED: Final = Bounds(epochs=0, changes=1, recreated=1, isr=(0,))
 
 WITHOUT: Final = {
@@ -53,13 +53,13 @@ LARGER: Final = (
 )
 
 
-def test_every_rule_is_tried() -> None:
+def test_every_rule_is_switched_off_once() -> None:
     assert WITHOUT.keys() == {field.name for field in dataclasses.fields(Rules)}
 
 
 @pytest.mark.timeout(3600 if FULL else 300)
 @pytest.mark.parametrize("bounds", SMALL + (LARGER if FULL else ()), ids=str)
-def test_nothing_that_is_committed_is_lost(bounds: Bounds) -> None:
+def test_no_committed_record_is_lost(bounds: Bounds) -> None:
     found = search(Model(bounds), worlds_max=20_000_000)
     print(f"{found.worlds} worlds", *found.trace, sep="\n    ")
     assert found.trace == []

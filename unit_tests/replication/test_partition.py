@@ -24,7 +24,7 @@ def replicas(tmp_path: Path) -> Iterator[Replicas]:
     opened.logs.shutdown({})
 
 
-async def test_alone_in_the_isr_everything_is_committed_at_once(replicas: Replicas) -> None:
+async def test_a_leader_alone_in_the_isr_commits_at_once(replicas: Replicas) -> None:
     await replicas.told(facts())
     for end in (1, 2, 3):
         replicas.append()
@@ -46,13 +46,13 @@ async def test_a_follower_that_has_not_reported_holds_the_high_watermark(
     replicas.logs.shutdown({})
 
 
-async def test_too_few_in_sync_hold_the_high_watermark(replicas: Replicas) -> None:
+async def test_the_high_watermark_waits_for_min_insync_replicas(replicas: Replicas) -> None:
     await replicas.told(facts(epoch=0, replicas=BOTH))
     replicas.append()
     assert replicas.partition().high_watermark == 0
 
 
-async def test_a_follower_keeps_what_it_knew(replicas: Replicas) -> None:
+async def test_a_new_follower_keeps_its_high_watermark(replicas: Replicas) -> None:
     await replicas.told(facts(epoch=0))
     replicas.append()
     await replicas.told(facts(epoch=1, leader=2, isr=BOTH))
@@ -62,7 +62,7 @@ async def test_a_follower_keeps_what_it_knew(replicas: Replicas) -> None:
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_after_a_restart_it_begins_at_the_checkpoint(replicas: Replicas) -> None:
+async def test_after_a_restart_the_high_watermark_is_the_checkpoint(replicas: Replicas) -> None:
     await replicas.told(facts(epoch=0))
     replicas.append()
     replicas.logs.write_checkpoints(replicas.manager.high_watermarks())
@@ -74,7 +74,7 @@ async def test_after_a_restart_it_begins_at_the_checkpoint(replicas: Replicas) -
     assert replicas.partition().log.log_end_offset == 2
 
 
-async def test_it_is_never_below_the_log_start(replicas: Replicas) -> None:
+async def test_the_high_watermark_is_never_below_the_log_start(replicas: Replicas) -> None:
     await replicas.told(facts(epoch=0))
     for _ in range(3):
         replicas.append()
@@ -95,7 +95,7 @@ async def test_it_is_never_below_the_log_start(replicas: Replicas) -> None:
         ((ME,), (ME,), -1, True),
     ],
 )
-async def test_acks_all_wants_min_insync_replicas_but_never_more_than_there_are(
+async def test_acks_all_requires_min_insync_replicas_at_most_the_replica_count(
     replicas: Replicas, isr: tuple[int, ...], of: tuple[int, ...], acks: int, taken: bool
 ) -> None:
     await replicas.told(facts(isr=isr, replicas=of))
@@ -143,7 +143,7 @@ def versioned(version: int, isr: tuple[int, ...], *, leader: int = ME) -> Partit
     ids=["an older version", "the same", "a later one"],
 )
 @pytest.mark.parametrize("leader", [ME, 2])
-async def test_the_epoch_told_again_is_taken_if_it_is_newer(
+async def test_a_later_state_of_the_same_epoch_is_adopted(
     replicas: Replicas, version: int, believed: tuple[int, ...], leader: int
 ) -> None:
     await replicas.told(versioned(5, BOTH, leader=leader))
@@ -154,7 +154,9 @@ async def test_the_epoch_told_again_is_taken_if_it_is_newer(
     assert state.isr == believed
 
 
-async def test_a_leadership_goes_on_over_epochs_until_another_leads(replicas: Replicas) -> None:
+async def test_a_leadership_lasts_over_epochs_until_another_replica_leads(
+    replicas: Replicas,
+) -> None:
     seen = []
     for epoch, leader in enumerate([ME, ME, 2, 2, ME, -1, ME, ME]):
         await replicas.told(facts(epoch=epoch, leader=leader, isr=BOTH))
@@ -180,14 +182,14 @@ async def test_readable_bytes_add_up_when_the_high_watermark_reaches_the_end(
     replicas.logs.shutdown({})
 
 
-async def test_a_fetch_beyond_the_log_end_says_nothing(replicas: Replicas) -> None:
+async def test_a_fetch_beyond_the_log_end_reports_no_progress(replicas: Replicas) -> None:
     await replicas.told(facts(isr=BOTH))
     replicas.append()
     assert replicas.partition().follower_fetched(FollowerFetch(2, 2, 0), 0.0, 10.0) == 0
     assert replicas.partition().high_watermark == 0
 
 
-async def test_a_broker_without_a_replica_is_75(replicas: Replicas) -> None:
+async def test_a_fetch_of_a_broker_without_a_replica_is_refused(replicas: Replicas) -> None:
     await replicas.told(facts(isr=BOTH))
     with pytest.raises(BrokerError) as caught:
         replicas.partition().follower_fetched(FollowerFetch(9, 0, 0), 0.0, 10.0)

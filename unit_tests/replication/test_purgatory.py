@@ -20,7 +20,7 @@ def waiting(purgatory: Purgatory, *keys: TopicPartition, missing: int) -> asynci
     return asyncio.create_task(purgatory.wait(keys, missing_bytes=missing, timeout_s=FOREVER_S))
 
 
-async def test_bytes_add_up_over_partitions() -> None:
+async def test_a_wait_counts_the_bytes_of_all_its_partitions() -> None:
     purgatory = Purgatory()
     task = waiting(purgatory, A, B, missing=100)
     await idle()
@@ -96,7 +96,7 @@ async def test_a_change_before_its_partition_is_watched_completes_the_request(
     assert not purgatory._entering
 
 
-async def test_a_change_elsewhere_completes_nothing() -> None:
+async def test_a_change_of_another_partition_completes_no_request() -> None:
     purgatory = Purgatory()
     task = waiting(purgatory, *MANY, missing=1)
     await loop_turns(1)

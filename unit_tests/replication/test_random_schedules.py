@@ -1,7 +1,7 @@
 """Random schedules of appends, fetches, ISR changes and lost replies, against a real partition.
 
-After every step each electable replica has all committed records, the high watermark has not gone
-back, and the stored ISR is one that the leader considers possible.
+After every step each electable replica has all committed records, the high watermark has not
+fallen, and the leader considers the stored ISR possible.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Schedule:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_nothing_that_is_committed_is_lost(tmp_path: Path, seed: int) -> None:
+async def test_no_committed_record_is_lost(tmp_path: Path, seed: int) -> None:
     replicas = Replicas(tmp_path)
     replicas.manager.lag_max_s = LAG_S
     rng = random.Random(seed)

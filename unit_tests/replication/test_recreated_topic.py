@@ -19,24 +19,24 @@ from pybroker.replication.health.power_loss import Left, PowerLoss
 from pybroker.replication.health.step_aside import without
 from pybroker.storage.log_parts import Damage
 from unit_tests.replication.health.test_damaged_replicas import Broker, state
-from unit_tests.replication.recreated_topic import NEXT, NextTopic
+from unit_tests.replication.recreated_topic import NEXT, RecreatedTopic
 from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID
 
 
-async def at_the_start(broker: Broker, next_topic: NextTopic) -> None:
+async def at_the_start(broker: Broker, recreated_topic: RecreatedTopic) -> None:
     broker.killed()
     broker.flip()
     broker.killed()
     await broker.damaged.settle()
 
 
-async def in_office(broker: Broker, next_topic: NextTopic) -> None:
+async def in_office(broker: Broker, recreated_topic: RecreatedTopic) -> None:
     broker.damaged.loop.start()
     broker.damaged.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
-    await broker.until(lambda: broker.told or next_topic.kept)
+    await broker.until(lambda: broker.told or recreated_topic.kept)
 
 
-async def not_complete(broker: Broker, next_topic: NextTopic) -> None:
+async def not_complete(broker: Broker, recreated_topic: RecreatedTopic) -> None:
     log = broker.replicas.logs.log(T0)
     assert log is not None
     broker.replicas.logs.incomplete.mark(T0, log.directory)
@@ -45,14 +45,14 @@ async def not_complete(broker: Broker, next_topic: NextTopic) -> None:
     await incomplete.look()
 
 
-async def after_a_power_loss(broker: Broker, next_topic: NextTopic) -> None:
+async def after_a_power_loss(broker: Broker, recreated_topic: RecreatedTopic) -> None:
     await PowerLoss(broker.coord, ME, ManualClock()).step_aside({T0: Left(1, 3)})
 
 
 WRITERS = pytest.mark.parametrize(
     "write", [at_the_start, in_office, not_complete, after_a_power_loss]
 )
-Writer = Callable[[Broker, NextTopic], Awaitable[None]]
+Writer = Callable[[Broker, RecreatedTopic], Awaitable[None]]
 
 
 @pytest.fixture
@@ -70,16 +70,16 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-def next_topic(broker: Broker) -> NextTopic:
-    return NextTopic(broker.tree, T0)
+def recreated_topic(broker: Broker) -> RecreatedTopic:
+    return RecreatedTopic(broker.tree, T0)
 
 
 @WRITERS
 async def test_a_write_in_flight_when_the_topic_is_recreated_is_not_stored(
-    broker: Broker, next_topic: NextTopic, write: Writer
+    broker: Broker, recreated_topic: RecreatedTopic, write: Writer
 ) -> None:
-    next_topic.comes_before_the_next_write_of(broker.coord)
-    await write(broker, next_topic)
+    recreated_topic.recreate_before_next_write_of(broker.coord)
+    await write(broker, recreated_topic)
     stored, _ = await broker.stored()
     assert stored in (NEXT, without(NEXT, ME))
 
@@ -90,20 +90,20 @@ async def test_a_loss_of_the_only_replica_is_not_written_for_the_recreated_topic
     alone = encode_topic(TopicAssignment({0: (ME,)}, TOPIC_ID))
     await broker.coord.set(paths.topic("t"), alone)
     await ensure(broker.coord, paths.losses("t"))
-    next_topic = NextTopic(broker.tree, T0, CreateOp(paths.losses("t")))
-    next_topic.comes_before_the_next_write_of(broker.coord)
-    await after_a_power_loss(broker, next_topic)
+    recreated_topic = RecreatedTopic(broker.tree, T0, CreateOp(paths.losses("t")))
+    recreated_topic.recreate_before_next_write_of(broker.coord)
+    await after_a_power_loss(broker, recreated_topic)
     assert broker.tree.node(paths.loss(T0)) is None
 
 
 @WRITERS
 async def test_a_write_sent_before_a_connection_loss_is_not_stored_for_the_recreated_topic(
-    broker: Broker, next_topic: NextTopic, write: Writer
+    broker: Broker, recreated_topic: RecreatedTopic, write: Writer
 ) -> None:
-    """This also holds for a writer that has tried again meanwhile."""
-    next_topic.keep_the_next_write_of(broker.coord)
+    """The writer may have tried again meanwhile."""
+    recreated_topic.hold_next_write_of(broker.coord)
     with suppress(ConnectionLoss):
-        await write(broker, next_topic)
-    await next_topic.comes()
-    next_topic.arrives()
+        await write(broker, recreated_topic)
+    await recreated_topic.recreate()
+    recreated_topic.deliver_held_write()
     assert await broker.stored() == (NEXT, 0)

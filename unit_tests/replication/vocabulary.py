@@ -49,7 +49,7 @@ def facts(
 
 
 class Replicas:
-    """The replicas of broker ME, from `open` until the test ends them."""
+    """The replica manager and the logs of broker ME, from `open` until the end of the test."""
 
     def __init__(
         self, home: Path, config: LogConfig | None = None, metrics: Metrics | None = None

@@ -32,7 +32,7 @@ from unit_tests.replication.copying import Group
 from unit_tests.replication.leading import LAG_S, Leading
 from unit_tests.replication.test_copying import behind, failed
 from unit_tests.replication.test_leader_state import Stage
-from unit_tests.replication.test_loss_receipts_of_truncation import killed_before_a_checkpoint
+from unit_tests.replication.test_truncation_receipts import killed_before_a_checkpoint
 from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
 from unit_tests.simulation.mutants import BY_NAME, PLANTED, planted
 from unit_tests.storage.test_manager import A, Host, existing, fill, make

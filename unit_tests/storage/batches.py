@@ -34,7 +34,7 @@ def batch(
 def marker(
     producer: int, *, commit: bool, producer_epoch: int = 0, coordinator_epoch: int = 0
 ) -> bytearray:
-    """The batch that ends a transaction."""
+    """Return a batch with the marker that ends a transaction."""
     kind = ControlType.COMMIT if commit else ControlType.ABORT
     return bytearray(
         build_end_transaction(

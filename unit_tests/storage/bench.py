@@ -1,4 +1,4 @@
-"""A test bench for a log: append, damage its files, open it again, read it back."""
+"""A test bench for a log: it appends, damages files, opens the log again, and reads records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVERYTHING = 2**62
 
 @contextlib.contextmanager
 def refused(code: ErrorCode) -> Iterator[None]:
-    """Expect that the block is refused with that code."""
+    """Expect that the block raises BrokerError with that code."""
     with pytest.raises(BrokerError) as caught:
         yield
     assert caught.value.code is code
@@ -41,7 +41,7 @@ def storage_error() -> contextlib.AbstractContextManager[None]:
 
 
 class Bench:
-    """Owns a log in `home`. `known` of a start are the values of its checkpoints."""
+    """A log in `home`. `known` are the values of the checkpoints at a start."""
 
     def __init__(self, home: Path, config: LogConfig | None = None, disk: Disk | None = None):
         self.path = home / str(PARTITION)
@@ -71,13 +71,13 @@ class Bench:
             start = FIRST_TIMESTAMP + self.log.log_end_offset
             self.put(batch(count, value=value, timestamp=start), epoch=epoch)
 
-    # maltreating
+    # damaging
 
     def segment(self, number: int = -1, kind: str = "log") -> Path:
         return sorted(self.path.glob(f"*.{kind}"))[number]
 
     def tear(self, bytes_off: int, number: int = -1) -> None:
-        """Cut bytes off a file: the last write did not reach the disk entirely."""
+        """Cut bytes off a file, as if the last write had not reached the disk entirely."""
         path = self.segment(number)
         data = path.read_bytes()
         path.write_bytes(data[: len(data) - bytes_off])
@@ -87,7 +87,7 @@ class Bench:
             stream.write(data)
 
     def flip_bit(self, offset: int, at: int = 70, mask: int = 1) -> None:
-        """Flip bits in the batch that holds `offset`, `at` bytes behind its start."""
+        """Flip bits in the batch that contains `offset`, `at` bytes after its start."""
         for path in sorted(self.path.glob("*.log")):
             data = bytearray(path.read_bytes())
             for position, header in iter_headers(bytes(data)):
@@ -95,7 +95,7 @@ class Bench:
                     data[position + at] ^= mask
                     path.write_bytes(data)
                     return
-        raise AssertionError(f"no batch holds {offset}")
+        raise AssertionError(f"no batch contains offset {offset}")
 
     def lose(self, kind: str, number: int = -1) -> None:
         self.segment(number, kind).unlink()
@@ -143,7 +143,7 @@ class Bench:
         self.log, self.cut_bytes, self.recovered = opened.log, opened.cut_bytes, opened.recovered
 
     def reopen(self) -> None:
-        """Close the log properly and open it."""
+        """Close the log cleanly and open it again."""
         end = self.log.log_end_offset
         self.close()
         self.open(clean=True, recovery_point=end, log_start=self.log.log_start_offset)
@@ -151,11 +151,11 @@ class Bench:
     def crash(
         self, recovery_point: int | None = 0, floor: int = 0, *, same_boot: bool = False
     ) -> None:
-        """Kill the process and start again; all written bytes are in the files."""
+        """Open the log again after a kill: all written bytes are in the files."""
         start = self.log.log_start_offset
         self.open(recovery_point=recovery_point, log_start=start, floor=floor, same_boot=same_boot)
 
-    # looking
+    # reading
 
     def read(
         self,
@@ -180,7 +180,7 @@ class Bench:
         found: list[Record] = []
         while data := self.read(offset, max_bytes):
             for position, header in iter_headers(data):
-                assert header.last_offset >= offset, "a batch came twice"
+                assert header.last_offset >= offset, "the read returned a batch twice"
                 size = header.size
                 found += decode_records(
                     data[position : position + size], decompressed_bytes_max=EVERYTHING

@@ -10,11 +10,14 @@ from pybroker.storage.files import SystemDisk
 
 
 class Faults:
-    """The faults. `room_bytes`: how many bytes can still be appended, None for no limit;
-    `short_writes`: a write that does not fit is written in part and cannot be undone; `sync_fails`:
-    the number of next syncs that fail; `writes_fail`: appends fail, as on a broken or read-only
-    disk; `cached`: whether reads find their bytes in memory; `full_path`: no room below this
-    path."""
+    """The faults of a disk.
+
+    - `room_bytes`: the number of bytes that can still be appended; None for no limit.
+    - `short_writes`: a write that does not fit is written in part and cannot be undone.
+    - `sync_fails`: the number of syncs from now on that fail.
+    - `writes_fail`: appends fail, as on a broken or read-only disk.
+    - `cached`: whether reads find their bytes in the page cache.
+    - `full_path`: the disk has no free space below this path."""
 
     def __init__(self) -> None:
         self.room_bytes: int | None = None
@@ -75,7 +78,7 @@ class FaultyFile:
 
 
 class FaultyDisk:
-    """Behaves as the real disk, except for `faults`."""
+    """A `Disk` that behaves like the real one, except for `faults`."""
 
     def __init__(self) -> None:
         self._disk: Disk = SystemDisk()

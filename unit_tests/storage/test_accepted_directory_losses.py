@@ -1,5 +1,5 @@
-"""Log directories whose loss the operator accepts: the loss is known until no broker counts on
-their replicas."""
+"""Log directories whose loss the operator accepts: the loss is recorded until their replicas have
+stepped aside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 @pytest.mark.parametrize("is_all", [False, True])
-def test_an_accepted_loss_is_known_until_no_broker_counts_on_it(host: Host, is_all: bool) -> None:
+def test_an_accepted_loss_is_recorded_until_its_replicas_have_stepped_aside(
+    host: Host, is_all: bool
+) -> None:
     """A broker that is killed before it has stepped aside steps aside at its next start."""
     spread(host)
     host.managers[-1].unlock()
@@ -47,10 +49,11 @@ def test_an_accepted_loss_is_known_until_no_broker_counts_on_it(host: Host, is_a
     assert not manager.gave_up and not manager.lost_directories
 
 
-def test_a_log_whose_newer_copy_is_given_up_is_served_by_a_broker_that_steps_aside(
+def test_a_log_whose_newer_copy_is_lost_is_served_by_a_broker_that_steps_aside(
     host: Host,
 ) -> None:
-    """It may lack records of the copy, even if the broker is killed before it steps aside."""
+    """The log may lack records of the copy. The broker also steps aside if it is killed before the
+    first attempt."""
     del host.directories[2]
     manager = host.start()
     make(manager, count=40)

@@ -16,7 +16,7 @@ def test_a_buffer_without_views_is_reused() -> None:
     assert owner(buffers.take(BUFFER_BYTES)) == first
 
 
-def test_a_part_of_a_view_holds_the_buffer() -> None:
+def test_a_slice_of_a_view_keeps_the_buffer_in_use() -> None:
     buffers = ReadBuffers()
     view = buffers.take(100)
     view[:] = b"x" * 100
@@ -29,7 +29,7 @@ def test_a_part_of_a_view_holds_the_buffer() -> None:
     assert bytes(part) == b"x" * 10
 
 
-def test_no_more_than_a_few_are_kept() -> None:
+def test_the_number_of_reused_buffers_is_limited() -> None:
     buffers = ReadBuffers()
     views = [buffers.take(10) for _ in range(2 * BUFFERS_MAX)]
     assert len({owner(view) for view in views}) == 2 * BUFFERS_MAX

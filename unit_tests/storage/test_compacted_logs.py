@@ -14,7 +14,7 @@ from unit_tests.storage.bench import Bench
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
 
-def test_in_a_compacted_log_a_gap_between_segments_is_no_damage(tmp_path: Path) -> None:
+def test_a_gap_between_segments_of_a_compacted_log_is_no_damage(tmp_path: Path) -> None:
     bench = Bench(tmp_path, replace(SMALL, cleanup_policy=("compact",)))
     bench.append(*[1] * 30)
     first = bench.segment(0)
@@ -25,10 +25,11 @@ def test_in_a_compacted_log_a_gap_between_segments_is_no_damage(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
-def test_in_a_compacted_log_records_lost_with_the_power_are_damage(
+def test_records_of_a_compacted_log_lost_in_a_power_loss_are_damage(
     tmp_path: Path, is_durable: bool
 ) -> None:
-    """Whole batches from the end of a segment, although the next segment was on the disk."""
+    """The power loss removes whole batches from the end of a segment, although the next segment is
+    on the disk."""
     bench = Bench(tmp_path, replace(SMALL, cleanup_policy=("compact",)))
     bench.append(*[1] * 30)
     first, second = bench.segment(0), int(bench.segment(1).stem)

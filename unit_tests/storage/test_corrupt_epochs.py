@@ -1,5 +1,5 @@
-"""The leader epoch of a batch, which no checksum covers, and the epoch file, which has no checksum:
-the start decides which is right if they differ."""
+"""Corrupt leader epochs: no checksum covers the epoch of a batch, and the epoch file has no
+checksum. The start decides which of the two is right if they differ."""
 
 from __future__ import annotations
 
@@ -39,21 +39,22 @@ def ends(bench: Bench) -> tuple[tuple[int, int], ...]:
 def test_a_corrupt_epoch_of_one_batch_changes_no_history(
     bench: Bench, how: str, offset: int, mask: int
 ) -> None:
-    """Otherwise replicas that ask for the end of an epoch would truncate good records."""
+    """With a wrong history, followers that ask for the end of an epoch would truncate valid
+    records."""
     bench.flip_bit(offset, at=EPOCH_END, mask=mask)
     if how == "closed":
         bench.close()
     bench.open(clean=how == "closed", recovery_point=0 if how == "killed" else 9)
     damage = bench.log.damage
     if damage is None:
-        # The start did not read this batch; the scrubber finds it (`scrub.py`).
+        # Opening the log does not read this batch; the scrubber finds it (`scrub.py`).
         assert how == "closed"
         assert ends(bench) == HISTORY
         return
     assert damage.offset == offset
     assert damage.is_doubt or ends(bench) == HISTORY
     if damage.is_doubt:
-        assert offset in (0, 2, 3, 5, 6, 8), "only at the ends of an epoch it may be the file"
+        assert offset in (0, 2, 3, 5, 6, 8), "only at the ends of an epoch the file may be corrupt"
     with storage_error():
         bench.append(1, epoch=6)
     assert bench.offsets_before_the_damage() == list(range(offset))
@@ -71,8 +72,8 @@ def test_without_the_file_a_batch_with_an_epoch_out_of_order_is_damage(
     assert bench.log.damage.offset == offset
 
 
-def test_of_two_batches_that_may_be_corrupt_the_first_counts(bench: Bench) -> None:
-    """Either is out of order, and the file is gone."""
+def test_the_first_of_two_batches_that_may_be_corrupt_is_the_damage(bench: Bench) -> None:
+    """Each of the two batches may be out of order, and the epoch file is missing."""
     bench.flip_bit(7, at=EPOCH_END, mask=1)
     (bench.path / "leader-epoch-checkpoint").unlink()
     bench.open()
@@ -82,7 +83,7 @@ def test_of_two_batches_that_may_be_corrupt_the_first_counts(bench: Bench) -> No
 
 @pytest.mark.parametrize("offset", (4, 8))
 def test_an_accepted_loss_begins_with_the_corrupt_batch(bench: Bench, offset: int) -> None:
-    """Even if the header is in doubt: the remaining records are certain."""
+    """The log is cut at a header that may be corrupt, so that the remaining records are certain."""
     before = bench.segment().read_bytes()
     bench.flip_bit(offset, at=EPOCH_END, mask=16)
     corrupted = bench.segment().read_bytes()
@@ -124,7 +125,7 @@ def test_an_epoch_file_that_several_batches_contradict_is_rewritten(bench: Bench
     assert text == "0\n4\n1 0\n2 3\n5 6\n6 9\n"
 
 
-def test_epochs_of_batches_below_the_log_start_say_nothing(bench: Bench) -> None:
+def test_epochs_of_batches_below_the_log_start_are_ignored(bench: Bench) -> None:
     bench.log.advance_log_start(4)
     bench.flip_bit(1, at=EPOCH_END, mask=16)
     bench.crash()
@@ -151,7 +152,7 @@ def test_leader_epochs_that_the_batches_contradict_are_taken_from_them(
     assert bench.log.epoch_end_offset(1) == (1, 2)
     assert bench.log.epoch_end_offset(4) == (4, 5)
     assert bench.log.latest_epoch == 6
-    # The file may be the wrong one if the batch is the only one of that epoch.
+    # The file may be corrupt if the batch is the only one of that epoch.
     is_certain = flipped in ("1 0\n4 3\n6 5\n", "1 0\n4 2\n6 4\n")
     damage = bench.log.damage
     assert is_certain if damage is None else damage.is_doubt and not is_certain
@@ -168,7 +169,7 @@ class SlowDisk(SystemDisk):
 
 
 class WatchedLock:
-    """Sets an event when a thread comes while another one is inside."""
+    """A lock that sets an event when a thread waits for it."""
 
     def __init__(self, comes: threading.Event) -> None:
         self._lock = threading.Lock()
@@ -184,8 +185,8 @@ class WatchedLock:
 
 
 def test_no_batch_comes_before_its_epoch_that_another_thread_makes_durable(tmp_path: Path) -> None:
-    """Otherwise a broker that was killed in between would find a batch that contradicts the file,
-    and take its own log for damaged."""
+    """A broker that is killed between batch and epoch file would find a batch that contradicts the
+    file, and treat its log as damaged."""
     disk = SlowDisk()
     bench = Bench(tmp_path, disk=disk)
     bench.append(1, 1, epoch=1)

@@ -35,7 +35,7 @@ def spread(host: Host) -> LogManager:
 
 
 def not_opened(manager: LogManager) -> None:
-    """B has no log, and gets no empty one."""
+    """Check that B has no log, and gets no empty one."""
     assert manager.log(B) is None
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         manager.create(B, SMALL, TOPIC_ID, is_new=False)
@@ -72,7 +72,7 @@ def test_an_unusable_directory_is_offline_and_the_others_are_used(
     assert not made.directory.startswith(host.directories[1])
 
 
-def test_no_usable_directory_is_no_start(host: Host) -> None:
+def test_the_start_fails_without_a_usable_directory(host: Host) -> None:
     for path in host.directories:
         Path(path).write_text("")
     with pytest.raises(StartupError, match="is not a directory"):
@@ -81,7 +81,7 @@ def test_no_usable_directory_is_no_start(host: Host) -> None:
         LogManager.peek(host.directories, SystemDisk())
 
 
-def test_anothers_directory_stops_the_start(host: Host) -> None:
+def test_the_directory_of_another_broker_prevents_the_start(host: Host) -> None:
     spread(host).shutdown({})
     meta = host.home / "more" / "meta.properties"
     meta.write_text(meta.read_text().replace("broker.id=1", "broker.id=2"))
@@ -89,7 +89,7 @@ def test_anothers_directory_stops_the_start(host: Host) -> None:
         host.start()
 
 
-def test_a_copied_directory_stops_the_start(host: Host) -> None:
+def test_a_copy_of_a_log_directory_prevents_the_start(host: Host) -> None:
     spread(host).shutdown({})
     shutil.rmtree(host.home / "last")
     shutil.copytree(host.home / "data", host.home / "last", ignore=shutil.ignore_patterns("*-*"))
@@ -97,15 +97,15 @@ def test_a_copied_directory_stops_the_start(host: Host) -> None:
         host.start()
 
 
-def test_a_directory_under_two_names_stops_the_start(host: Host) -> None:
+def test_a_directory_listed_under_two_names_prevents_the_start(host: Host) -> None:
     spread(host).shutdown({})
     (host.home / "link").symlink_to(host.home / "more")
     host.directories = [*host.directories, str(host.home / "link")]
-    with pytest.raises(StartupError, match="link is the same as another of log"):
+    with pytest.raises(StartupError, match="link is the same as another one in log"):
         host.start()
 
 
-def test_a_directory_that_lost_its_meta_properties_is_known_by_its_place(
+def test_a_directory_without_meta_properties_is_identified_by_its_path(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     spread(host).shutdown({})
@@ -118,7 +118,7 @@ def test_a_directory_that_lost_its_meta_properties_is_known_by_its_place(
     assert any("taken back path=" in message for message in caplog.messages)
 
 
-def test_each_directory_knows_all(host: Host) -> None:
+def test_each_directory_lists_all_directories(host: Host) -> None:
     spread(host)
     files = [Path(path) / "pybroker.directories" for path in host.directories]
     (content,) = {file.read_text() for file in files}
@@ -131,7 +131,7 @@ def test_each_directory_knows_all(host: Host) -> None:
 # lost directories
 
 
-def test_an_empty_directory_in_the_place_of_a_lost_one_is_not_filled(host: Host) -> None:
+def test_an_empty_directory_at_the_path_of_a_lost_one_stays_offline(host: Host) -> None:
     spread(host).shutdown({})
     shutil.rmtree(host.home / "more")
     for _ in range(2):
@@ -142,7 +142,7 @@ def test_an_empty_directory_in_the_place_of_a_lost_one_is_not_filled(host: Host)
     assert not (host.home / "more" / "meta.properties").exists()
 
 
-def test_a_directory_that_comes_back_is_as_it_was(host: Host) -> None:
+def test_a_directory_that_is_usable_again_has_its_logs(host: Host) -> None:
     spread(host).shutdown({})
     (host.home / "more").rename(host.home / "kept")
     host.start().shutdown({})
@@ -153,7 +153,7 @@ def test_a_directory_that_comes_back_is_as_it_was(host: Host) -> None:
     assert existing(manager, B).log_end_offset == 3
 
 
-def test_a_directory_may_be_mounted_elsewhere(host: Host) -> None:
+def test_a_log_directory_may_have_another_path_at_the_next_start(host: Host) -> None:
     spread(host).shutdown({})
     (host.home / "more").rename(host.home / "elsewhere")
     host.directories[1] = str(host.home / "elsewhere")
@@ -163,7 +163,7 @@ def test_a_directory_may_be_mounted_elsewhere(host: Host) -> None:
     assert host.start().create(B, SMALL, TOPIC_ID, is_new=False).log_end_offset == 3
 
 
-def test_a_directory_that_is_not_in_log_dirs_any_more_is_missed(host: Host) -> None:
+def test_a_directory_removed_from_log_dirs_is_lost(host: Host) -> None:
     spread(host).shutdown({})
     del host.directories[1]
     not_opened(host.start())
@@ -194,7 +194,7 @@ def test_the_operator_accepts_a_loss_once(
     assert len(manager.all()) == 3 and not manager.gave_up
 
 
-def test_all_directories_empty_although_there_were_partitions(host: Host) -> None:
+def test_empty_directories_of_a_broker_with_partitions_are_lost(host: Host) -> None:
     manager = host.manager()
     manager.start(1, "cluster-A", expects_data=True)
     not_opened(manager)
@@ -209,7 +209,7 @@ def test_all_directories_empty_although_there_were_partitions(host: Host) -> Non
 # failing while in use
 
 
-def test_a_write_that_the_disk_cannot_do_ends_the_use_of_its_directory(host: Host) -> None:
+def test_a_failed_write_takes_its_directory_offline(host: Host) -> None:
     disk = host.disk = FaultyDisk()
     manager = spread(host)
     disk.faults.writes_fail = True
@@ -223,7 +223,7 @@ def test_a_write_that_the_disk_cannot_do_ends_the_use_of_its_directory(host: Hos
     assert existing(host.kill(), B).log_end_offset == 3
 
 
-def test_a_failure_takes_the_logs_of_its_directory_along(host: Host) -> None:
+def test_a_directory_failure_ends_the_use_of_its_logs(host: Host) -> None:
     manager = spread(host)
     told: list[tuple[str, str]] = []
     manager.listen(lambda path, error: told.append((path, str(error))))
@@ -239,8 +239,8 @@ def test_a_failure_takes_the_logs_of_its_directory_along(host: Host) -> None:
     assert marks == [True, False, True]
 
 
-def test_a_partition_that_found_no_room_is_made_where_it_was_begun(host: Host) -> None:
-    """Otherwise the next start finds it in two directories."""
+def test_a_partition_is_created_in_the_directory_of_the_failed_attempt(host: Host) -> None:
+    """With another directory the next start would find the partition in two directories."""
     disk = FaultyDisk()
     host.disk = disk
     manager = host.start()

@@ -1,5 +1,5 @@
-"""The behaviour of every `Disk`: the real one, the faulty twin while it has no faults, and the
-simulated one."""
+"""Conformance tests for each `Disk`: the real one, the faulty one without faults, and the simulated
+one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_appended_bytes_are_read_back(disk: Disk, path: str) -> None:
     assert disk.open(path).size() == 11
 
 
-def test_cached_reads_give_the_same_or_none(disk: Disk, path: str) -> None:
+def test_cached_reads_return_the_same_bytes_or_none(disk: Disk, path: str) -> None:
     file = disk.open(path, create=True)
     data = os.urandom(3 * 1024**2)
     file.append(data)
@@ -73,7 +73,7 @@ def test_truncation(disk: Disk, path: str) -> None:
     assert file.pread(0, 100) == b"0123ab"
 
 
-def test_a_missing_file(disk: Disk, path: str) -> None:
+def test_a_missing_file_raises_file_not_found(disk: Disk, path: str) -> None:
     with pytest.raises(StorageError, match="file"):
         disk.open(path)
     with pytest.raises(FileNotFoundError):
@@ -178,7 +178,7 @@ def test_impossible_renames_are_errors(disk: Disk, tmp_path: Path) -> None:
     assert disk.list_dir(str(tmp_path)) == ["empty", "file"]
 
 
-def test_files_are_no_directories(disk: Disk, path: str) -> None:
+def test_directory_operations_on_a_file_fail(disk: Disk, path: str) -> None:
     disk.write(path, b"x")
     for operation in (disk.list_dir, disk.sync_dir, disk.remove_tree):
         with pytest.raises(StorageError, match=f"{path}: Not a directory"):
@@ -192,7 +192,7 @@ def test_files_are_no_directories(disk: Disk, path: str) -> None:
     assert not disk.exists(f"{path}/a")
 
 
-def test_directories_are_no_files(disk: Disk, path: str) -> None:
+def test_file_operations_on_a_directory_fail(disk: Disk, path: str) -> None:
     disk.make_dirs(path)
     for operation in (disk.read, disk.unlink):
         with pytest.raises(StorageError, match=f"{path}: Is a directory"):
@@ -205,7 +205,7 @@ def test_directories_are_no_files(disk: Disk, path: str) -> None:
         disk.replace(path, b"x")
 
 
-# the real one
+# the real disk only
 
 
 def open_handles() -> int:
@@ -230,7 +230,7 @@ def test_handles_are_bounded_except_for_unsynced_files(tmp_path: Path) -> None:
     assert open_handles() == before
 
 
-def test_a_short_write_is_cut_back(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_write_is_undone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = SystemDisk().open(path, create=True)
     file.append(b"whole")
     pwrite = os.pwrite
@@ -251,7 +251,7 @@ def test_a_write_error_is_reported(path: str, monkeypatch: pytest.MonkeyPatch) -
         file.append(b"x")
 
 
-def test_cached_reads_give_none_if_the_file_system_cannot_tell(
+def test_cached_reads_return_none_on_a_file_system_without_nowait(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -270,7 +270,7 @@ def test_cached_reads_give_none_if_the_file_system_cannot_tell(
 
 
 @pytest.mark.parametrize(("kind", "found"), [("tmpfs", b"x"), ("nfs4", None)])
-def test_a_file_system_in_memory_is_read_at_once(
+def test_a_file_system_in_memory_is_read_without_nowait(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, found: bytes | None
 ) -> None:
     def unsupported(*args: object) -> int:
@@ -291,7 +291,7 @@ def test_a_file_system_in_memory_is_read_at_once(
     assert file.pread_cached(0, 1) == found
 
 
-def test_a_file_system_that_cannot_tell_does_not_slow_down_others(
+def test_a_file_system_without_nowait_does_not_slow_down_others(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unsupported(*args: object) -> int:
@@ -308,7 +308,7 @@ def test_a_file_system_that_cannot_tell_does_not_slow_down_others(
         assert other.pread_cached(0, 1) == b"y"
 
 
-def test_a_page_that_is_not_in_memory_gives_none(
+def test_a_cached_read_of_a_page_that_is_not_in_memory_returns_none(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*args: object) -> int:

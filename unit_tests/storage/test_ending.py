@@ -1,4 +1,4 @@
-"""The shutdown of all logs of a broker: which files are synced, how often, and in which order."""
+"""The closing of all logs at a broker's stop: which files are synced, how often, in which order."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, Host, existing, 
 
 ORDERS = TopicPartition("orders", 0)
 SYNCS_PER_LOG = 3
-"""Its records, the time index, and the names of its files; the offset index is empty."""
+"""The number of syncs of a log: its records, its time index, and its directory. The offset index is
+empty."""
 
 
 class WatchedDisk(FaultyDisk):
-    """Records in order which directories were synced and which files replaced; synced files are in
+    """A disk that records synced directories and replaced files, in order. Synced files are in
     `faults.syncs`."""
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ def with_logs(host: Host, count: int) -> tuple[LogManager, WatchedDisk]:
 
 
 def end(manager: LogManager) -> None:
-    """Stop all logs as a broker does."""
+    """Close all logs as a stopping broker does."""
     shares = manager.ending.shares()
     with ThreadPoolExecutor(len(shares)) as threads:
         assert list(threads.map(manager.ending.end, shares)) == [None] * len(shares)
@@ -69,11 +70,11 @@ def test_each_file_is_synced_once_before_the_clean_mark(host: Host, count: int) 
     assert Counter(syncs).most_common(1)[0][1] == 1
     assert len(syncs) == 1 + SYNCS_PER_LOG * count
     manager.shutdown({})
-    assert disk.synced_at_mark == len(syncs), "nothing is synced by itself after the mark"
+    assert disk.synced_at_mark == len(syncs), "no log syncs by itself after the clean mark"
     assert (host.data / CLEAN_MARK).exists()
 
 
-def test_logs_that_ended_in_threads_are_as_they_were(host: Host) -> None:
+def test_logs_closed_in_threads_are_unchanged_after_a_restart(host: Host) -> None:
     manager, _ = with_logs(host, 20)
     fill(existing(manager), 2)
     end(manager)
@@ -100,7 +101,7 @@ def test_a_file_without_changes_since_a_clean_stop_is_not_synced(host: Host) -> 
 
 
 def test_indexes_that_a_killed_broker_has_written_are_synced(host: Host) -> None:
-    """The kernel has them in memory, and it is unknown which are on the disk."""
+    """The kernel has the indexes in memory, and their content on the disk is unknown."""
     manager, disk = with_logs(host, 0)
     log = manager.create(ORDERS, replace(SMALL, index_interval_bytes=0), TOPIC_ID)
     fill(log, 3)
@@ -114,7 +115,7 @@ def test_indexes_that_a_killed_broker_has_written_are_synced(host: Host) -> None
     assert {".log", ".index", ".timeindex"} <= synced
 
 
-def test_a_log_that_is_in_no_share_is_ended_all_the_same(host: Host) -> None:
+def test_a_log_that_is_in_no_share_is_closed_too(host: Host) -> None:
     manager, _ = with_logs(host, 3)
     for share in manager.ending.shares():
         manager.ending.end(share)

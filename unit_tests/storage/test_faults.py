@@ -28,7 +28,7 @@ def faults(disk: FaultyDisk) -> Faults:
 
 
 @pytest.mark.parametrize("room", [0, 1, 60, len(batch()) - 1])
-def test_a_full_disk_refuses_and_the_log_goes_on_when_there_is_room(
+def test_a_log_accepts_appends_again_once_a_full_disk_has_space(
     bench: Bench, faults: Faults, room: int
 ) -> None:
     bench.append(1, 1)
@@ -43,9 +43,7 @@ def test_a_full_disk_refuses_and_the_log_goes_on_when_there_is_room(
     assert bench.failures == []
 
 
-def test_a_refused_batch_leaves_no_trace_in_the_producers_state(
-    bench: Bench, faults: Faults
-) -> None:
+def test_a_refused_batch_does_not_change_the_producer_state(bench: Bench, faults: Faults) -> None:
     faults.room_bytes = 100
     with storage_error():
         bench.put(batch(5, producer=9, sequence=0))
@@ -69,7 +67,7 @@ def test_a_partial_write_that_cannot_be_undone_ends_the_use_of_the_log(
     assert bench.cut_bytes == 30
 
 
-def test_after_a_failed_sync_the_log_is_not_used(bench: Bench, faults: Faults) -> None:
+def test_a_log_is_unusable_after_a_failed_sync(bench: Bench, faults: Faults) -> None:
     bench.append(1)
     bench.log.flush()
     bench.append(1)
@@ -109,7 +107,7 @@ def test_flush_ms(bench: Bench, now_ms: int, due: bool) -> None:
     assert bench.log.needs_flush(now_ms) is due
 
 
-def test_a_flush_that_was_overtaken_by_a_truncation_does_not_count(
+def test_a_flush_overtaken_by_a_truncation_does_not_raise_the_recovery_point(
     bench: Bench, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.append(*[1] * 5)

@@ -135,7 +135,7 @@ def test_meta_properties() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"#\n", b"#\nversi", b"broker.id=1\n", b"\0\1garbage"])
 def test_a_torn_meta_properties_is_refused(text: bytes) -> None:
-    with pytest.raises(CorruptionError, match="f: not whole"):
+    with pytest.raises(CorruptionError, match="f: the file is incomplete"):
         meta.decode_meta(text, "f")
 
 

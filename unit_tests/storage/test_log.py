@@ -49,7 +49,7 @@ def test_every_offset_leads_to_its_batch(segmented: Bench) -> None:
         assert read_header(data).base_offset == offset
 
 
-def test_a_read_begins_with_the_batch_that_holds_the_offset(bench: Bench) -> None:
+def test_a_read_inside_a_batch_begins_with_that_batch(bench: Bench) -> None:
     bench.append(5, 5, 5)
     data = bench.read(7, 1)
     assert data is not None
@@ -91,14 +91,14 @@ def test_no_batch_reaches_beyond_the_upper_offset(bench: Bench, upper: int, expe
         position += found.size
 
 
-def test_at_the_end_there_is_nothing_and_beyond_it_an_error(bench: Bench) -> None:
+def test_a_read_at_the_log_end_is_empty_and_beyond_it_fails(bench: Bench) -> None:
     bench.append(3)
     assert bench.read(3) == b""
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
         bench.read(4)
 
 
-def test_below_the_log_start_there_is_an_error(bench: Bench) -> None:
+def test_a_read_below_the_log_start_fails(bench: Bench) -> None:
     bench.append(3, 3)
     bench.log.advance_log_start(3)
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
@@ -108,7 +108,7 @@ def test_below_the_log_start_there_is_an_error(bench: Bench) -> None:
     assert bench.offsets() == [3, 4, 5]
 
 
-def test_a_cached_read_that_would_wait_gives_none(tmp_path: Path) -> None:
+def test_a_cached_read_that_would_wait_returns_none(tmp_path: Path) -> None:
     disk = FaultyDisk()
     bench = Bench(tmp_path, disk=disk)
     bench.append(3)
@@ -184,7 +184,7 @@ def test_log_append_time_is_the_brokers(bench: Bench) -> None:
     assert {record.timestamp for record in bench.records()} == {bench.now_ms}
 
 
-def test_a_replica_holds_the_same_bytes(tmp_path: Path) -> None:
+def test_a_replica_stores_the_same_bytes(tmp_path: Path) -> None:
     leader, follower = Bench(tmp_path / "leader", SMALL), Bench(tmp_path / "follower", SMALL)
     leader.append(*[1] * 10, epoch=2)
     leader.append(*[1] * 30, epoch=3)
@@ -199,11 +199,11 @@ def test_a_replica_holds_the_same_bytes(tmp_path: Path) -> None:
             assert (leader.path / name).read_bytes() == (follower.path / name).read_bytes(), name
 
 
-def test_a_replica_that_had_no_room_for_two_epochs_takes_them_one_by_one_later(
+def test_a_replica_can_append_two_epochs_one_by_one_after_a_full_disk(
     tmp_path: Path,
 ) -> None:
-    """The start of the second epoch was recorded beyond the log end, and the first one was
-    refused."""
+    """The start of the second epoch was recorded beyond the log end, so batches of the first epoch
+    were refused."""
     disk = FaultyDisk()
     leader, follower = Bench(tmp_path / "leader"), Bench(tmp_path / "follower", disk=disk)
     leader.append(1, epoch=1)
@@ -239,7 +239,7 @@ def test_a_replica_refuses_batches_that_do_not_follow(tmp_path: Path) -> None:
     assert follower.offsets() == [0, 1]
 
 
-def test_a_replica_refuses_epochs_that_go_back(tmp_path: Path) -> None:
+def test_a_replica_refuses_batches_with_falling_epochs(tmp_path: Path) -> None:
     one, other, follower = (Bench(tmp_path / name) for name in ("one", "other", "follower"))
     one.append(1, epoch=5)
     other.append(1, 1, epoch=4)
@@ -249,7 +249,7 @@ def test_a_replica_refuses_epochs_that_go_back(tmp_path: Path) -> None:
     assert follower.offsets() == [0]
 
 
-def test_an_epoch_that_was_begun_without_a_record_goes_with_a_truncation(tmp_path: Path) -> None:
+def test_a_truncation_removes_an_epoch_without_records(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.append(1, 1, epoch=1)
     bench.log.begin_epoch(3, 2)
@@ -306,7 +306,7 @@ def test_the_first_record_with_the_largest_timestamp(tmp_path: Path) -> None:
     assert Bench(tmp_path / "empty").log.offset_of_max_timestamp(EVERYTHING) is None
 
 
-# shortening
+# truncating
 
 
 @pytest.mark.parametrize("end", [0, 1, 7, 8, 20, 39, 40, 50])
@@ -318,20 +318,20 @@ def test_truncation(segmented: Bench, end: int) -> None:
     assert segmented.offsets() == list(range(min(end, 40) + 1))
 
 
-def test_truncation_tells_the_owner_before_and_after_bytes_are_removed(segmented: Bench) -> None:
+def test_truncation_calls_the_owner_before_and_after_the_removal(segmented: Bench) -> None:
     segmented.log.flush()
     segmented.log.truncate_to(5)
     assert segmented.lowered == [5, 5]
     assert segmented.log.recovery_point == 5
 
 
-def test_truncation_takes_a_batch_as_a_whole(bench: Bench) -> None:
+def test_truncation_removes_whole_batches(bench: Bench) -> None:
     bench.append(3, 3)
     bench.log.truncate_to(4)
     assert bench.log.log_end_offset == 3
 
 
-def test_truncation_forgets_where_batches_were(bench: Bench) -> None:
+def test_truncation_clears_the_position_hints(bench: Bench) -> None:
     bench.append(*[1] * 10)
     for offset in range(10):
         bench.read(offset, 1)
@@ -344,7 +344,7 @@ def test_truncation_forgets_where_batches_were(bench: Bench) -> None:
         assert found.base_offset <= offset <= found.last_offset
 
 
-def test_truncation_forgets_timestamps(tmp_path: Path) -> None:
+def test_truncation_updates_the_largest_timestamp(tmp_path: Path) -> None:
     bench = Bench(tmp_path, LogConfig(index_interval_bytes=0))
     bench.append(*[1] * 10)
     bench.log.truncate_to(4)
@@ -354,7 +354,7 @@ def test_truncation_forgets_timestamps(tmp_path: Path) -> None:
     assert bench.log.offset_for_timestamp(FIRST_TIMESTAMP + 6, 99) == (5, FIRST_TIMESTAMP + 7, 0)
 
 
-def test_truncation_forgets_epochs_and_producers(bench: Bench) -> None:
+def test_truncation_removes_epochs_and_producers(bench: Bench) -> None:
     bench.put(batch(producer=9, sequence=0), epoch=1)
     bench.put(batch(producer=9, sequence=1), epoch=2)
     bench.log.truncate_to(1)
@@ -362,7 +362,7 @@ def test_truncation_forgets_epochs_and_producers(bench: Bench) -> None:
     assert bench.put(batch(producer=9, sequence=1), epoch=3).first_offset == 1
 
 
-def test_starting_over_elsewhere(segmented: Bench) -> None:
+def test_truncate_fully_and_start_at_another_offset(segmented: Bench) -> None:
     segmented.log.truncate_fully_and_start_at(1000)
     assert (segmented.log.log_start_offset, segmented.log.log_end_offset) == (1000, 1000)
     segmented.append(2)
@@ -408,7 +408,7 @@ def test_a_compacted_topic_loses_only_records_deleted_by_request(segmented: Benc
     assert segmented.log.log_start_offset == 20
 
 
-def test_deleted_files_go_after_their_delay(segmented: Bench) -> None:
+def test_deleted_files_are_removed_after_their_delay(segmented: Bench) -> None:
     now = FIRST_TIMESTAMP + 10 * 24 * 3600 * 1000
     segmented.log.delete_expired(now, 40)
     assert list(segmented.path.glob("*.deleted"))

@@ -1,4 +1,4 @@
-"""The log against a list: any sequence of operations leaves both with the same records."""
+"""A log and a list have the same records after any sequence of operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEGMENT_BYTES = 700
 
 
 class LogAgainstList(RuleBasedStateMachine):
-    """`batches` is what the log must hold: (base offset, bytes) of each; `start` its log start."""
+    """A log and its expected content: (base offset, bytes) of each batch, and the log start."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.started()
 
     def started(self) -> None:
-        """Do the other steps of a broker's start."""
+        """Run the other steps of a broker's start."""
 
     @rule(torn=st.integers(1, 60))
     def tear(self, torn: int) -> None:
@@ -164,7 +164,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
 
 class LogOnSimulatedDisk(LogAgainstList):
-    """The same on a disk that loses power: flushed bytes survive."""
+    """The same operations on a simulated disk that loses power: flushed bytes survive."""
 
     @initialize(interval=st.sampled_from([0, 150, 4096]))
     def create(self, interval: int) -> None:
@@ -178,17 +178,17 @@ class LogOnSimulatedDisk(LogAgainstList):
         self.bench = Bench(Path("/data"), config, disk)
 
     def started(self) -> None:
-        """The names in a log directory are made durable when its broker registers."""
+        """Sync the log directory, as a broker does before it registers."""
         self.bench.disk.sync_dir("/data")
 
     @rule(torn=st.integers(1, 60))
     def tear(self, torn: int) -> None:
-        """Nothing: the simulated disk tears writes by itself."""
+        """Do nothing: the simulated disk tears writes by itself."""
 
     @precondition(lambda self: bool(self.bench.log.log_end_offset))
     @rule()
     def lose_power(self) -> None:
-        """Not of an empty log, whose directory may be gone: a broker allows for that."""
+        """Lose power, but not with an empty log, whose directory may disappear."""
         self.bench.log.flush()
         self.simulated.lose_power()
         self.bench.disk = DiskView(self.simulated)
@@ -205,8 +205,8 @@ TestLogOnSimulatedDisk.settings = TestLogAgainstList.settings = settings(
 )
 
 
-def test_a_segment_that_was_new_when_its_broker_was_killed_outlives_a_power_loss() -> None:
-    """The next broker synced its file, but its name was not durable."""
+def test_a_segment_created_just_before_a_kill_survives_a_power_loss() -> None:
+    """The next broker synced the segment's file, but the file's name was not durable."""
     life = LogOnSimulatedDisk()
     life.create(interval=0)
     life.append(count=1, late=0, length=0)
@@ -218,8 +218,8 @@ def test_a_segment_that_was_new_when_its_broker_was_killed_outlives_a_power_loss
     life.same()
 
 
-def test_the_directory_of_a_log_that_was_emptied_and_closed_outlives_a_power_loss() -> None:
-    """The names in it were durable; its own name was assumed to be."""
+def test_the_directory_of_an_emptied_and_closed_log_survives_a_power_loss() -> None:
+    """The names in the directory were durable, but the name of the directory was not."""
     life = LogOnSimulatedDisk()
     life.create(interval=0)
     life.append(count=1, late=0, length=0)

@@ -1,4 +1,4 @@
-"""The manager of all logs: start, use and shutdown of a directory."""
+"""The log manager: start, use and shutdown of a log directory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Proc:
 
 
 class Host:
-    """A machine with log directories on which brokers come and go."""
+    """A machine with log directories, on which a test starts and stops brokers."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -87,7 +87,7 @@ class Host:
         return self.start()
 
     def lose_power(self) -> LogManager:
-        """Boot the machine again; here all bytes happen to survive."""
+        """Boot the machine again after a power loss in which no bytes are lost."""
         self.boot += "x"
         return self.kill()
 
@@ -115,7 +115,7 @@ def existing(manager: LogManager, partition: TopicPartition = A) -> Log:
 
 
 def test_listing_all_logs_does_not_wait_for_the_disk(host: Host) -> None:
-    """A thread holds the lock while it makes checkpoints durable."""
+    """A thread may hold the manager's lock while it syncs checkpoints."""
     manager = host.start()
     make(manager)
     held, done = threading.Event(), threading.Event()
@@ -140,7 +140,7 @@ def test_listing_all_logs_does_not_wait_for_the_disk(host: Host) -> None:
 # starting
 
 
-def test_a_restart_finds_everything(host: Host) -> None:
+def test_a_restart_finds_all_records(host: Host) -> None:
     make(host.start(), count=40)
     manager = host.restart()
     assert existing(manager).log_end_offset == 40
@@ -173,7 +173,7 @@ def test_while_a_broker_runs_there_is_a_boot_file_and_no_clean_mark(host: Host) 
         ("version=0\nbroker.id=one\n", "invalid literal"),
     ],
 )
-def test_anothers_directory_is_refused_and_not_touched(
+def test_the_directory_of_another_broker_is_refused_and_unchanged(
     host: Host, content: str, message: str
 ) -> None:
     host.data.mkdir()
@@ -191,7 +191,7 @@ def test_a_locked_directory_is_refused_and_its_holder_named(host: Host) -> None:
         host.start()
 
 
-def test_a_file_in_place_of_a_directory_is_refused(host: Host) -> None:
+def test_a_log_directory_that_is_a_file_is_refused(host: Host) -> None:
     host.data.write_text("")
     with pytest.raises(StartupError, match="is not a directory"):
         host.start()
@@ -203,7 +203,7 @@ def test_one_partition_in_two_directories_is_refused(host: Host) -> None:
     host.directories.append(str(host.home / "more"))
     for path in host.directories:
         (Path(path) / "orders-0").mkdir(parents=True)
-    with pytest.raises(StartupError, match=r"orders-0 is in .* and in "):
+    with pytest.raises(StartupError, match=r"orders-0 has two directories, .* and "):
         host.start()
     host.manager().lock()
 
@@ -215,7 +215,7 @@ def test_peek(host: Host) -> None:
     assert LogManager.peek(host.directories, host.disk) == (7, "cluster-B")
 
 
-def test_files_as_apache_kafka_writes_them_are_understood(host: Host) -> None:
+def test_files_of_apache_kafka_can_be_read(host: Host) -> None:
     make(host.start(), count=5)
     host.managers[-1].shutdown({})
     (host.data / "meta.properties").write_text(
@@ -247,7 +247,7 @@ def test_checkpoints_are_written_as_apache_kafka_reads_them(host: Host) -> None:
     assert existing(host.start()).log_start_offset == 2
 
 
-# how it was left
+# the state after the last broker
 
 
 def test_every_log_is_suspect_after_another_boot(host: Host) -> None:
@@ -271,13 +271,13 @@ def test_suspects_are_found_again_until_they_are_settled(host: Host, clean: bool
     assert (host.restart() if clean else host.kill()).suspects == set()
 
 
-def test_a_clean_stop_before_another_boot_leaves_nothing_suspect(host: Host) -> None:
+def test_no_replica_is_suspect_after_a_clean_stop_and_another_boot(host: Host) -> None:
     make(host.start(), A)
     host.managers[-1].shutdown({})
     assert host.lose_power().suspects == set()
 
 
-def test_within_one_boot_a_cut_below_the_high_watermark_is_damage(host: Host) -> None:
+def test_a_log_end_below_the_high_watermark_is_damage_within_one_boot(host: Host) -> None:
     manager = host.start()
     make(manager, A)
     manager.write_checkpoints({A: 3})
@@ -289,7 +289,7 @@ def test_within_one_boot_a_cut_below_the_high_watermark_is_damage(host: Host) ->
     assert not (host.data / ".kafka_cleanshutdown").exists()
 
 
-def test_lost_checkpoints_are_no_loss(host: Host) -> None:
+def test_lost_checkpoints_lose_no_record(host: Host) -> None:
     make(host.start(), count=40)
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         (host.data / name).write_text("0\n1\n")
@@ -314,7 +314,7 @@ def test_no_clean_mark_after_a_failed_sync(host: Host) -> None:
     assert (host.data / "pybroker.failed").exists()
 
 
-def test_no_clean_mark_when_the_end_cannot_be_written(host: Host) -> None:
+def test_no_clean_mark_after_a_shutdown_on_a_full_disk(host: Host) -> None:
     disk = host.disk = FaultyDisk()
     make(host.start())
     disk.faults.room_bytes = 0
@@ -322,10 +322,10 @@ def test_no_clean_mark_when_the_end_cannot_be_written(host: Host) -> None:
     assert not (host.data / ".kafka_cleanshutdown").exists()
 
 
-# making and deleting
+# creating and deleting
 
 
-def test_new_partitions_go_where_the_fewest_are(host: Host) -> None:
+def test_a_new_partition_is_created_in_the_directory_with_the_fewest(host: Host) -> None:
     host.directories.append(str(host.home / "more"))
     manager = host.start()
     homes = [Path(make(manager, partition).directory).parent.name for partition in (A, B, C)]
@@ -347,7 +347,7 @@ def test_a_failed_directory_gets_no_new_partitions(host: Host) -> None:
     assert Path(make(manager, C).directory).parent.name == "more"
 
 
-def test_create_gives_the_log_that_is_there(host: Host) -> None:
+def test_create_returns_an_existing_log(host: Host) -> None:
     manager = host.start()
     log = manager.create(A, SMALL, NO_TOPIC_ID)
     assert manager.all()[A].topic_id is None
@@ -393,7 +393,7 @@ def test_a_new_topic_of_the_same_name_inherits_nothing(host: Host) -> None:
     assert manager.high_watermark_checkpoint(A) == 0
 
 
-def test_a_log_of_an_earlier_topic_is_set_aside_with_its_bytes(host: Host) -> None:
+def test_a_log_of_a_deleted_topic_is_renamed_to_stray_with_its_bytes(host: Host) -> None:
     manager = host.start()
     make(manager)
     manager.set_aside(A)
@@ -404,7 +404,7 @@ def test_a_log_of_an_earlier_topic_is_set_aside_with_its_bytes(host: Host) -> No
     assert next(stray.glob("*.log")).stat().st_size == 3 * len(batch())
 
 
-def test_strange_entries_are_left_alone(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_entries_are_kept(host: Host, caplog: pytest.LogCaptureFixture) -> None:
     (host.data / "lost+found").mkdir(parents=True)
     (host.data / "notes").write_text("mine")
     host.start()
@@ -412,22 +412,20 @@ def test_strange_entries_are_left_alone(host: Host, caplog: pytest.LogCaptureFix
     assert sum("left alone" in message for message in caplog.messages) == 2
 
 
-def test_a_start_logs_each_partition_that_was_set_aside(
-    host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_start_logs_each_stray_directory(host: Host, caplog: pytest.LogCaptureFixture) -> None:
     manager = host.start()
     make(manager)
     manager.set_aside(A)
     caplog.clear()
     host.kill()
-    assert [message for message in caplog.messages if "set aside before" in message]
+    assert [message for message in caplog.messages if "stray directory found" in message]
     assert not [message for message in caplog.messages if "unexpected" in message]
 
 
 # chores
 
 
-def test_quiet_partitions_and_closed_segments_become_durable(host: Host) -> None:
+def test_idle_logs_and_closed_segments_are_flushed(host: Host) -> None:
     manager = host.start()
     log = make(manager, count=20)
     assert log.segment_count > 1
@@ -439,7 +437,7 @@ def test_quiet_partitions_and_closed_segments_become_durable(host: Host) -> None
     assert "orders 0 20" in (host.data / "recovery-point-offset-checkpoint").read_text()
 
 
-def test_flush_ms_is_kept(host: Host) -> None:
+def test_a_log_is_flushed_by_flush_ms(host: Host) -> None:
     manager = host.start()
     log = make(manager, count=1)
     log.set_config(LogConfig(flush_ms=500))

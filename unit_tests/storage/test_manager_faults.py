@@ -1,4 +1,4 @@
-"""The manager of the logs on a full disk, and its memory of damage."""
+"""The log manager with full disks, failed disks, missing directories and damaged logs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def test_records_before_damage_at_an_index_entry_can_be_read(host: Host) -> None
     assert damaged.log_end_offset == entry.last_offset
 
 
-def test_a_full_disk_is_no_failed_one(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_does_not_take_its_directory_offline(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = host.disk = FaultyDisk()
     manager = host.start()
     make(manager, A, 5)
@@ -65,8 +67,9 @@ def test_a_full_disk_is_no_failed_one(host: Host, caplog: pytest.LogCaptureFixtu
     assert host.kill().high_watermark_checkpoint(A) == 6
 
 
-def test_a_broker_that_registers_again_needs_no_room(host: Host) -> None:
-    """When its session has ended it has a new incarnation, and disks may be full then."""
+def test_a_broker_can_register_again_while_the_disk_is_full(host: Host) -> None:
+    """A broker with a new session has a new incarnation, which it records while disks may be
+    full."""
     disk = host.disk = FaultyDisk()
     manager = host.start()
     make(manager, A, 5)
@@ -84,8 +87,8 @@ def test_a_broker_that_registers_again_needs_no_room(host: Host) -> None:
     assert "incarnation=9\n" in (host.data / "pybroker.boot").read_text()
 
 
-def test_settled_suspects_are_recorded_once_a_full_disk_has_room(host: Host) -> None:
-    """Until then the next start finds the same suspects as this one."""
+def test_settled_suspects_are_recorded_once_a_full_disk_has_space(host: Host) -> None:
+    """Before that, the next start would find the same suspect replicas as this start."""
     disk = host.disk = FaultyDisk()
     make(host.start(), A, 5)
     host.boot = "boot-2"
@@ -100,7 +103,7 @@ def test_settled_suspects_are_recorded_once_a_full_disk_has_room(host: Host) -> 
     assert manager.suspects == set()
 
 
-def test_deleting_makes_room_on_a_full_disk(host: Host) -> None:
+def test_deletion_frees_space_on_a_full_disk(host: Host) -> None:
     disk = host.disk = FaultyDisk()
     manager = host.start()
     make(manager)
@@ -127,7 +130,7 @@ def lose(host: Host) -> str:
     return gone
 
 
-def test_a_partition_whose_directory_is_gone_is_named(
+def test_a_partition_whose_directory_is_missing_is_logged(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     lose(host)
@@ -136,7 +139,7 @@ def test_a_partition_whose_directory_is_gone_is_named(
     assert len(said) == 1 and f"partition={A} " in said[0]
 
 
-def test_no_empty_log_takes_the_place_of_one_that_is_gone(host: Host) -> None:
+def test_no_empty_log_replaces_a_missing_one(host: Host) -> None:
     gone = lose(host)
     for start_again in (host.kill, host.restart, host.kill):
         manager = start_again()
@@ -151,7 +154,7 @@ def test_no_empty_log_takes_the_place_of_one_that_is_gone(host: Host) -> None:
     assert manager.create(A, SMALL, TOPIC_ID).log_end_offset == 3
 
 
-def test_deleting_a_partition_that_is_gone_frees_its_name(host: Host) -> None:
+def test_a_missing_partition_can_be_deleted_and_recreated(host: Host) -> None:
     lose(host)
     manager = host.kill()
     manager.delete(A)
@@ -160,7 +163,7 @@ def test_deleting_a_partition_that_is_gone_frees_its_name(host: Host) -> None:
     assert existing(host.kill()).log_end_offset == 0
 
 
-def test_a_deletion_cut_off_by_a_kill_leaves_nothing_missing(
+def test_a_partition_does_not_count_as_missing_after_an_interrupted_deletion(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = host.start()
@@ -179,9 +182,9 @@ def test_a_deletion_cut_off_by_a_kill_leaves_nothing_missing(
     assert host.kill().create(A, SMALL, TOPIC_ID).log_end_offset == 0
 
 
-def test_segments_are_written_anew_after_a_failed_sync(host: Host) -> None:
-    """Another sync of that file would succeed without doing anything: the kernel counts its pages
-    as written. The file may also hold less than before."""
+def test_unsynced_segments_are_rewritten_after_a_failed_sync(host: Host) -> None:
+    """Another sync of the file would write nothing, because the kernel has marked the pages as
+    clean. The file may also be shorter than before."""
     disk = host.disk = FaultyDisk()
     manager = host.start()
     log = make(manager, A, 40)
@@ -206,11 +209,11 @@ def test_segments_are_written_anew_after_a_failed_sync(host: Host) -> None:
     assert host.kill().suspects == set()
 
 
-def test_a_young_log_of_which_only_the_directory_is_left_is_opened_after_a_failed_sync(
+def test_a_new_log_with_only_its_directory_left_is_opened_after_a_failed_sync(
     host: Host,
 ) -> None:
-    """A power loss may take the names of files that were never synced. The broker could not start:
-    there was no segment to write anew."""
+    """A power loss may remove the names of files that were never synced. The log then has no
+    segment to rewrite, which prevented the start of the broker."""
     disk = host.disk = FaultyDisk()
     manager = host.start()
     log = make(manager, A, 3)

@@ -1,4 +1,4 @@
-"""Moving a partition between log directories: no event during the move loses a record."""
+"""Moves of a partition between log directories: no event during a move loses a record."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def swap(manager: LogManager, move: ReplicaMove) -> None:
         if manager.moves.swap(move):
             return
         move.copy()
-    raise AssertionError("the copy never became the log")
+    raise AssertionError("the copy did not replace the log")
 
 
 def finish(manager: LogManager, move: ReplicaMove) -> None:
@@ -60,7 +60,7 @@ def finish(manager: LogManager, move: ReplicaMove) -> None:
 
 
 def moved(host: Host, manager: LogManager) -> Log:
-    """Partition A, after a whole move."""
+    """Return the log of partition A after a whole move."""
     move = begin(host, manager)
     copy_all(move)
     move.rename()
@@ -92,8 +92,9 @@ def directories_of(host: Host, partition: TopicPartition = A) -> list[tuple[str,
 
 
 @pytest.mark.parametrize("start", [1, 4, 9, 10, 13, 20])
-def test_a_log_that_begins_inside_a_batch_moves(host: Host, start: int) -> None:
-    """As after DeleteRecords: the copy holds the whole batch, and begins where the log does."""
+def test_a_log_whose_start_is_inside_a_batch_can_be_moved(host: Host, start: int) -> None:
+    """After DeleteRecords the log start may be inside a batch. The copy contains the whole batch,
+    and has the same log start."""
     manager = host.start()
     log = make(manager, count=0)
     for _ in range(2):
@@ -126,7 +127,7 @@ def test_records_that_are_deleted_during_a_move_are_deleted_in_the_copy(
     assert (after.log_start_offset, after.log_end_offset) == (start, 20)
 
 
-def test_the_copy_has_everything_and_takes_the_place(host: Host) -> None:
+def test_the_copy_has_all_records_and_replaces_the_log(host: Host) -> None:
     manager = host.start()
     log = make(manager, count=40)
     log.begin_epoch(5, 40)
@@ -160,7 +161,7 @@ def test_records_written_during_a_move_are_copied(host: Host) -> None:
     assert content(existing(manager)) == expected
 
 
-def test_a_log_that_begins_inside_a_batch_or_was_cut_by_retention(host: Host) -> None:
+def test_the_start_of_a_log_inside_a_batch_or_after_retention(host: Host) -> None:
     manager = host.start()
     log = make(manager, count=40)
     log.advance_log_start(7)
@@ -179,7 +180,7 @@ def test_a_log_that_begins_inside_a_batch_or_was_cut_by_retention(host: Host) ->
 
 @pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.parametrize("keep", [0, 3, 20])
-def test_a_source_that_is_cut_cuts_its_copy(
+def test_a_truncation_of_the_source_truncates_the_copy(
     host: Host, keep: int, goes_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager, lower = host.start(), Relocations.lower
@@ -187,7 +188,7 @@ def test_a_source_that_is_cut_cuts_its_copy(
     move = begin(host, manager)
     copy_all(move)
     with monkeypatch.context() as patch:
-        if goes_on:  # in its thread, and gets again what is about to go
+        if goes_on:  # the thread copies records again that are about to be truncated
             patch.setattr(Relocations, "lower", lambda *all: (lower(*all), move.copy()))
         log.truncate_to(keep)
     fill(log, 50, b"another")
@@ -199,7 +200,7 @@ def test_a_source_that_is_cut_cuts_its_copy(
     assert content(existing(manager)) == expected
 
 
-def test_producers_are_known_after_the_move(host: Host) -> None:
+def test_a_move_keeps_the_producer_state(host: Host) -> None:
     manager = host.start()
     log = manager.create(A, SMALL, TOPIC_ID)
     for sequence in range(8):
@@ -215,7 +216,7 @@ def test_producers_are_known_after_the_move(host: Host) -> None:
             current.append(gap, read_header(gap), leader_epoch=0, now_ms=0)
 
 
-# a process that dies
+# a killed process
 
 
 def just_begun(manager: LogManager, move: ReplicaMove) -> None:
@@ -265,7 +266,7 @@ def deleted_after_the_swap(manager: LogManager, move: ReplicaMove) -> None:
         deleted_after_the_swap,
     ],
 )
-def test_a_kill_in_any_phase_loses_nothing(
+def test_a_kill_in_any_phase_of_a_move_loses_no_record(
     host: Host, phase: Callable[[LogManager, ReplicaMove], None], power: bool
 ) -> None:
     manager = host.start()
@@ -288,7 +289,7 @@ def test_a_kill_in_any_phase_loses_nothing(
 
 
 @pytest.mark.parametrize("phase", [just_begun, half_copied, renamed])
-def test_a_clean_stop_leaves_one_log_and_the_requested_directory(
+def test_a_clean_stop_keeps_one_log_and_the_requested_directory(
     host: Host, phase: Callable[[LogManager, ReplicaMove], None]
 ) -> None:
     manager = host.start()
@@ -302,7 +303,7 @@ def test_a_clean_stop_leaves_one_log_and_the_requested_directory(
     assert host.start().moves.unfinished == {A: target(host)}
 
 
-def test_a_copy_whose_origin_is_offline_is_left_alone(host: Host) -> None:
+def test_a_copy_whose_original_is_offline_is_kept(host: Host) -> None:
     manager = host.start()
     make(manager, count=40)
     begin(host, manager)
@@ -314,7 +315,7 @@ def test_a_copy_whose_origin_is_offline_is_left_alone(host: Host) -> None:
     assert directories_of(host) == [("kept", "orders-0"), ("more", "orders-0-future")]
 
 
-# a process that dies, and a disk that is gone when it comes back
+# a killed process, and a disk that is missing at the next start
 
 
 def unmount(host: Host, which: int) -> None:
@@ -332,7 +333,7 @@ def mount(host: Host, which: int) -> None:
 @pytest.mark.parametrize(
     "phase", [renamed, written_after_the_name, swapped, written_after_the_swap]
 )
-def test_the_older_of_two_logs_is_not_served_while_the_newer_is_away(
+def test_the_older_of_two_logs_is_not_served_while_the_newer_is_offline(
     host: Host, phase: Callable[[LogManager, ReplicaMove], None], which: int, away: str
 ) -> None:
     manager = host.start()
@@ -373,7 +374,7 @@ def target_failed(manager: LogManager, move: ReplicaMove) -> None:
 
 
 @pytest.mark.parametrize("end", [given_up, stopped, target_failed])
-def test_a_log_that_stays_needs_no_other_directory(
+def test_a_log_whose_move_ended_is_served_without_the_target_directory(
     host: Host, end: Callable[[LogManager, ReplicaMove], None]
 ) -> None:
     manager = host.start()
@@ -386,7 +387,7 @@ def test_a_log_that_stays_needs_no_other_directory(
     fill(existing(host.start()))
 
 
-def test_marks_of_moves_go_where_nothing_is_moved_any_more(host: Host) -> None:
+def test_marks_of_a_move_without_a_second_log_are_removed(host: Host) -> None:
     manager = host.start()
     log = make(manager, count=3)
     for name in ("pybroker.moved", "pybroker.moving"):
@@ -396,7 +397,7 @@ def test_marks_of_moves_go_where_nothing_is_moved_any_more(host: Host) -> None:
     assert list(Path(after.directory).glob("pybroker.*")) == []
 
 
-def test_a_full_disk_can_be_moved_away_from(host: Host) -> None:
+def test_a_replica_can_be_moved_away_from_a_full_disk(host: Host) -> None:
     disk = host.disk = FaultyDisk()
     manager = host.start()
     make(manager, count=40)
@@ -409,7 +410,7 @@ def test_a_full_disk_can_be_moved_away_from(host: Host) -> None:
     assert existing(manager).log_end_offset == 40
 
 
-# giving up
+# cancelling
 
 
 @pytest.mark.parametrize("phase", [just_begun, half_copied, renamed, swapped])
@@ -432,7 +433,7 @@ def test_deleting_the_topic_ends_the_move(
     assert host.kill().all() == {}
 
 
-def test_a_failed_target_leaves_the_log_as_it_is(host: Host) -> None:
+def test_a_failed_target_of_a_move_leaves_the_log_unchanged(host: Host) -> None:
     disk = host.disk = FaultyDisk()
     manager = host.start()
     log = make(manager, count=40)
@@ -447,7 +448,7 @@ def test_a_failed_target_leaves_the_log_as_it_is(host: Host) -> None:
     fill(log)
 
 
-def test_a_full_target_is_no_failed_one(host: Host) -> None:
+def test_a_full_target_disk_does_not_take_its_directory_offline(host: Host) -> None:
     disk = host.disk = FaultyDisk()
     manager = host.start()
     make(manager, count=40)
@@ -474,12 +475,12 @@ def test_a_move_that_is_not_possible_is_refused(host: Host, path: str, code: Err
     with refused(code):
         manager.moves.begin(A, target(host) if path == "failed" else path)
     with refused(code):
-        manager.moves.wish(A, target(host) if path == "failed" else path)
+        manager.moves.request_directory(A, target(host) if path == "failed" else path)
 
 
 def test_a_requested_directory_is_kept_for_a_partition_that_is_created_later(host: Host) -> None:
     manager = host.start()
-    manager.moves.wish(A, f"{target(host)}/")
+    manager.moves.request_directory(A, f"{target(host)}/")
     assert make(manager, A).directory.startswith(target(host))
     assert manager.moves.begin(A, target(host)) is None
 

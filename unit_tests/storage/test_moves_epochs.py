@@ -25,10 +25,10 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_log_that_is_cut_while_its_copy_gets_its_name_moves(
+def test_a_log_that_is_truncated_during_the_rename_of_its_copy_can_be_moved(
     host: Host, goes_on: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The copy then has batches that are gone from the log, and no damage is reported."""
+    """The copy then has batches that the log no longer has, and no damage is reported."""
     manager = host.start()
     log = make(manager, count=0)
 
@@ -60,11 +60,11 @@ def test_a_log_that_is_cut_while_its_copy_gets_its_name_moves(
     assert [after.epoch_end_offset(epoch) for epoch in (1, 2, 3)] == ends
 
 
-def test_a_copy_that_is_the_only_log_is_marked_no_more(
+def test_a_copy_that_is_the_only_log_has_no_mark_of_a_move(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk was full at the moment of the swap. Otherwise the log would not be served if the
-    directory of its origin is away at the next start."""
+    """The disk was full at the swap. With the mark the log would not be served if the directory of
+    the original is offline at the next start."""
     manager = host.start()
     make(manager, count=3)
     move = begin(host, manager)

@@ -14,7 +14,7 @@ HOME = "/mnt/kafka/data"
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("there", ["/", "/mnt", HOME])
-def test_no_directory_above_the_data_is_lost_with_the_power(seed: int, there: str) -> None:
+def test_the_parents_of_a_new_log_directory_survive_a_power_loss(seed: int, there: str) -> None:
     disk = SimDisk(Environment(str(seed)), "m")
     disk.writes_back = False
     before = DiskView(disk)

@@ -12,10 +12,10 @@ from unit_tests.storage.bench import Bench
 
 @pytest.mark.parametrize("number", (0, 1))
 @pytest.mark.parametrize("how", ("killed", "without power", "closed"))
-def test_a_damaged_header_below_the_recovery_point_stops_no_start(
+def test_a_damaged_header_below_the_recovery_point_does_not_prevent_the_start(
     tmp_path: Path, how: str, number: int
 ) -> None:
-    """Recovery does not look there, but rebuilding indexes or leader epochs walks over it."""
+    """Recovery does not check the header, but a rebuild of indexes or leader epochs reads it."""
     bench = Bench(tmp_path, LogConfig(segment_bytes=1000, index_interval_bytes=200))
     bench.append(*[1] * 30)
     if how == "closed":
@@ -36,7 +36,7 @@ def test_a_damaged_header_below_the_recovery_point_stops_no_start(
 def test_a_corrupt_offset_of_the_last_batch_of_a_closed_log_is_damage(
     tmp_path: Path, same_boot: bool
 ) -> None:
-    """The log end at the close is known."""
+    """The checkpoint of a clean stop has the log end."""
     bench = Bench(tmp_path)
     bench.append(1, 1, 1)
     bench.close()
@@ -57,7 +57,7 @@ def test_a_corrupt_offset_of_the_last_batch_of_a_segment_is_damage_there(tmp_pat
     assert bench.log.damage.offset == 1
 
 
-def test_in_a_compacted_log_a_gap_before_the_last_batch_is_no_damage(tmp_path: Path) -> None:
+def test_a_gap_before_the_last_batch_of_a_compacted_log_is_no_damage(tmp_path: Path) -> None:
     bench = Bench(tmp_path, LogConfig(cleanup_policy=("compact",)))
     bench.append(1, 1, 1)
     bench.flip_bit(2, at=6)

@@ -1,5 +1,5 @@
-"""The topic id of a log is durable before its records: the log of an older topic of the same name
-must not be taken for that of a newer one."""
+"""The topic id of a log is durable before its records, so that a recreated topic does not get the
+log of the deleted one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SimulatedHost(Host):
         self.disk = self.view = DiskView(self.simulated)
 
     def die(self) -> LogManager:
-        """Kill the host and start it again."""
+        """Lose power, and start the host again."""
         self.view.end()
         self.disk = self.view = DiskView(self.simulated)
         return self.start()
@@ -50,7 +50,7 @@ def put(log: Log) -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("begins", [False, True])
-def test_records_of_an_older_topic_are_not_taken_for_those_of_a_newer_one(
+def test_records_of_a_deleted_topic_are_not_served_for_a_recreated_one(
     is_killed: bool, begins: bool
 ) -> None:
     host = SimulatedHost()
@@ -70,7 +70,7 @@ def test_records_of_an_older_topic_are_not_taken_for_those_of_a_newer_one(
     assert manager.create(A, SMALL, TOPIC_ID).log_end_offset == 1
 
 
-def test_nothing_waits_for_the_disk_twice() -> None:
+def test_the_topic_id_needs_no_second_sync() -> None:
     host = SimulatedHost()
     log = host.start().create(A, SMALL, TOPIC_ID)
     assert log.epoch_file.changed

@@ -1,4 +1,4 @@
-"""The decisions on producers, as tables."""
+"""The decisions of the producer state, as tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def state_after(*batches: tuple[int, int, int]) -> ProducerState:
 
 
 def answer(state: ProducerState, epoch: int, sequence: int, count: int) -> ErrorCode | int:
-    """Return the code, or the first offset of the batch that is repeated."""
+    """Return the error code, or the first offset of the batch that the request repeats."""
     try:
         duplicate = state.check(header(9, sequence, count, epoch=epoch))
     except BrokerError as error:
@@ -73,7 +73,7 @@ def test_sequences(
     assert answer(state_after(*before), epoch, sequence, count) == expected
 
 
-def test_producers_do_not_mix() -> None:
+def test_two_producers_have_separate_states() -> None:
     state = state_after((0, 0, 1))
     assert state.check(header(8, 5)) is None
 
@@ -114,7 +114,7 @@ def test_only_idle_producers_without_a_transaction_expire() -> None:
     assert sorted(state.entries) == [2, 3]
 
 
-def test_a_snapshot_gives_the_state_back() -> None:
+def test_a_snapshot_restores_the_producer_state() -> None:
     state = state_after(*FIVE, (0, 10, 1))
     state.apply(header(3, 7, epoch=4, transactional=True), 11, FIRST_TIMESTAMP)
     state.apply(read_header(marker(5, commit=True)), 12, 60, COMMIT)

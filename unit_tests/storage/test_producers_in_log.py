@@ -1,4 +1,4 @@
-"""Idempotent producers and the log: what a restart may not change."""
+"""The producer state of a log survives restarts, truncations and retention."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def restart(bench: Bench, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", RESTARTS)
-def test_a_retry_of_the_last_five_gets_the_first_answer(bench: Bench, how: str) -> None:
+def test_a_retry_of_one_of_the_last_five_batches_gets_the_first_response(
+    bench: Bench, how: str
+) -> None:
     for sequence in range(0, 40, 4):
         bench.put(batch(4, producer=9, sequence=sequence))
     restart(bench, how)
@@ -69,7 +71,7 @@ def test_without_a_snapshot_producers_are_read_from_the_log(bench: Bench, lost: 
     assert not bench.put(batch(producer=9, sequence=30)).duplicate
 
 
-def test_a_producer_is_remembered_after_its_records_are_gone(bench: Bench) -> None:
+def test_the_producer_state_outlives_its_records(bench: Bench) -> None:
     bench.put(batch(producer=9, sequence=0))
     bench.log.roll()
     bench.append(1)
@@ -79,23 +81,23 @@ def test_a_producer_is_remembered_after_its_records_are_gone(bench: Bench) -> No
     assert bench.put(batch(producer=9, sequence=0)).duplicate
 
 
-def test_snapshots_do_not_pile_up(bench: Bench) -> None:
+def test_old_snapshots_are_removed(bench: Bench) -> None:
     bench.append(*[1] * 100)
     segments = bench.log.segment_count
     bench.close()
     assert len(list(bench.path.glob("*.snapshot"))) <= segments + 2
 
 
-def test_old_timestamps_do_not_make_a_producer_old(bench: Bench) -> None:
+def test_producers_do_not_expire_by_record_timestamps(bench: Bench) -> None:
     bench.put(batch(producer=9, sequence=0, timestamp=1000))
     assert bench.log.producers.expire(bench.now_ms + 1000, 86_400_000) == 0
     assert bench.log.producers.expire(bench.now_ms + 86_400_000, 86_400_000) == 1
 
 
 @pytest.mark.parametrize("how", RESTARTS)
-def test_a_producer_is_not_old_because_the_log_was_shortened(bench: Bench, how: str) -> None:
-    """After a restart the log had no time of an append, so every producer left after a truncation
-    seemed very old; a later retry was stored once more."""
+def test_producers_do_not_expire_because_of_a_truncation(bench: Bench, how: str) -> None:
+    """After a restart and a truncation the log had no time of the last append, so all producers
+    expired. A later retry was then appended again."""
     bench.put(batch(producer=9, sequence=0))
     bench.append(1)
     restart(bench, how)

@@ -1,4 +1,4 @@
-"""Recovery of a log that was not closed properly, one fault a test."""
+"""Recovery of a log that was not closed cleanly, with one fault in each test."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def bench(tmp_path: Path) -> Bench:
 
 @pytest.fixture
 def segmented(tmp_path: Path) -> Bench:
-    """30 records in several segments."""
+    """Return a log of 30 records in several segments."""
     bench = Bench(tmp_path, SMALL)
     bench.append(*[1] * 30)
     assert bench.log.segment_count > 2
     return bench
 
 
-def test_a_killed_process_loses_nothing(bench: Bench) -> None:
+def test_a_kill_loses_no_record(bench: Bench) -> None:
     bench.append(3, 2, 5)
     bench.crash()
     assert bench.offsets() == list(range(10))
@@ -39,7 +39,7 @@ def test_a_killed_process_loses_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("off", [1, 30, 61, 70])
-def test_a_torn_tail_is_cut_and_kept_aside(bench: Bench, off: int) -> None:
+def test_a_torn_tail_is_cut_off_and_saved(bench: Bench, off: int) -> None:
     bench.append(1, 1, 4)
     torn = len(batch(4)) - off
     bench.tear(off)
@@ -50,7 +50,7 @@ def test_a_torn_tail_is_cut_and_kept_aside(bench: Bench, off: int) -> None:
     assert (bench.path / bench.kept_aside()[0]).stat().st_size == torn
 
 
-def test_a_log_goes_on_behind_a_cut_tail(bench: Bench) -> None:
+def test_appends_continue_after_a_torn_tail_was_cut(bench: Bench) -> None:
     bench.append(1, 1)
     bench.tear(5)
     bench.crash()
@@ -59,7 +59,7 @@ def test_a_log_goes_on_behind_a_cut_tail(bench: Bench) -> None:
     assert bench.offsets() == [0, 1, 2, 3]
 
 
-def test_two_torn_tails_at_one_place_are_both_kept(bench: Bench) -> None:
+def test_two_torn_tails_at_the_same_position_are_both_saved(bench: Bench) -> None:
     bench.append(1, 1)
     for _ in range(2):
         bench.tear(5)
@@ -77,7 +77,7 @@ def test_a_zeroed_tail_is_cut_without_a_copy(bench: Bench) -> None:
     assert bench.segment().stat().st_size == 2 * len(batch())
 
 
-def test_a_tail_of_garbage_is_cut(bench: Bench) -> None:
+def test_garbage_at_the_log_end_is_cut_off(bench: Bench) -> None:
     bench.append(1, 1)
     bench.add_tail(b"\x02" * 777)
     bench.crash()
@@ -123,7 +123,7 @@ def test_reads_stop_at_a_corrupt_range(bench: Bench) -> None:
         bench.append(1)
 
 
-def test_damage_in_an_earlier_segment_leaves_later_ones_alone(segmented: Bench) -> None:
+def test_damage_in_an_earlier_segment_leaves_later_segments_unchanged(segmented: Bench) -> None:
     segmented.flip_bit(1)
     files = {path: path.read_bytes() for path in segmented.path.glob("*.log")}
     segmented.crash()
@@ -131,7 +131,7 @@ def test_damage_in_an_earlier_segment_leaves_later_ones_alone(segmented: Bench) 
     assert {path: path.read_bytes() for path in segmented.path.glob("*.log")} == files
 
 
-def test_a_damaged_log_is_mended_by_starting_over(segmented: Bench) -> None:
+def test_discarding_all_records_repairs_a_damaged_log(segmented: Bench) -> None:
     segmented.flip_bit(1)
     segmented.crash()
     segmented.log.truncate_fully_and_start_at(7)
@@ -141,7 +141,7 @@ def test_a_damaged_log_is_mended_by_starting_over(segmented: Bench) -> None:
     assert len(segmented.kept_aside()) > 2
 
 
-def test_below_the_recovery_point_there_is_no_torn_tail(bench: Bench) -> None:
+def test_an_invalid_batch_below_the_recovery_point_is_damage(bench: Bench) -> None:
     bench.append(1, 1, 1)
     bench.tear(5)
     before = bench.segment().read_bytes()
@@ -151,7 +151,7 @@ def test_below_the_recovery_point_there_is_no_torn_tail(bench: Bench) -> None:
     assert bench.segment().read_bytes() == before
 
 
-def test_where_the_page_cache_survived_a_cut_below_the_floor_is_damage(bench: Bench) -> None:
+def test_a_log_end_below_the_floor_offset_is_damage_within_one_boot(bench: Bench) -> None:
     bench.append(1, 1, 1)
     bench.tear(5)
     bench.crash(recovery_point=0, floor=3)
@@ -166,14 +166,14 @@ def test_a_log_that_ends_below_its_recovery_point_is_damaged(bench: Bench) -> No
     assert bench.offsets_before_the_damage() == [0, 1]
 
 
-def test_from_the_recovery_point_on_only(segmented: Bench) -> None:
+def test_recovery_checks_only_from_the_recovery_point_on(segmented: Bench) -> None:
     segmented.flip_bit(1)
     segmented.crash(recovery_point=20)
     assert segmented.log.damage is None
     assert segmented.log.log_end_offset == 30
 
 
-def test_the_recovery_point_may_lie_anywhere(segmented: Bench) -> None:
+def test_the_recovery_point_may_be_any_offset(segmented: Bench) -> None:
     for recovery_point in range(31):
         segmented.crash(recovery_point=recovery_point)
         assert segmented.log.damage is None
@@ -192,7 +192,7 @@ def test_a_torn_tail_before_segments_of_garbage_is_cut(segmented: Bench) -> None
     assert len(segmented.kept_aside()) == 2
 
 
-def test_offsets_that_go_back_are_damage_or_a_torn_tail(bench: Bench) -> None:
+def test_falling_offsets_are_damage_or_a_torn_tail(bench: Bench) -> None:
     bench.append(2, 2)
     bench.add_tail(stamped(batch(1), 1))
     bench.crash()
@@ -200,13 +200,13 @@ def test_offsets_that_go_back_are_damage_or_a_torn_tail(bench: Bench) -> None:
     assert bench.cut_bytes == len(batch(1))
 
 
-def test_without_a_checkpoint_everything_is_checked(segmented: Bench) -> None:
+def test_all_batches_are_checked_without_a_recovery_point(segmented: Bench) -> None:
     segmented.flip_bit(1)
     segmented.crash(recovery_point=None)
     assert segmented.log.damage is not None
 
 
-def test_after_a_proper_end_nothing_is_checked(segmented: Bench) -> None:
+def test_no_batch_is_checked_after_a_clean_stop(segmented: Bench) -> None:
     segmented.close()
     segmented.flip_bit(1)
     segmented.open(clean=True, recovery_point=30)
@@ -214,7 +214,7 @@ def test_after_a_proper_end_nothing_is_checked(segmented: Bench) -> None:
     assert segmented.log.log_end_offset == 30
 
 
-def test_a_clean_mark_is_not_believed_against_the_bytes(bench: Bench) -> None:
+def test_a_clean_mark_does_not_hide_a_damaged_log_end(bench: Bench) -> None:
     bench.append(1, 1)
     bench.close()
     bench.add_tail(b"x" * 80)
@@ -227,7 +227,7 @@ def test_a_clean_mark_is_not_believed_against_the_bytes(bench: Bench) -> None:
 @pytest.mark.parametrize("number", [0, 1, -1])
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("deed", ["lose", "garble", "zero"])
-def test_an_index_is_made_again(
+def test_a_damaged_index_is_rebuilt(
     segmented: Bench, kind: str, number: int, clean: bool, deed: str
 ) -> None:
     segmented.close()
@@ -268,7 +268,7 @@ def test_no_bit_of_an_index_gives_a_wrong_answer(segmented: Bench, kind: str) ->
             segmented.close()
 
 
-def test_indexes_made_again_are_those_that_were_there(segmented: Bench) -> None:
+def test_rebuilt_indexes_equal_the_original_ones(segmented: Bench) -> None:
     segmented.close()
     kinds = ("index", "timeindex")
     before = {
@@ -300,7 +300,7 @@ def test_garbled_leader_epochs_are_taken_from_the_batches(bench: Bench) -> None:
     assert bench.log.latest_epoch == 1
 
 
-def test_garbled_leader_epochs_of_an_empty_log_are_gone(bench: Bench) -> None:
+def test_garbled_leader_epochs_of_an_empty_log_are_removed(bench: Bench) -> None:
     """A follower that receives no records would not rewrite the file."""
     bench.log.begin_epoch(3, 0)
     bench.log.persist_epochs()
@@ -310,7 +310,7 @@ def test_garbled_leader_epochs_of_an_empty_log_are_gone(bench: Bench) -> None:
     assert not (bench.path / "leader-epoch-checkpoint").exists()
 
 
-def test_epochs_beyond_the_end_are_forgotten(bench: Bench) -> None:
+def test_epochs_beyond_the_log_end_are_removed(bench: Bench) -> None:
     bench.append(1, 1, epoch=1)
     bench.log.begin_epoch(9, 2)
     bench.close()
@@ -319,7 +319,7 @@ def test_epochs_beyond_the_end_are_forgotten(bench: Bench) -> None:
     assert bench.log.latest_epoch == 1
 
 
-def test_leftovers_go_and_strangers_stay(bench: Bench) -> None:
+def test_temporary_files_are_removed_and_unknown_files_are_kept(bench: Bench) -> None:
     bench.append(1)
     for name in ("00000000000000000000.log.deleted", "00000000000000000009.index", "notes.txt"):
         (bench.path / name).write_bytes(b"")
@@ -329,7 +329,7 @@ def test_leftovers_go_and_strangers_stay(bench: Bench) -> None:
     assert not names & {"00000000000000000000.log.deleted", "00000000000000000009.index"}
 
 
-def test_epochs_below_a_log_start_that_was_not_written_down_count_again(tmp_path: Path) -> None:
+def test_epochs_below_a_log_start_that_was_not_checkpointed_are_restored(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for epoch in (1, 2, 3):
         bench.append(1, 1, epoch=epoch)
@@ -341,8 +341,9 @@ def test_epochs_below_a_log_start_that_was_not_written_down_count_again(tmp_path
     assert bench.log.epoch_of(1) == 1
 
 
-def test_epochs_beyond_the_end_do_not_come_back_with_the_next_records(bench: Bench) -> None:
-    """A leader lost its tail with the machine, and has followed another since, by older records."""
+def test_epochs_beyond_the_log_end_do_not_return_with_new_records(bench: Bench) -> None:
+    """A leader lost its last records in a power loss, and has since copied older epochs from
+    another leader."""
     bench.append(2, epoch=1)
     bench.log.flush()
     bench.log.begin_epoch(4, 4)
@@ -356,8 +357,9 @@ def test_epochs_beyond_the_end_do_not_come_back_with_the_next_records(bench: Ben
     assert bench.log.epoch_end_offset(1) == (1, 6)
 
 
-def test_a_directory_in_which_no_segment_was_made_yet_is_an_empty_log(bench: Bench) -> None:
-    """The broker was killed between making the directory and the first file."""
+def test_a_directory_without_segments_is_an_empty_log(bench: Bench) -> None:
+    """The broker was killed after it created the directory, and before it created the first
+    file."""
     bench.lose("log")
     bench.crash(recovery_point=None)
     assert bench.log.log_end_offset == 0
@@ -366,7 +368,7 @@ def test_a_directory_in_which_no_segment_was_made_yet_is_an_empty_log(bench: Ben
 
 
 def test_a_gap_between_two_segments_is_damage(segmented: Bench) -> None:
-    """After a power loss the name of the next file was on the disk, but not the end of this one."""
+    """After a power loss the next segment is on the disk, but the end of this segment is not."""
     first, last = segmented.segment(0), segmented.segment(-1)
     end = segmented.log.log_end_offset
     lost = len(batch(1))
@@ -378,7 +380,7 @@ def test_a_gap_between_two_segments_is_damage(segmented: Bench) -> None:
     assert segmented.log.log_end_offset < end
 
 
-def test_an_empty_segment_behind_a_lost_tail_is_no_damage(bench: Bench) -> None:
+def test_an_empty_segment_after_a_lost_tail_is_no_damage(bench: Bench) -> None:
     bench.append(1, 1, 1)
     bench.log.roll()
     bench.tear(len(batch(1)), number=0)
@@ -389,23 +391,23 @@ def test_an_empty_segment_behind_a_lost_tail_is_no_damage(bench: Bench) -> None:
     assert bench.offsets() == [0, 1, 2]
 
 
-def test_checkpoints_are_lowered_to_the_begin_of_the_batch_that_is_cut(bench: Bench) -> None:
-    """Otherwise a broker that is killed meanwhile finds its log shorter than the checkpoint
-    says."""
+def test_checkpoints_are_lowered_to_the_start_of_the_truncated_batch(bench: Bench) -> None:
+    """With a higher checkpoint, a broker that is killed during the truncation finds a log that is
+    too short, which counts as damage."""
     bench.append(3, 4)
     bench.log.truncate_to(5)
     assert bench.lowered == [3, 3]
 
 
-def test_records_below_the_recovery_point_are_found_by_time(bench: Bench) -> None:
-    """Even records without an index entry."""
+def test_records_below_the_recovery_point_are_found_by_timestamp(bench: Bench) -> None:
+    """Records without an index entry are found, too."""
     bench.append(*[1] * 5)
     bench.log.flush()
     bench.crash(recovery_point=5)
     assert bench.log.offset_for_timestamp(FIRST_TIMESTAMP + 3, 5) == (3, FIRST_TIMESTAMP + 3, 0)
 
 
-def test_records_behind_the_last_index_entry_are_found_by_time(tmp_path: Path) -> None:
+def test_records_after_the_last_index_entry_are_found_by_timestamp(tmp_path: Path) -> None:
     bench = Bench(tmp_path, LogConfig(index_interval_bytes=0))
     bench.append(*[1] * 5)
     bench.reopen()
@@ -416,7 +418,7 @@ def test_records_behind_the_last_index_entry_are_found_by_time(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
-def test_an_index_with_zeros_inside_is_not_used_after_a_power_loss(
+def test_an_index_that_contains_zeros_is_rebuilt_after_a_power_loss(
     tmp_path: Path, kind: str
 ) -> None:
     """The index of the active segment is not synced with its records."""

@@ -1,4 +1,4 @@
-"""Whether the end of a log is a torn tail of a killed broker, or damage."""
+"""The distinction between a torn tail of a killed broker and damage at the end of a log."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def bench(tmp_path: Path) -> Bench:
 
 @pytest.mark.parametrize("at", [0, 6, 7, 8, 9, 10, 11, 16])
 @pytest.mark.parametrize("torn_bytes", [0, 5, 8, 30, 65])
-def test_a_bit_outside_of_the_checksum_of_the_last_batch_is_damage(
+def test_a_flipped_bit_outside_the_checksum_of_the_last_batch_is_damage(
     bench: Bench, at: int, torn_bytes: int
 ) -> None:
-    """Even before a torn tail, as long as the machine stayed up."""
+    """Within one boot, the batch is damaged even if a torn tail follows."""
     bench.append(1, 1)
     bench.flip_bit(1, at)
     bench.add_tail(stamped(batch(1), 2)[:torn_bytes])
@@ -42,7 +42,7 @@ def test_any_prefix_of_a_batch_is_a_torn_tail(bench: Bench) -> None:
         assert bench.log.log_end_offset == end
 
 
-def test_compaction_may_have_left_a_gap_before_the_last_batch(tmp_path: Path) -> None:
+def test_a_gap_before_the_last_batch_may_come_from_compaction(tmp_path: Path) -> None:
     bench = Bench(tmp_path, LogConfig(cleanup_policy=("compact",)))
     bench.append(1)
     bench.add_tail(stamped(batch(1), 2))

@@ -1,1 +1,1 @@
-"""A replica that may hold less than it has acknowledged, and how it steps aside."""
+"""Replicas that may lack records which they have acknowledged, and how they step aside."""

@@ -1,9 +1,11 @@
-"""Damaged replicas, whose log has a hole: they leave the ISR and the eligible replicas by
-themselves, before one is elected for what it had, and are copied anew from the next leader.
+"""Removes damaged replicas (replicas whose log has a corrupt range) from the ISR and the eligible
+replicas of their partitions.
 
-Other replicas have what the hole held, or nothing is done: the only replica that counts is used as
-far as it is whole, and no replica truncates it. A hole is found at the start
-(`storage/recovery.py`) or, while the log is in use, by `scrubber.py`.
+The controller could otherwise elect a damaged replica for records that it no longer has. The
+broker then discards the damaged log and copies all records from the new leader. A damaged replica
+stays if it is the only electable one: the broker serves its intact records, and no replica
+truncates its log. Recovery finds a corrupt range at the start of the broker
+(`storage/recovery.py`), `scrubber.py` while the log is in use.
 """
 
 from __future__ import annotations
@@ -27,16 +29,18 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 2.0
-"""How soon a replica that the partition could not do without is looked at again."""
+"""The interval between two attempts to remove a replica that was the only electable one."""
 
 
 def stepped_aside(
     state: PartitionState, broker_id: int, live: Container[int] | None
 ) -> PartitionState | None:
-    """The state in which that broker's replica counts for nothing; None if no other in-sync or
-    eligible replica is on a `live` broker (before those are known, on any). Also where it counts
-    for nothing already the state is written again: a leader that is about to take it back must not,
-    for what it had."""
+    """Return the state node's content without that broker as leader, in-sync or eligible replica.
+    Return None if no other in-sync or eligible replica is on a `live` broker (None: the live
+    brokers are not known yet, and any broker suffices).
+
+    If the broker is in neither set, return `state` itself. Writing it raises the node's version,
+    so a leader that is about to add the broker to the ISR fails."""
     others = {*state.isr, *state.eligible} - {broker_id}
     if not any(live is None or other in live for other in others):
         return None
@@ -44,7 +48,8 @@ def stepped_aside(
 
 
 class DamagedReplicas:
-    """`settle` before the broker registers; then `loop` runs from its start to its stop."""
+    """The damaged replicas of one broker. The broker calls `settle` before it registers, and runs
+    `loop` afterwards."""
 
     def __init__(
         self,
@@ -57,9 +62,9 @@ class DamagedReplicas:
         changed: Callable[[], None],
         raised: Callable[[int], None],
     ) -> None:
-        """`live` are the brokers that run, none before they are known; `changed` lets the
-        controller look at what is stored of the replicas here, and tell this broker its roles
-        again; `raised` is told the broker's new incarnation."""
+        """`live` returns the registered brokers, empty before they are known. `changed` makes the
+        controller read the state nodes of this broker's replicas, and send LeaderAndIsr again.
+        `raised` is called with the broker's new incarnation."""
         self._leave = StepAside(coord, broker_id)
         self._logs = logs
         self._replicas = replicas
@@ -74,8 +79,8 @@ class DamagedReplicas:
         self.loop = RetryLoop("damaged-replicas", self._look, _LOOK_AGAIN_S)
 
     async def settle(self) -> None:
-        """Let no replica with a hole be elected. Raises CoordError: then the broker may not
-        register."""
+        """Remove the damaged replicas from the ISR and the eligible replicas. Raises CoordError;
+        the broker may not register then."""
         damaged = sorted(self._logs.damaged().items())
         if damaged:
             await end_earlier_lives(self._leave.coord, self._leave.broker_id)
@@ -86,11 +91,12 @@ class DamagedReplicas:
 
     @property
     def waiting(self) -> dict[TopicPartition, Damage]:
-        """The holes in replicas that no other can stand in for now; a snapshot."""
+        """The damage of each replica that has not stepped aside, because no other replica can
+        replace it now; a snapshot."""
         return dict(self._damaged)
 
     def found(self, key: TopicPartition, damage: Damage) -> None:
-        """An open log is not what was written."""
+        """Note that an open log has a corrupt range, and remove its replica soon."""
         opened = self._logs.log(key)
         if key in self._damaged or opened is None or opened.damage is not None:
             return
@@ -110,7 +116,7 @@ class DamagedReplicas:
             self.loop.wake()
 
     async def _look(self) -> bool:
-        """Whether any replica may have to leave yet."""
+        """Try to remove each damaged or incomplete replica. Return whether some are left."""
         done = [key for key in self.waiting if await self._look_at(key)]
         for key in done:
             del self._damaged[key]
@@ -120,38 +126,40 @@ class DamagedReplicas:
         return bool(self._damaged) or self._incomplete.waits
 
     async def _look_at(self, key: TopicPartition) -> bool:
-        """Whether nothing is left to be done for that replica."""
+        """Try to remove that replica. Return whether it needs no further attempt."""
         damage = self._damaged[key]
         try:
             # The reply to an earlier write may have been lost.
             self._raised(await read_incarnation(self._leave.coord, self._leave.broker_id))
             opened, live = self._logs.log(key), self._live()
             if opened is None or opened.failure is not None:
-                return True  # nothing is copied into it
+                return True  # the log is closed, or its log directory has failed
             if damage.is_whole and opened.damage is None:
-                return True  # it is the only replica, and believed
+                return True  # the only replica of its partition; `LogOpener` accepted its epochs
             if not live or not await self._step_aside(key, damage, live):
                 return False
             await self._replicas.withdraw(key, damage)
         except (CoordError, StorageError) as error:
-            log.warning("damaged replica not withdrawn partition=%s error=%r", key, error)
+            log.warning("damaged replica not removed partition=%s error=%r", key, error)
             return False
-        # Not before: what is still copied into the old log must not bring the replica back.
+        # After the copying into the old log has stopped: with the new incarnation, a fetch for that
+        # log could add the replica to the ISR again.
         self._raised(self._leave.incarnation)
         return True
 
     async def _step_aside(
         self, key: TopicPartition, damage: Damage, live: Container[int] | None
     ) -> bool:
-        """Whether the replica counts for nothing now. Raises CoordError."""
+        """Remove the replica from the ISR and the eligible replicas, if another replica can take
+        its place. Return whether the new state is stored. Raises CoordError."""
 
         async def decide(state: PartitionState, _: Topic) -> PartitionState | None:
             changed = stepped_aside(state, self._leave.broker_id, live)
             if changed is None and key not in self._told:
                 self._told.add(key)
                 log.error(
-                    "damaged replica kept partition=%s offset=%d: no other replica that runs has"
-                    " its records; what is whole is served",
+                    "damaged replica kept partition=%s offset=%d: no other live broker has an"
+                    " in-sync or eligible replica; this broker serves the intact records",
                     key,
                     damage.offset,
                 )

@@ -1,10 +1,12 @@
-"""Incomplete replicas that count nevertheless: elected uncleanly because no other replica was
-there, or in sync again a moment before their copy was complete. They may not lead.
+"""Removes incomplete replicas from the ISR and the eligible replicas of their partitions.
 
-If other replicas count, an incomplete replica leaves the ISR to them: if they cannot lead either,
-leadership would go round for ever. If it is all that counts, it leaves when another replica is
-there: then no replica counts, and each reports its log end (`log_end_reports.py`), or an unclean
-election takes another one.
+An incomplete replica may not lead. It can be in the ISR nevertheless: after an unclean election
+without another live replica, or shortly before its catch-up is complete.
+
+If other replicas are in sync or eligible, the incomplete replica leaves at once: otherwise the
+controller could elect it again and again. If it is the only one, it leaves when another assigned
+replica is on a live broker. The partition is then orphaned: each replica reports its log end
+(`log_end_reports.py`), or an unclean election chooses another replica.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ log = logging.getLogger(__name__)
 
 
 class IncompleteReplicas:
-    """Used from the event loop only."""
+    """The incomplete replicas of one broker that the broker could not open as leader. Used from the
+    event loop only."""
 
     def __init__(
         self, leave: StepAside, logs: LogManager, live: Callable[[], Collection[int]]
     ) -> None:
-        """`live` are the brokers that run."""
+        """`live` returns the registered brokers."""
         self._leave = leave
         self._logs = logs
         self._live = live
@@ -37,34 +40,36 @@ class IncompleteReplicas:
 
     @property
     def waits(self) -> bool:
-        """Whether any of them may have to leave yet."""
+        """Whether some replicas still have to leave."""
         return bool(self._refused)
 
     def refused(self, key: TopicPartition) -> bool:
-        """This replica could not be opened; whether that is because it is incomplete."""
+        """Note that a replica could not be opened. Return whether the reason may be that it is
+        incomplete."""
         is_incomplete = key in self._logs.incomplete
         if is_incomplete:
             self._refused.add(key)
         return is_incomplete
 
     async def look(self) -> bool:
-        """Let those leave that should; whether any did."""
+        """Remove each noted replica that can leave now. Return whether any left."""
         return any([await self._look_at(key) for key in sorted(self._refused)])
 
     async def _look_at(self, key: TopicPartition) -> bool:
-        """Whether the replica has left."""
+        """Remove the replica if it can leave now. Return whether it left."""
         self._refused.discard(key)
         if key not in self._logs.incomplete:
             return False
         try:
             changed = await self._leave(key, "incomplete", partial(self._decide, key))
         except CoordError as error:
-            log.warning("incomplete replica not withdrawn partition=%s error=%r", key, error)
+            log.warning("incomplete replica not removed partition=%s error=%r", key, error)
             self._refused.add(key)
             return False
         if changed is not None and is_orphaned(changed):
             if key in self._left:
-                # It was chosen again, so no other replica can lead either: next time it is to.
+                # The controller elected it again after it had left, so no other replica can lead:
+                # the next election makes it lead.
                 self._logs.incomplete.released.add(key)
             self._left.add(key)
         return changed is not None
@@ -76,11 +81,10 @@ class IncompleteReplicas:
         changed = without(state, me)
         if changed is None:
             return None
-        # Other replicas that count have all records; whether one of them leads by now does not
-        # matter to them.
+        # In-sync and eligible replicas have all committed records, so any of them can lead.
         others = {*changed.isr, *changed.eligible}
         if not others:
-            # A lost disk may come back: its operator decides.
+            # The lost log directory may return with the records: the operator decides.
             if self._logs.lost_directories or state.leader not in (NO_LEADER, me):
                 return None
             others = {*await self._leave.assigned(key)} - {me}

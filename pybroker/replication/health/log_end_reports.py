@@ -1,6 +1,9 @@
-"""Reports the log ends of replicas in ZooKeeper: when a partition has no leader, no in-sync and no
-eligible replica, the controller asks each replica by that state what it has (see
-`coordinator/controller/suspects.py`)."""
+"""Reports the log ends of this broker's replicas of orphaned partitions.
+
+A partition without leader, in-sync and eligible replicas is orphaned. Each replica then writes its
+log end to ZooKeeper, and the controller elects the longest log (see
+`coordinator/controller/suspects.py`).
+"""
 
 from __future__ import annotations
 
@@ -25,27 +28,28 @@ log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
 
 _Report = tuple[uuid.UUID, LogEndReport]
-"""With the id of the topic that it is for."""
+"""A report, and the id of its topic."""
 
 
 class LogEndReports:
-    """`loop` runs from its start to its stop."""
+    """Writes the log end reports of one broker, while `loop` runs."""
 
     def __init__(
         self, coord: Coord, replicas: ReplicaManager, incarnation: Callable[[], int]
     ) -> None:
-        """`incarnation` of this broker, or -1 while that is not known."""
+        """`incarnation` returns the incarnation of this broker, or -1 while it is not known."""
         self._coord = coord
         self._replicas = replicas
         self._incarnation = incarnation
         self._told: dict[TopicPartition, _Report] = {}
-        """The last reports of partitions that still wait: the same is not reported again."""
+        """The last report of each orphaned partition: an equal one is not written again."""
         self._asked: dict[TopicPartition, None] = {}
         self.loop = RetryLoop("log-end-reports", self._report_all, _RETRY_S)
         replicas.on_orphaned = self._orphaned
 
     def again(self) -> None:
-        """The broker has another incarnation: its reports of the one before do not hold."""
+        """Write all reports again: the incarnation of the broker has changed, and the controller
+        ignores reports of an earlier incarnation."""
         self._ask(self._told)
 
     def _orphaned(self, partition: Partition) -> None:
@@ -56,7 +60,7 @@ class LogEndReports:
         self.loop.wake()
 
     async def _report_all(self) -> bool:
-        """Whether any report could not be made."""
+        """Write the due reports. Return whether some have to be tried again."""
         asked, self._asked = list(self._asked), {}
         for start in range(0, len(asked), PARTITIONS_MAX):
             some = asked[start : start + PARTITIONS_MAX]
@@ -68,7 +72,7 @@ class LogEndReports:
         return bool(self._asked)
 
     async def _report(self, keys: Iterable[TopicPartition]) -> None:
-        """Write the reports, and let the controller look at them, as at a changed ISR."""
+        """Write the reports, and notify the controller by an ISR change notification."""
         reports = {}
         for key in keys:
             due = self._report_of(key)
@@ -77,7 +81,7 @@ class LogEndReports:
             topic_id, report = due
             try:
                 await write_log_end(self._coord, key, topic_id, report)
-            except NoNode:  # the controller has yet to tell of the deletion
+            except NoNode:  # the topic is deleted, and StopReplica has not arrived yet
                 self._asked[key] = None
                 continue
             log.info(
@@ -90,7 +94,8 @@ class LogEndReports:
             self._told.update(reports)
 
     def _report_of(self, key: TopicPartition) -> _Report | None:
-        """None if there is nothing to be reported, or not now."""
+        """Return the report that is due for the partition. Return None if it is not orphaned, or
+        its report is written already, or the incarnation is not known yet."""
         partition = self._replicas.partitions.get(key)
         state = None if partition is None else partition.state
         if partition is None or state is None or not is_orphaned(state):

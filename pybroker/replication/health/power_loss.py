@@ -1,9 +1,10 @@
-"""Suspect replicas: what a broker does after its machine went down, before it registers again.
+"""Removes suspect replicas from the ISR and the eligible replicas, before a broker registers after
+a power loss.
 
-Records that were not synced are gone, and the files do not tell how many: a log may simply end
-earlier. So each replica that was not closed properly leaves the ISR and the eligible replicas of
-its partition, and catches up as any other follower. A partition's only replica is used as it is,
-with a loss receipt.
+A power loss destroys records that were not synced, and the files do not show how many: a log may
+only be shorter than before. So each replica whose log was not closed leaves the ISR and the
+eligible replicas of its partition, and catches up as a follower. The only replica of a partition
+stays, and the broker writes a loss receipt for it.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicParti
 def in_sync_again(
     suspects: set[TopicPartition], broker_id: int, partitions: Iterable[PartitionFacts]
 ) -> None:
-    """Take out of the broker's `suspects` those that the controller says are in sync. What was a
-    replica of a deleted topic stays."""
+    """Remove from the broker's `suspects` the replicas that are in the ISR of a controller's
+    command. A suspect replica of a deleted topic stays in the set."""
     if suspects:
         suspects.difference_update(
             each.topic_partition for each in partitions if broker_id in each.state.isr
@@ -62,7 +63,7 @@ def in_sync_again(
 
 
 class PowerLoss:
-    """Of one broker, at its start."""
+    """The stepping aside of one broker's suspect replicas, at the start of the broker."""
 
     def __init__(self, coord: Coord, broker_id: int, clock: Clock) -> None:
         self._coord = coord
@@ -73,8 +74,8 @@ class PowerLoss:
     async def step_aside(
         self, suspects: Mapping[TopicPartition, Left], reason: str = POWER_LOSS
     ) -> None:
-        """Let none of these replicas be elected for what it had; afterwards the broker may
-        register. Raises CoordError: then it may not."""
+        """Remove these replicas from the ISR and the eligible replicas. The broker may register
+        afterwards. Raises CoordError; the broker may not register then."""
 
         async def leave(key: TopicPartition) -> None:
             left = suspects[key]
@@ -126,7 +127,7 @@ class PowerLoss:
             log_end=left.log_end,
         )
         if receipts and replace(receipts[-1], timestamp_ms=receipt.timestamp_ms) == receipt:
-            return  # written by a start that did not come to its end
+            return  # an earlier start of the broker wrote it, and was interrupted later
         encoded = encode_receipts((*receipts, receipt))
         write: CoordOp = CreateOp(path, encoded)
         if version is None:
@@ -136,7 +137,7 @@ class PowerLoss:
         await topic_nodes.apply(self._coord, topic, write)
         log.warning(
             "loss_receipt partition=%s reason=%s log_end=%d "
-            "high_watermark_checkpoint=%d: records that it had may be missing",
+            "high_watermark_checkpoint=%d: records from log_end on may be lost",
             key,
             reason,
             left.log_end,

@@ -1,5 +1,5 @@
-"""How a broker removes its own replica from the leadership, the ISR and the eligible replicas of a
-partition: by one conditional write of the state node."""
+"""Removes a broker's own replica as leader, in-sync and eligible replica of a partition, by one
+conditional write of the state node."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
 
 Decide = Callable[[PartitionState, topic_nodes.Topic], Awaitable[PartitionState | None]]
-"""Given the stored state, and the topic to which it belongs: the state that is to replace it, None
-if none is. Raises CoordError."""
+"""Called with the stored state and its topic. Returns the state to write, or None to write nothing.
+Raises CoordError."""
 
 
 def without(state: PartitionState, broker_id: int) -> PartitionState | None:
-    """The state in which that broker's replica counts for nothing. If the replica led, the
-    partition has no leader. The replicas are told of that, and of a partition in which no replica
-    counts any more, by a new leader epoch. None if the replica counts for nothing already."""
+    """Return `state` without that broker as leader, in-sync or eligible replica. Return None if the
+    broker has none of these roles.
+
+    The leader epoch grows if the broker led, or if the partition becomes orphaned. The controller
+    then sends the new state to all replicas."""
     led = state.leader == broker_id
     if not led and broker_id not in state.isr and broker_id not in state.eligible:
         return None
@@ -41,25 +43,26 @@ def without(state: PartitionState, broker_id: int) -> PartitionState | None:
 
 
 class StepAside:
-    """For the replicas of one broker."""
+    """The conditional writes of state nodes for the replicas of one broker."""
 
     def __init__(self, coord: Coord, broker_id: int) -> None:
         self.coord = coord
         self.broker_id = broker_id
         self.incarnation = -1
-        """Which the broker became by the last write that raised it."""
+        """The broker's incarnation after the last write that raised it; -1 before."""
 
     async def __call__(
         self, key: TopicPartition, reason: str, decide: Decide, *, raises: bool = False
     ) -> PartitionState | None:
-        """Replace the stored state by what `decide` makes of it; gives the state that was written.
-        None if nothing is to be written: `decide` says so, the topic is gone, the partition was
-        never led, or its state cannot be understood. `reason` is what the log line says.
-        With `raises` the broker becomes another incarnation in the same multi: a fetch that is
-        still on its way speaks for the log that was, and must bring no replica back.
+        """Write the state that `decide` returns for the stored state. Return the written state, or
+        None if nothing was written: `decide` returned None, the topic or the state node does not
+        exist, or a node is malformed. `reason` appears in the log line.
 
-        Both are done again after a change by others and after a lost reply. Raises CoordError if
-        that does not help."""
+        `raises`: the same multi raises the broker's incarnation, so that a fetch sent for the old
+        log cannot add the replica to the ISR again.
+
+        The call reads and writes again after a concurrent change or a lost reply. Raises CoordError
+        if the attempts fail."""
         try:
             return await repeat_conditional_write(
                 partial(self._try, key, reason, decide, raises=raises)
@@ -67,12 +70,12 @@ class StepAside:
         except NoNode:
             return None
         except MalformedNode as error:
-            # The controller leaves such a partition alone, too: no replica can be elected.
+            # The controller elects no leader for a partition with a malformed node.
             log.error("replica does not step aside partition=%s error=%s", key, error)
             return None
 
     async def assigned(self, key: TopicPartition) -> tuple[int, ...]:
-        """The brokers that are to have a replica. Raises NoNode, MalformedNode, CoordError."""
+        """Return the partition's assigned replicas. Raises NoNode, MalformedNode, CoordError."""
         path = paths.topic(key.topic)
         topic = decode_topic(path, (await self.coord.get(path))[0])
         return topic.replicas.get(key.partition, ())

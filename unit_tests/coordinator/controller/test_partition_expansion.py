@@ -16,7 +16,7 @@ from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import Broker
 from unit_tests.coordinator.controller.cluster import Cluster, key
-from unit_tests.replication.recreated_topic import NEXT_ID, NextTopic
+from unit_tests.replication.recreated_topic import NEXT_ID, RecreatedTopic
 
 ID = uuid.UUID(int=7)
 THREE = [Broker(1, ()), Broker(2, ()), Broker(4, ())]
@@ -142,7 +142,7 @@ async def test_partitions_for_a_deleted_topic_are_not_added_to_its_recreation(
 ) -> None:
     """The recreated topic's node has the same version as the deleted topic's node."""
     await topics.create_topic(cluster.tool, "orders", {0: (1,)}, {}, ID)
-    NextTopic(cluster.tree, key("orders-0")).comes_before_the_next_write_of(cluster.tool)
+    RecreatedTopic(cluster.tree, key("orders-0")).recreate_before_next_write_of(cluster.tool)
     with pytest.raises(BrokerError) as caught:
         await grow(cluster, 2)
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -22,7 +22,7 @@ from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.idle_loop import idle
 from unit_tests.patience import PATIENCE_S
-from unit_tests.replication.recreated_topic import NextTopic
+from unit_tests.replication.recreated_topic import RecreatedTopic
 from unit_tests.replication.vocabulary import TOPIC_ID
 
 TOPIC = topic_entity("t")
@@ -104,8 +104,8 @@ async def test_values_of_a_deleted_topic_are_not_stored_for_its_recreation(
     await service.coord.set(paths.topic("t"), encode_topic(TopicAssignment({0: (1,)}, TOPIC_ID)))
     await service.coord.create(paths.topic_id(TOPIC_ID))
     await service.coord.create(paths.topic_config("t"), encode_config({"a": "1"}))
-    next_topic = NextTopic(service.tree, TopicPartition("t", 0))
-    next_topic.comes_before_the_next_write_of(service.coord)
+    recreated_topic = RecreatedTopic(service.tree, TopicPartition("t", 0))
+    recreated_topic.recreate_before_next_write_of(service.coord)
     assert not await change_config(service.coord, TOPIC, lambda was: {**was, "b": "2"}, owner="t")
     assert await read_config(service.coord, TOPIC) == {}
 

@@ -26,7 +26,7 @@ from pybroker.model import NO_EPOCH, PartitionState, TopicPartition
 from pybroker.ports import CoordOp, CreateOp, OpResult
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
-from unit_tests.replication.recreated_topic import NextTopic
+from unit_tests.replication.recreated_topic import RecreatedTopic
 from unit_tests.replication.vocabulary import TOPIC_ID
 
 T0 = TopicPartition("orders", 0)
@@ -184,8 +184,8 @@ async def test_truncated_offsets_of_a_deleted_topic_are_not_added_to_its_recreat
 ) -> None:
     await coord.create(paths.loss(T0), encode_receipts([RECEIPT]))
     of_the_next = CreateOp(paths.loss(T0), encode_receipts([RECEIPT]))
-    next_topic = NextTopic(coord._tree, T0, CreateOp(paths.losses("orders")), of_the_next)
-    next_topic.comes_before_the_next_write_of(coord)
+    recreated_topic = RecreatedTopic(coord._tree, T0, CreateOp(paths.losses("orders")), of_the_next)
+    recreated_topic.recreate_before_next_write_of(coord)
     with pytest.raises(NoNode):
         await LossReceipts(coord, 1).add_truncation(T0, 5, 7, 9)
     assert await LossReceipts(coord, 1).read(T0) == (RECEIPT,)

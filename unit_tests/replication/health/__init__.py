@@ -1,1 +1,1 @@
-"""Tests of replicas that may hold less than they have acknowledged."""
+"""Tests of replicas that may lack records which they have acknowledged."""

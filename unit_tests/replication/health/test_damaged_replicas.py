@@ -1,4 +1,4 @@
-"""Replicas with a hole: when they step aside, and what becomes of their files."""
+"""Damaged and incomplete replicas: when they step aside, and when their files are replaced."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_replica_steps_aside_only_if_another_can_lead(
 
 
 class Broker:
-    """Broker ME, with a log of three batches of which the second may get a hole."""
+    """Broker ME, with a log of three batches; `flip` damages the second one."""
 
     def __init__(self, home: Path) -> None:
         self.tree = MemoryTree(ManualClock())
@@ -119,7 +119,7 @@ class Broker:
         return bytes(data)
 
     def killed(self) -> None:
-        """The broker is killed, and another begins with its data."""
+        """Kill the broker, and start a new one with its data."""
         self.replicas.logs.unlock()
         self.replicas.open()
         self._make()
@@ -143,7 +143,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     await made.coord.close()
 
 
-async def test_a_hole_that_the_start_finds_is_settled_before_anything_else(broker: Broker) -> None:
+async def test_damage_found_at_the_start_is_settled_before_the_registration(broker: Broker) -> None:
     await broker.begin(state(ME, (ME, 2)))
     broker.killed()
     damaged = broker.flip()
@@ -154,7 +154,9 @@ async def test_a_hole_that_the_start_finds_is_settled_before_anything_else(broke
     of_earlier_life = CheckOp(paths.incarnation(ME), 0)
     with pytest.raises(MultiFailed):
         await broker.coord.multi([of_earlier_life])
-    assert broker.path.read_bytes() == damaged, "set aside only when there is a leader to copy from"
+    assert broker.path.read_bytes() == damaged, (
+        "renamed to stray only when there is a leader to copy from"
+    )
     storage = [ErrorCode.KAFKA_STORAGE_ERROR]
     assert await broker.replicas.told(facts(epoch=5, replicas=(ME, 2))) == storage
     other = facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2))
@@ -172,8 +174,9 @@ async def test_a_hole_that_the_start_finds_is_settled_before_anything_else(broke
 async def test_a_replica_that_steps_aside_in_use_raises_the_incarnation(
     broker: Broker, is_lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fetch sent before, with the old incarnation, must not bring the replica back. After a lost
-    reply the broker must learn the new incarnation: with the old one none of its fetches counts."""
+    """A fetch sent before, with the old incarnation, must not add the replica to the ISR again.
+    After a lost reply the broker must read the new incarnation: with the old one no leader adds its
+    replicas to the ISR."""
     await broker.begin(state(2, (2, ME)))
     await broker.replicas.told(facts(leader=2, epoch=4, isr=(2, ME)))
     write = broker.coord.multi
@@ -195,14 +198,15 @@ async def test_a_replica_that_steps_aside_in_use_raises_the_incarnation(
     _, stat = await broker.coord.get(paths.incarnation(ME))
     assert stat.version == 1 + is_lost
     assert broker.incarnations[-1] == stat.version
-    assert not broker.was_used[-1], "what it still copied would have brought it back"
+    assert not broker.was_used[-1], "a fetch for the old log could add it to the ISR"
     assert (await broker.stored())[0] == state(2, (2,))
 
 
-async def test_a_disk_that_fails_meanwhile_does_not_keep_the_others_out(
+async def test_a_failed_disk_does_not_keep_other_replicas_out_of_the_isr(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an older incarnation than the stored one no replica here would join an ISR any more."""
+    """Fetches with an older incarnation than the stored one add no replica of this broker to an
+    ISR."""
     await broker.begin(state(2, (2, ME)))
     await broker.replicas.told(facts(leader=2, epoch=4, isr=(2, ME)))
 
@@ -225,10 +229,11 @@ async def test_a_disk_that_fails_meanwhile_does_not_keep_the_others_out(
     assert broker.incarnations[-1] == stat.version
 
 
-async def test_a_disk_that_fails_behind_a_lost_reply_leaves_no_incarnation_unknown(
+async def test_a_failed_disk_after_a_lost_reply_leaves_the_incarnation_known(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No other replica here would join an ISR any more, and no claim of this broker would count."""
+    """With an outdated incarnation no other replica of this broker could join an ISR, and the
+    controller would ignore its log end reports."""
     await broker.begin(state(2, (2, ME)))
     await broker.replicas.told(facts(leader=2, epoch=4, isr=(2, ME)))
     write = broker.coord.multi
@@ -257,8 +262,11 @@ async def test_a_disk_that_fails_behind_a_lost_reply_leaves_no_incarnation_unkno
     assert broker.incarnations[-1] == stat.version
 
 
-async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker: Broker) -> None:
-    """When another replica is there. Where it does not count it has nothing to leave."""
+async def test_an_incomplete_replica_that_is_the_only_electable_one_leaves_the_isr(
+    broker: Broker,
+) -> None:
+    """The replica leaves once another assigned replica is on a live broker. A replica that is
+    neither in sync nor eligible has nothing to leave."""
     await broker.begin(state(ME, (ME, 2)))
     topic = schemas.encode_topic(TopicAssignment({0: (ME, 2)}))
     await broker.coord.set(paths.topic("t"), topic)
@@ -274,12 +282,12 @@ async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker:
     await broker.replicas.told(facts(epoch=9, replicas=(ME, 2)))
     assert incomplete.waits
     assert not await incomplete.look()
-    assert not incomplete.waits, "it does not count"
+    assert not incomplete.waits, "the replica is neither in sync nor eligible"
     assert (await broker.stored())[0] == stored
     await broker.coord.set(paths.partition_state(T0), schemas.encode_state(state(ME, (ME,))))
     await broker.replicas.told(facts(epoch=10, isr=(ME,), replicas=(ME, 2)))
     assert not await incomplete.look()
-    assert incomplete.waits, "nobody who could lead is there"
+    assert incomplete.waits, "no other broker is live"
     broker.live = EVERYBODY
     assert await incomplete.look()
     assert (await broker.stored())[0] == state(NO_LEADER, (), epoch=5)
@@ -298,10 +306,10 @@ async def test_a_copy_that_is_not_complete_and_all_that_counts_makes_way(broker:
         (state(2, (2,), (ME,)), state(2, (2,))),
     ],
 )
-async def test_a_copy_that_is_not_complete_leaves_it_to_others_who_count(
+async def test_an_incomplete_replica_leaves_the_isr_to_other_in_sync_replicas(
     broker: Broker, stored: PartitionState, left: PartitionState
 ) -> None:
-    """Once one of them is there; also if it has been chosen by then."""
+    """The replica leaves once one of them is on a live broker, even if that one leads already."""
     await broker.begin(state(2, (ME, 2)))
     broker.killed()
     broker.flip()
@@ -321,10 +329,11 @@ async def test_a_copy_that_is_not_complete_leaves_it_to_others_who_count(
     assert (await broker.stored())[0] == left
 
 
-async def test_a_copy_in_the_place_of_what_is_lost_leaves_to_others_only(
+async def test_an_incomplete_copy_of_a_lost_log_leaves_only_to_electable_replicas(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lost directory may come back: where nobody else counts, its operator decides."""
+    """The lost directory may return with the records. If no other replica is electable, the
+    operator decides."""
     await broker.begin(state(2, (ME, 2)))
     topic = schemas.encode_topic(TopicAssignment({0: (ME, 2)}))
     await broker.coord.set(paths.topic("t"), topic)
@@ -348,7 +357,7 @@ async def test_a_copy_in_the_place_of_what_is_lost_leaves_to_others_only(
         assert (await broker.stored())[0] == after
 
 
-async def test_a_hole_in_the_only_replica_that_counts_changes_nothing(broker: Broker) -> None:
+async def test_the_only_electable_replica_keeps_its_role_despite_damage(broker: Broker) -> None:
     await broker.begin(state(ME, (ME,)))
     broker.killed()
     damaged = broker.flip()
@@ -362,8 +371,8 @@ async def test_a_hole_in_the_only_replica_that_counts_changes_nothing(broker: Br
     assert broker.path.read_bytes() == damaged
 
 
-async def test_a_hole_that_the_start_finds_is_looked_at_again(broker: Broker) -> None:
-    """Another replica may be in sync again, or the topic may be gone."""
+async def test_a_damaged_replica_found_at_the_start_is_tried_again(broker: Broker) -> None:
+    """Another replica may be in sync again, or the topic may be deleted."""
     await broker.begin(state(ME, (ME,)))
     broker.killed()
     broker.flip()
@@ -378,8 +387,11 @@ async def test_a_hole_that_the_start_finds_is_looked_at_again(broker: Broker) ->
     assert not broker.damaged.waiting
 
 
-async def test_the_operator_gives_up_what_lies_behind_a_hole(broker: Broker) -> None:
-    """Once: what was cut is kept beside the log, and nobody counts on this replica any more."""
+async def test_the_operator_accepts_the_loss_of_records_after_a_corrupt_range(
+    broker: Broker,
+) -> None:
+    """The loss is accepted once. The broker saves the bytes that it cuts off, and its replica is no
+    longer electable."""
     await broker.begin(state(ME, (ME,)))
     broker.replicas.logs.write_checkpoints({T0: 3})
     broker.killed()
@@ -409,7 +421,7 @@ async def test_the_operator_gives_up_what_lies_behind_a_hole(broker: Broker) -> 
     assert list((broker.replicas.home / "t-0").glob("*.corrupt"))
 
 
-async def test_a_leader_that_finds_a_hole_steps_down_and_begins_anew(broker: Broker) -> None:
+async def test_a_leader_with_damage_resigns_and_copies_anew(broker: Broker) -> None:
     await broker.begin(state(ME, (ME, 2)))
     broker.damaged.loop.start()
     broker.flip()
@@ -422,7 +434,7 @@ async def test_a_leader_that_finds_a_hole_steps_down_and_begins_anew(broker: Bro
     assert T0 in broker.replicas.logs.incomplete
 
 
-async def test_that_it_steps_down_is_not_forgotten_by_a_restart(broker: Broker) -> None:
+async def test_a_damaged_log_stays_marked_after_a_restart(broker: Broker) -> None:
     await broker.begin(state(ME, (ME, 2)))
     broker.replicas.logs.write_checkpoints({T0: 3})
     broker.damaged.loop.start()
@@ -435,8 +447,8 @@ async def test_that_it_steps_down_is_not_forgotten_by_a_restart(broker: Broker) 
     assert broker.replicas.logs.damaged().keys() == {T0}
 
 
-async def test_a_leader_that_nobody_can_stand_in_for_leads_on(broker: Broker) -> None:
-    """Until somebody can."""
+async def test_a_damaged_leader_without_a_substitute_stays_leader(broker: Broker) -> None:
+    """The leader steps aside once another replica can lead."""
     await broker.begin(state(ME, (ME, 2)))
     broker.live = (ME, 3)
     broker.damaged.loop.start()
@@ -453,7 +465,7 @@ async def test_a_leader_that_nobody_can_stand_in_for_leads_on(broker: Broker) ->
     assert broker.replicas.refusal() is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_follower_that_is_to_join_is_not_let_in_for_what_it_had(broker: Broker) -> None:
+async def test_a_damaged_follower_does_not_join_by_an_earlier_proposal(broker: Broker) -> None:
     """The state is written again, so that the leader's request for an older version fails."""
     await broker.begin(state(2, (2,)))
     broker.damaged.loop.start()
@@ -463,7 +475,7 @@ async def test_a_follower_that_is_to_join_is_not_let_in_for_what_it_had(broker: 
     assert await broker.stored() == (state(2, (2,)), 1)
 
 
-async def test_an_undamaged_replica_is_left_alone(broker: Broker) -> None:
+async def test_an_undamaged_replica_keeps_its_role(broker: Broker) -> None:
     await broker.begin(state(ME, (ME, 2)))
     broker.damaged.loop.start()
     broker.scrubber.start()
@@ -472,7 +484,7 @@ async def test_an_undamaged_replica_is_left_alone(broker: Broker) -> None:
     assert not broker.told
 
 
-async def test_a_reader_who_was_misled_by_an_index_makes_no_damage(broker: Broker) -> None:
+async def test_a_read_through_a_wrong_index_entry_reports_no_damage(broker: Broker) -> None:
     await broker.begin(state(ME, (ME, 2)))
     broker.damaged.loop.start()
     broker.scrubber._bytes_per_second = 0

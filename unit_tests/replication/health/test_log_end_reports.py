@@ -47,7 +47,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def orphan(bench: Bench) -> None:
-    """The broker is told that nobody leads, and nobody counts."""
+    """Send LeaderAndIsr for an orphaned partition: no leader, in-sync or eligible replica."""
     replicas, epoch = bench.app.replicas, bench.app.controller.epoch
     topic_id = replicas.partition(KEY).topic_id
     assert topic_id is not None
@@ -58,7 +58,7 @@ async def orphan(bench: Bench) -> None:
 
 
 async def reported(bench: Bench, incarnation: int) -> LogEndReport:
-    """The report, as soon as it is one of that incarnation."""
+    """Wait for a report with that incarnation, and return it."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             found = await read_log_end(bench.coord, KEY, BROKER_ID)
@@ -67,7 +67,7 @@ async def reported(bench: Bench, incarnation: int) -> LogEndReport:
 
 
 async def test_a_broker_that_registers_again_reports_again(bench: Bench) -> None:
-    """An earlier report does not count: the session may have ended with the machine."""
+    """The controller ignores an earlier report: the session may have ended by a power loss."""
     await orphan(bench)
     before = await read_incarnation(bench.coord, BROKER_ID)
     report = await reported(bench, before)
@@ -96,8 +96,8 @@ async def test_the_same_state_again_writes_no_new_report(bench: Bench) -> None:
 
 
 async def test_a_broker_that_raises_its_incarnation_reports_again(bench: Bench) -> None:
-    """Another replica of the broker stepped aside in use. This one did not change, and the
-    controller does not send its state again."""
+    """Another replica of the broker has stepped aside, which raised the incarnation. The state of
+    the orphaned partition has not changed, so the controller does not send it again."""
     await orphan(bench)
     before = await read_incarnation(bench.coord, BROKER_ID)
     await reported(bench, before)
@@ -107,7 +107,7 @@ async def test_a_broker_that_raises_its_incarnation_reports_again(bench: Bench) 
     assert (await reported(bench, stat.version)).end == 1
 
 
-async def test_a_deleted_topic_holds_up_no_report_of_another_topic() -> None:
+async def test_a_deleted_topic_does_not_delay_reports_of_other_topics() -> None:
     coord = MemoryCoord(MemoryTree(SystemClock()))
     await coord.start()
     await create_parents(coord)
@@ -132,8 +132,9 @@ async def test_a_deleted_topic_holds_up_no_report_of_another_topic() -> None:
     await coord.close()
 
 
-async def test_no_notice_is_too_large_however_many_partitions_wait(tmp_path: Path) -> None:
-    """ZooKeeper refuses a large one, and the controller would never hear of any report."""
+async def test_no_notification_exceeds_the_largest_node_size(tmp_path: Path) -> None:
+    """ZooKeeper refuses a node that is too large, and the controller would not be notified of any
+    report."""
     coord = MemoryCoord(MemoryTree(SystemClock()))
     await coord.start()
     await create_parents(coord)

@@ -45,7 +45,9 @@ def state(
         (state(NO_LEADER, ()), None),
     ],
 )
-def test_the_state_without_a_replica(before: PartitionState, after: PartitionState | None) -> None:
+def test_without_removes_the_replica_from_all_roles(
+    before: PartitionState, after: PartitionState | None
+) -> None:
     assert without(before, 1) == after
 
 
@@ -83,13 +85,15 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-async def test_a_suspect_leader_leads_no_more(cluster: Cluster) -> None:
+async def test_a_suspect_leader_resigns(cluster: Cluster) -> None:
     await cluster.begin((1, 2, 3), state(1, (1, 2)))
     await cluster.step_aside()
     assert await cluster.stored() == (state(NO_LEADER, (2,), epoch=5), 1)
 
 
-async def test_a_replica_neither_in_sync_nor_eligible_is_left_alone(cluster: Cluster) -> None:
+async def test_no_state_is_written_for_a_replica_neither_in_sync_nor_eligible(
+    cluster: Cluster,
+) -> None:
     await cluster.begin((1, 2, 3), state(2, (2, 3)))
     await cluster.step_aside()
     assert await cluster.stored() == (state(2, (2, 3)), 0)
@@ -97,11 +101,11 @@ async def test_a_replica_neither_in_sync_nor_eligible_is_left_alone(cluster: Clu
 
 
 @pytest.mark.parametrize("isr", [(2, 3), (1, 2, 3)])
-async def test_no_fetch_of_an_earlier_life_brings_a_replica_back(
+async def test_no_fetch_of_an_earlier_incarnation_adds_the_replica_to_the_isr(
     cluster: Cluster, isr: tuple[int, ...]
 ) -> None:
-    """A leader that stood still has one to answer yet. Registering raises the incarnation, but that
-    waits for the end of the earlier session."""
+    """A paused leader may still have such a fetch to process. The registration raises the
+    incarnation, too, but it waits for the end of the earlier session."""
     await cluster.begin((1, 2, 3), state(2, isr))
     await ensure(cluster.coord, paths.incarnation(1))
     of_earlier_life = CheckOp(paths.incarnation(1), 0)
@@ -123,7 +127,7 @@ def test_a_replica_is_suspect_until_it_is_in_sync_again() -> None:
     assert suspects == {others}
 
 
-async def test_the_only_replica_of_all_is_used_with_a_receipt(cluster: Cluster) -> None:
+async def test_the_only_replica_of_a_partition_stays_with_a_receipt(cluster: Cluster) -> None:
     await cluster.begin((1,), state(1, (1,)))
     for _ in range(2):
         await cluster.step_aside()
@@ -133,7 +137,7 @@ async def test_the_only_replica_of_all_is_used_with_a_receipt(cluster: Cluster) 
     assert (found.reason, found.leader, found.leader_epoch, found.log_end) == (POWER_LOSS, 1, 4, 7)
 
 
-async def test_an_accepted_loss_is_called_so(cluster: Cluster) -> None:
+async def test_the_receipt_of_an_accepted_loss_says_so(cluster: Cluster) -> None:
     await cluster.begin((1,), state(1, (1,)))
     await PowerLoss(cluster.coord, 1, ManualClock()).step_aside({T0: Left(0, 0)}, ACCEPTED_LOSS)
     data, _ = await cluster.other.get(paths.loss(T0))
@@ -141,20 +145,20 @@ async def test_an_accepted_loss_is_called_so(cluster: Cluster) -> None:
     assert (found.reason, found.log_end) == (ACCEPTED_LOSS, 0)
 
 
-async def test_a_partition_that_was_moved_away_is_none_of_its_business(cluster: Cluster) -> None:
+async def test_no_state_is_written_for_a_partition_that_was_reassigned(cluster: Cluster) -> None:
     await cluster.begin((2,), state(2, (2,)))
     await cluster.step_aside()
     assert await cluster.stored() == (state(2, (2,)), 0)
 
 
-async def test_a_topic_that_is_gone_holds_nothing_up(cluster: Cluster) -> None:
+async def test_a_deleted_topic_does_not_delay_other_partitions(cluster: Cluster) -> None:
     await cluster.coord.start()
     await create_parents(cluster.coord)
     await cluster.step_aside()
 
 
 async def between(cluster: Cluster, change: Callable[[], object]) -> None:
-    """Do something between the reading of the state and the write."""
+    """Run `change` between the broker's read and its write of the state node."""
     original = cluster.coord.multi
     done = False
 
@@ -178,13 +182,13 @@ async def test_a_leader_elected_meanwhile_stays_leader(cluster: Cluster) -> None
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_lost_reply_is_read_back(cluster: Cluster, applied: bool) -> None:
+async def test_the_state_is_read_again_after_a_lost_reply(cluster: Cluster, applied: bool) -> None:
     await cluster.begin((1, 2, 3), state(1, (1, 2)))
     await between(cluster, lambda: cluster.coord.lose_reply(applied=applied))
     assert await cluster.stored() == (state(NO_LEADER, (2,), epoch=5), 1)
 
 
-async def test_it_does_not_end_as_if_it_had_worked(
+async def test_a_write_that_fails_repeatedly_raises(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pybroker.coordinator.zookeeper.repeating._RETRY_S", 0)

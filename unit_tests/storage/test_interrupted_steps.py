@@ -1,5 +1,4 @@
-"""Two steps that belong together, with an interruption in between: a process that ends, lost power,
-another thread."""
+"""Interruptions between two steps that belong together: a kill, a power loss, another thread."""
 
 from __future__ import annotations
 
@@ -46,11 +45,11 @@ def cut(log: Log) -> None:
 
 
 @pytest.mark.parametrize("change", [restarted, cut])
-def test_the_log_start_of_truncated_records_does_not_come_back(
+def test_a_checkpointed_log_start_does_not_outlive_a_truncation(
     host: Host, change: Callable[[Log], None]
 ) -> None:
-    """A leader that was elected uncleanly has fewer records than were deleted here. The next
-    checkpoint may be far away: the disk is full, or the process ends."""
+    """The log end of an uncleanly elected leader may be below the log start of this replica. The
+    next checkpoint may never be written, because the disk is full or the process is killed."""
     manager = host.start()
     log = make(manager, count=20)
     log.advance_log_start(15)
@@ -61,8 +60,8 @@ def test_the_log_start_of_truncated_records_does_not_come_back(
     assert existing(host.kill()).log_start_offset == start
 
 
-def test_a_start_forgets_checkpoints_beyond_the_log_end(host: Host) -> None:
-    """A power loss took the log's end. The next start may come before a checkpoint."""
+def test_a_start_lowers_checkpoints_beyond_the_log_end(host: Host) -> None:
+    """A power loss removed the end of the log, and the next start may come before a checkpoint."""
     manager = host.start()
     log = make(manager, count=5)
     log.flush()
@@ -93,7 +92,7 @@ def test_a_start_forgets_checkpoints_beyond_the_log_end(host: Host) -> None:
 def test_a_flush_during_a_truncation_raises_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Log], None]
 ) -> None:
-    """A thread that flushes finds files renamed meanwhile, or waits."""
+    """The flushing thread may find renamed files, or has to wait."""
     bench = Bench(tmp_path, TINY)
     bench.append(*[1] * 30)
     assert bench.log.segment_count > 3
@@ -117,11 +116,11 @@ def test_a_flush_during_a_truncation_raises_no_error(
 
 
 @pytest.mark.parametrize("change", [restarted, cut])
-def test_a_sync_right_before_a_truncation_does_not_count(
+def test_a_sync_right_before_a_truncation_does_not_raise_the_recovery_point(
     tmp_path: Path, change: Callable[[Log], None]
 ) -> None:
-    """A checkpoint taken in between counted records that were gone when the broker was killed, and
-    the log was reported damaged."""
+    """A checkpoint between the two steps contained truncated records. After a kill the log seemed
+    to be damaged."""
     bench = Bench(tmp_path, TINY)
     bench.append(*[1] * 30)
     told: list[tuple[int, int]] = []
@@ -147,8 +146,8 @@ def lose_power(disk: SimDisk, bench: Bench, recovery_point: int) -> None:
     bench.open(recovery_point=recovery_point)
 
 
-def test_a_power_loss_after_retention_took_all_does_not_begin_at_0() -> None:
-    """The name of the new segment was not durable, unlike those of the others."""
+def test_a_power_loss_after_retention_deleted_all_segments_does_not_restart_at_offset_0() -> None:
+    """The renames of the old segments were durable, but the name of the new segment was not."""
     for seed in range(60):
         disk, bench = on_simulated_disk(TINY, seed)
         assert bench.log.delete_expired(bench.now_ms + 10**6, 60) > 3
@@ -158,7 +157,7 @@ def test_a_power_loss_after_retention_took_all_does_not_begin_at_0() -> None:
 
 
 def test_a_power_loss_after_a_kill_after_retention_leaves_no_gap() -> None:
-    """The start after the kill removed the files before their new names were durable."""
+    """The start after the kill removed the deleted files before their renames were durable."""
     for seed in range(60):
         disk, bench = on_simulated_disk(TINY, seed)
         bench.log.advance_log_start(50)
@@ -171,7 +170,8 @@ def test_a_power_loss_after_a_kill_after_retention_leaves_no_gap() -> None:
 
 
 def test_a_power_loss_during_a_truncation_leaves_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last remaining segment was cut before the names of the others were durable."""
+    """The last remaining segment was truncated before the renames of the later segments were
+    durable."""
 
     def no_power(path: str) -> None:
         raise KeyboardInterrupt
@@ -189,7 +189,7 @@ def test_a_power_loss_during_a_truncation_leaves_no_gap(monkeypatch: pytest.Monk
 
 
 def begins_anew(disk: SimDisk) -> LogManager:
-    """Return a broker that has found the directory of A gone."""
+    """Return a broker that has found the directory of A missing."""
     host = Host(Path("/"))
     host.disk = DiskView(disk)
     manager = host.start()
@@ -207,8 +207,8 @@ def killed(disk: SimDisk) -> LogManager:
     return host.start()
 
 
-def test_a_log_that_begins_anew_is_known_as_such_from_the_beginning() -> None:
-    """Otherwise the next start takes the empty log for a complete one, and could lead with it."""
+def test_a_log_that_begins_anew_is_marked_incomplete_before_it_exists() -> None:
+    """Without the mark the next start treats the empty log as complete, and could lead with it."""
     for step in itertools.count():
         disk = SimDisk(Environment("1"), "m")
         manager = begins_anew(disk)
@@ -243,7 +243,7 @@ def cut_after_the_swap(manager: LogManager, move: ReplicaMove) -> None:
 
 
 @pytest.mark.parametrize("phase", [cut_before_the_swap, cut_after_the_swap])
-def test_the_longer_of_two_logs_is_not_the_right_one_if_the_other_was_cut(
+def test_an_outdated_log_is_removed_even_if_it_is_longer(
     host: Host, phase: Callable[[LogManager, ReplicaMove], None]
 ) -> None:
     """The broker is killed while both directories hold the partition."""
@@ -258,7 +258,7 @@ def test_the_longer_of_two_logs_is_not_the_right_one_if_the_other_was_cut(
 
 
 @pytest.mark.parametrize(("phase", "broken"), [(renamed, 1), (swapped, 0)])
-def test_a_broken_disk_does_not_end_a_log_that_was_moved_from_or_to_it(
+def test_a_failed_disk_does_not_end_the_log_on_the_other_disk_of_a_move(
     host: Host,
     phase: Callable[[LogManager, ReplicaMove], None],
     broken: int,
@@ -284,8 +284,8 @@ def test_a_broken_disk_does_not_end_a_log_that_was_moved_from_or_to_it(
     fill(log)
 
 
-def test_a_log_that_was_cut_once_is_not_outdated_for_ever(host: Host) -> None:
-    """The log was kept, because the other one was gone for good."""
+def test_an_earlier_outdated_mark_does_not_affect_a_later_move(host: Host) -> None:
+    """The outdated log was kept, because the other log was lost."""
     host.directories.append(str(host.home / "more"))
     manager = host.start()
     log = make(manager, count=40)
@@ -299,7 +299,7 @@ def test_a_log_that_was_cut_once_is_not_outdated_for_ever(host: Host) -> None:
 
 
 def test_a_flipped_bit_in_the_checkpoint_of_log_starts_deletes_nothing(host: Host) -> None:
-    """If a leader's log begins later, records before are deleted on all replicas."""
+    """With a higher log start of the leader, all replicas would delete the records below it."""
     manager = host.start()
     log = make(manager, count=100)
     log.advance_log_start(44)
@@ -318,12 +318,12 @@ def test_a_flipped_bit_in_the_checkpoint_of_log_starts_deletes_nothing(host: Hos
 # a reader in a thread
 
 
-def test_a_reader_that_makes_an_index_again_does_not_move_the_end(
+def test_a_reader_that_rebuilds_an_index_does_not_change_the_log_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An index of the active segment was damaged: records that the leader appended meanwhile
-    counted for its size and not for its offsets, and the next batch got an offset that was
-    taken."""
+    """An index of the active segment was damaged. Records that the leader appended during the
+    rebuild counted for the size of the segment, but not for its offsets. The next batch then got an
+    offset that was in use."""
     bench = Bench(tmp_path)
     bench.append(*[1] * 5)
     real = Segment.note
@@ -340,7 +340,7 @@ def test_a_reader_that_makes_an_index_again_does_not_move_the_end(
 
 
 def test_an_epoch_can_be_read_while_the_log_start_moves() -> None:
-    """The scrubber does so in its thread, and stopped after the error."""
+    """The scrubber reads epochs in its thread, and had stopped after an error."""
 
     class Offset(int):
         def __lt__(self, other: int) -> bool:
@@ -355,8 +355,8 @@ def test_an_epoch_can_be_read_while_the_log_start_moves() -> None:
 def test_settling_suspects_while_checkpoints_are_written_raises_no_error(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session has ended, and the broker registers again. Two threads that replace one file rename
-    it from under each other."""
+    """The broker registers again after the end of its session. Two threads that replaced the same
+    file interfered with each other's rename."""
     manager = host.start()
     make(manager)
     threads: list[threading.Thread] = []
@@ -376,8 +376,8 @@ def test_settling_suspects_while_checkpoints_are_written_raises_no_error(
     assert existing(host.kill()).log_end_offset == 3
 
 
-def test_retention_makes_room_on_a_full_disk(tmp_path: Path) -> None:
-    """All records of a log have expired: it begins a segment, which needs no room."""
+def test_retention_frees_space_on_a_full_disk(tmp_path: Path) -> None:
+    """All records of a log have expired. The new segment that replaces them needs no disk space."""
     disk = FaultyDisk()
     bench = Bench(tmp_path, LogConfig(retention_ms=1000, index_interval_bytes=0), disk)
     for sequence in range(5):
@@ -392,7 +392,7 @@ def test_retention_makes_room_on_a_full_disk(tmp_path: Path) -> None:
     assert bench.put(batch(producer=7, sequence=4)).duplicate
 
 
-def test_a_reader_of_a_segment_that_is_deleted_makes_no_file(tmp_path: Path) -> None:
+def test_a_reader_of_a_deleted_segment_creates_no_file(tmp_path: Path) -> None:
     """Retention renames the segment between two steps of the reader."""
     bench = Bench(tmp_path, TINY)
     bench.append(*[1] * 60)
@@ -405,10 +405,10 @@ def test_a_reader_of_a_segment_that_is_deleted_makes_no_file(tmp_path: Path) -> 
     assert not Path(first.offsets.table.path).exists()
 
 
-def test_a_copy_that_cannot_be_opened_under_its_name_is_taken_away(
+def test_a_copy_that_cannot_be_opened_under_its_final_name_is_removed(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the next start finds two logs without a mark that says which is older."""
+    """With both directories the next start finds two logs, and no mark shows which one is older."""
     host.directories.append(str(host.home / "more"))
     manager = host.start()
     make(manager, count=40)

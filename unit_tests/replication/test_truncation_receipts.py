@@ -21,7 +21,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Group]:
     await group.close()
 
 
-async def test_a_receipt_explains_what_is_given_up(
+async def test_a_receipt_allows_and_names_the_truncation(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair.receipts[1].last_epoch = 2
@@ -36,7 +36,7 @@ async def test_a_receipt_explains_what_is_given_up(
 
 
 @pytest.mark.parametrize("epoch", [1, 3])
-async def test_a_receipt_of_another_election_explains_nothing(pair: Group, epoch: int) -> None:
+async def test_a_receipt_of_another_election_allows_no_truncation(pair: Group, epoch: int) -> None:
     pair.receipts[1].last_epoch = epoch
     await behind(pair)
     await pair.until(lambda: failed(pair))
@@ -52,8 +52,9 @@ async def test_nothing_is_truncated_while_no_receipt_can_be_read(pair: Group) ->
 
 
 async def killed_before_a_checkpoint(pair: Group, isr: tuple[int, ...] = (2,)) -> None:
-    """Broker 1 has led alone and acknowledged a second record. It was killed before it wrote its
-    high watermark down, and follows broker 2, which has the first record only, from epoch 2 on."""
+    """Broker 1 has led alone and acknowledged a second record. It was killed before the checkpoint
+    of its high watermark, and follows broker 2 from epoch 2 on. Broker 2 has only the first
+    record."""
     await pair.lead(1, 0)
     pair[1].append(b"first")
     await pair.copied(1)
@@ -77,7 +78,7 @@ async def test_the_receipt_names_records_acknowledged_after_the_last_checkpoint(
     assert line.levelno == logging.WARNING and "from=1 to=2 hw=0" in line.message
 
 
-async def test_a_tail_that_a_clean_election_cuts_is_no_loss(
+async def test_a_truncation_after_a_clean_election_is_no_loss(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     await killed_before_a_checkpoint(pair)
@@ -86,7 +87,7 @@ async def test_a_tail_that_a_clean_election_cuts_is_no_loss(
     assert not [each for each in caplog.records if "loss_receipt" in each.message]
 
 
-async def test_a_replica_that_is_not_in_sync_cuts_nothing_while_no_receipt_can_be_read(
+async def test_an_out_of_sync_replica_truncates_nothing_while_no_receipt_can_be_read(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair.receipts[1].last_epoch, pair.receipts[1].away = 2, 7
@@ -99,15 +100,15 @@ async def test_a_replica_that_is_not_in_sync_cuts_nothing_while_no_receipt_can_b
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
-async def test_a_replica_in_sync_cuts_its_tail_without_zookeeper(pair: Group) -> None:
-    """Its leader has all committed records."""
+async def test_an_in_sync_replica_truncates_without_zookeeper(pair: Group) -> None:
+    """The leader of an in-sync replica has all committed records."""
     pair.receipts[1].away = 1_000_000
     await killed_before_a_checkpoint(pair, isr=(1, 2))
     await pair.until(lambda: pair[1].partition().log.log_end_offset == 1)
     assert pair.receipts[1].asked == 0
 
 
-async def test_an_epoch_without_records_is_cut_without_a_word(
+async def test_the_truncation_of_an_epoch_without_records_is_not_logged(
     pair: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The truncation removes only the leader epoch that the leader does not know."""
