@@ -55,7 +55,7 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
         key, version, correlation_id, length = _FIXED_AND_LENGTH.unpack_from(frame)
     except struct.error as error:
         raise MalformedInput(
-            f"the request has {len(frame)} bytes, expected at least {_FIXED_AND_LENGTH.size} for the"
+            f"the request has {len(frame)} bytes, expected at least {_FIXED_AND_LENGTH.size} for a"
             " header"
         ) from error
     if length < 0 or 10 + length >= len(frame):
