@@ -1,8 +1,9 @@
-"""One TCP connection to a broker: requests out, answers back in the same order.
+"""A TCP connection to a broker. It sends requests, and receives the responses in the same order.
 
-Knows framing, correlation ids and versions, but no topics and no retries. A connection that ends
-never resumes: it ends at the first invalid answer, at a late answer (later ones would be late,
-too), and when the peer closes it. Its user opens another one.
+The connection handles framing, correlation ids and API versions, but no retries. It ends at the
+first invalid response, at the first response that is too late (all later responses would be late,
+too), and when the broker closes it. An ended connection is never reopened; the client opens a new
+one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ AnswerT = TypeVar("AnswerT", bound=Message)
 SOFTWARE_NAME: Final = "pybroker"
 SOFTWARE_VERSION: Final = "1"
 API_VERSIONS_FIRST: Final = 3
-"""Brokers since 2.4 know it; older ones answer with error 35 and their versions."""
+"""The version of the first ApiVersions request. Brokers since Kafka 2.4 support it; older brokers
+return error 35 and their versions."""
 FRAME_LENGTH: Final = struct.Struct(">i")
 CORRELATION_IDS: Final = 2**31
 FLUSH_LIMIT_S: Final = 2.0
@@ -51,7 +53,7 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A request without an answer yet."""
+    """A request that waits for its response."""
 
     api: Api
     version: int
@@ -60,8 +62,8 @@ class _Pending:
 
 
 class Connection:
-    """Created by `Connection.open`. `send` and `tell` write at once, so that the order of calls is
-    the order on the wire."""
+    """A connection, created by `Connection.open`. `send` and `tell` write at once, so that requests
+    are sent in the order of the calls."""
 
     def __init__(
         self,
@@ -95,8 +97,8 @@ class Connection:
         response_max_bytes: int = 100_000_000,
         receive_buffer_bytes: int | None = None,
     ) -> Connection:
-        """Connect and agree on versions. `receive_buffer_bytes` is SO_RCVBUF, None the system's
-        choice. Raises ConnectFailed with the reason in words."""
+        """Connect, exchange API versions, and return the connection. `receive_buffer_bytes` is
+        SO_RCVBUF; None keeps the system's default. Raises ConnectFailed with the reason."""
         name = format_address(host, port)
         try:
             async with asyncio.timeout(timeout_s):
@@ -141,11 +143,11 @@ class Connection:
 
     @property
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """The APIs of the broker: number of the API -> lowest and highest version."""
+        """The lowest and highest version of each API of the broker, by API key."""
         return self._versions
 
     def version_of(self, key: ApiKey) -> int:
-        """Return the highest version of the API that both sides know. Raises
+        """Return the highest version of the API that client and broker support. Raises
         UnsupportedByBroker."""
         api = APIS[key]
         low, high = self._versions.get(key, (0, -1))
@@ -167,18 +169,19 @@ class Connection:
         timeout_s: float,
         version: int | None = None,
     ) -> Coroutine[Any, Any, AnswerT]:
-        """Write a request; await the result for its answer.
+        """Write a request. The returned future gives its response.
 
-        Raises NotConnected, UnsupportedByBroker at once, and ConnectionLost, RequestTimedOut when
-        awaited. If the result is not awaited, the answer is dropped.
+        The call raises NotConnected and UnsupportedByBroker; the future raises ConnectionLost and
+        RequestTimedOut. If the future is not awaited, the response is dropped.
         """
         chosen = self.version_of(key) if version is None else version
         pending = self._write(APIS[key], chosen, request)
         return self._receive(pending, answer, timeout_s)
 
     async def tell(self, key: ApiKey, request: Message, *, timeout_s: float) -> None:
-        """Write a request that is never answered (Produce with acks=0), at once, and wait until the
-        system has accepted all of it. Raises NotConnected, ConnectionLost, RequestTimedOut."""
+        """Write a request without a response (Produce with acks=0) at once, and wait until the
+        operating system has accepted all bytes. Raises NotConnected, ConnectionLost,
+        RequestTimedOut."""
         self._writer.transport.set_write_buffer_limits(high=0)  # `drain` waits for the last byte
         pending = self._write(APIS[key], self.version_of(key), request)
         self._pending.remove(pending)
@@ -195,8 +198,8 @@ class Connection:
             raise ConnectionLost(f"{format_address(*self.address)}: {self._failure}")
 
     async def close(self, *, flush: bool = True) -> None:
-        """Write the buffered bytes (unless `flush` is False), then end the connection; requests
-        without an answer raise ConnectionLost. Idempotent."""
+        """Write the buffered bytes, unless `flush` is False, and close the connection. Requests
+        without a response raise ConnectionLost. Idempotent."""
         self._fail(ConnectionLost("the client closed the connection"), abort=False)
         if flush:
             self._writer.close()
@@ -283,8 +286,8 @@ class Connection:
             version = lower
 
     async def _receive_versions(self, pending: _Pending, timeout_s: float) -> ApiVersionsResponse:
-        """Return the answer like `_receive`; a broker that does not know our version answers in
-        version 0."""
+        """Return the ApiVersions response. A broker that does not support the request's version
+        responds in version 0."""
         try:
             async with asyncio.timeout(timeout_s):
                 frame = await asyncio.shield(pending.answer)
@@ -318,8 +321,8 @@ class Connection:
             self._fail(ConnectionLost(f"the peer does not speak the protocol: {error}"))
 
     def _refuse(self, length: int) -> None:
-        """End the connection. The request with the large answer gets its own error, because a retry
-        would not help."""
+        """Close the connection because a response is too large. Its request gets AnswerTooLarge,
+        because a retry would not help."""
         text = f"an answer of {length} bytes, more than {self._response_max_bytes}, the limit"
         if self._pending:
             answer = self._pending.popleft().answer
@@ -341,8 +344,8 @@ class Connection:
             pending.answer.set_result(frame)
 
     def _abort(self) -> None:
-        """End the connection at once. The system must not deliver bytes that it has buffered: they
-        could arrive after the request that replaces them on another connection."""
+        """Close the connection at once, and discard all buffered bytes. Otherwise the operating
+        system could send them after their retry on another connection."""
         if not self._writer.is_closing():  # otherwise another socket may have its number
             taken = self._writer.get_extra_info("socket")
             with suppress(OSError):  # macOS refuses if the peer has ended it
@@ -364,7 +367,7 @@ class Connection:
 
 
 def _reason(error: OSError, host: str) -> str:
-    """Return the reason in words for an operator."""
+    """Return the reason of a failed connection, for operators."""
     if isinstance(error, socket.gaierror):
         return f"the name {host} cannot be resolved ({error.strerror})"
     if isinstance(error, ConnectionRefusedError):
