@@ -222,8 +222,8 @@ class Accumulator:
         # acknowledged, a new leader would accept the second batch without the first.
         if queue.in_flight and state.last_acknowledged < 0:
             return False
-        # A batch to an earlier leader may wait long for its response. A broker recognizes duplicates of a producer's
-        # last five batches only, so no batch is sent that would remove that batch from them.
+        # A batch to an earlier leader may wait long for its response. A broker recognizes
+        # duplicates of the last five batches only, so all batches in flight must be among them.
         oldest = min((other.ordinal for other in queue.in_flight), default=batch.ordinal)
         if batch.ordinal[0] - oldest[0] >= self._in_flight_max:
             return False

@@ -60,7 +60,7 @@ def record_batch(
         names = [name for name, found in built.items() if found is not None]
     for name in names:
         if name not in built:
-            raise ValueError(f"column {name!r} is not known, expected one of {', '.join(built)}")
+            raise ValueError(f"column {name!r} is unknown, expected one of {', '.join(built)}")
         if built[name] is None:
             raise ValueError(f"column {name!r} was not built: ask the ColumnBuilder for it")
     types = {name: _types()[name] for name in names}

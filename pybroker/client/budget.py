@@ -38,7 +38,7 @@ class MemoryBudget:
                 await ticket
         except BaseException:
             if ticket.done() and not ticket.cancelled():
-                self.give_back(size)  # granted in the same instant in which the wait ended
+                self.give_back(size)  # granted at the moment of the timeout
             else:
                 ticket.cancel()
                 self._grant()
@@ -46,7 +46,7 @@ class MemoryBudget:
 
     def give_back(self, size: int) -> None:
         self.used -= size
-        assert self.used >= 0, "more memory was given back than was taken"
+        assert self.used >= 0, "more memory was released than was taken"
         self._grant()
 
     def _grant(self) -> None:

@@ -194,7 +194,9 @@ class Cluster:
                 if topic.error in HOPELESS:
                     raise TopicUnavailable(f"topic {name}: {problem}", retriable=False)
             if deadline.passed:
-                raise TopicUnavailable(f"topic {name} did not become known in time ({problem})")
+                raise TopicUnavailable(
+                    f"topic {name} was not found in the metadata in time ({problem})"
+                )
             try:
                 await self.refreshed(deadline.remaining_s())
             except TimeoutError:
@@ -296,7 +298,7 @@ class Cluster:
         NotConnected."""
         node = self.view.nodes.get(node_id)
         if node is None:
-            raise NotConnected(f"broker {node_id} is not known")
+            raise NotConnected(f"broker {node_id} is not in the metadata of the cluster")
         try:
             return await self.connect((node.host, node.port))
         except ConnectFailed as error:

@@ -123,7 +123,7 @@ class Connection:
         except RequestTimedOut:
             await connection.close()
             raise ConnectFailed(
-                name, f"connected, but no Kafka broker answered within {timeout_s:g} s"
+                name, f"connected, but no Kafka broker responded within {timeout_s:g} s"
             ) from None
         except ClientError as error:
             await connection.close()
@@ -190,7 +190,7 @@ class Connection:
                 await self._writer.drain()
         except TimeoutError:
             text = f"{key.name} not taken within {timeout_s:g} s"
-            self._fail(ConnectionLost(f"given up: {text}"))
+            self._fail(ConnectionLost(f"the client closed the connection: {text}"))
             raise RequestTimedOut(f"{format_address(*self.address)}: {text}") from None
         except OSError as error:
             self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
@@ -215,7 +215,7 @@ class Connection:
             await self._reading.stop()
 
     def _write(self, api: Api, version: int, request: Message) -> _Pending:
-        if self._writer.is_closing():  # the transport knows it before `_read` is told
+        if self._writer.is_closing():  # the transport is closing before `_read` ends
             self._fail(ConnectionLost("the connection broke"))
         if self._failure is not None:
             raise NotConnected(f"{format_address(*self.address)}: {self._failure}")
@@ -235,8 +235,8 @@ class Connection:
     async def _receive(self, pending: _Pending, answer: type[AnswerT], timeout_s: float) -> AnswerT:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        text = f"no answer to {pending.api.key.name} within {timeout_s:g} s"
-        late = ConnectionLost(f"given up: {text}")
+        text = f"no response to {pending.api.key.name} within {timeout_s:g} s"
+        late = ConnectionLost(f"the client closed the connection: {text}")
         try:
             async with asyncio.timeout_at(deadline):
                 frame = await asyncio.shield(pending.answer)
@@ -245,8 +245,8 @@ class Connection:
             raise RequestTimedOut(f"{format_address(*self.address)}: {text}") from None
         except asyncio.CancelledError:
             if not pending.answer.done():
-                # The caller gave up before the request's limit; without this timer a later caller
-                # would find a dead connection for ever.
+                # The caller stopped waiting before the time limit of the request. Without this
+                # timer, a later caller would wait on a dead connection.
                 timer = loop.call_at(deadline, self._fail, late)
                 pending.answer.add_done_callback(lambda _: timer.cancel())
             raise
@@ -259,7 +259,7 @@ class Connection:
             message = decode_response(pending.api, pending.version, frame[start:])
         except MalformedInput as error:
             lost = ConnectionLost(
-                f"{format_address(*self.address)} sent an answer to {pending.api.key.name} that"
+                f"{format_address(*self.address)} sent a response to {pending.api.key.name} that"
                 f" cannot be read: {error}"
             )
             self._fail(lost)
@@ -282,7 +282,9 @@ class Connection:
                 return
             lower = min(offered.get(ApiKey.API_VERSIONS, (0, 0))[1], api.max_version)
             if response.error_code != ErrorCode.UNSUPPORTED_VERSION or not 0 <= lower < version:
-                raise ConnectionLost(f"ApiVersions was answered with error {response.error_code}")
+                raise ConnectionLost(
+                    f"the broker responded to ApiVersions with error {response.error_code}"
+                )
             version = lower
 
     async def _receive_versions(self, pending: _Pending, timeout_s: float) -> ApiVersionsResponse:
@@ -292,7 +294,7 @@ class Connection:
             async with asyncio.timeout(timeout_s):
                 frame = await asyncio.shield(pending.answer)
         except TimeoutError:
-            raise RequestTimedOut("no answer to ApiVersions") from None
+            raise RequestTimedOut("no response to ApiVersions") from None
         _, start = parse_response_header(frame, 0)
         refused = int.from_bytes(frame[start : start + 2], "big") == ErrorCode.UNSUPPORTED_VERSION
         if refused:
@@ -308,38 +310,41 @@ class Connection:
                     return
                 if not 4 <= length <= self._response_max_bytes:
                     raise MalformedInput(
-                        f"an answer of {length} bytes (limit {self._response_max_bytes})"
+                        f"the response size is {length} bytes, expected 4 to"
+                        f" {self._response_max_bytes}"
                     )
                 frame = await self._reader.readexactly(length)
                 self._deliver(memoryview(frame))
         except asyncio.IncompleteReadError as error:
-            inside = "in the middle of an answer" if error.partial else "before the answer"
-            self._fail(ConnectionLost(f"the peer closed the connection {inside}"))
+            inside = "in the middle of a response" if error.partial else "before the response"
+            self._fail(ConnectionLost(f"the broker closed the connection {inside}"))
         except OSError as error:
             self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
         except MalformedInput as error:
-            self._fail(ConnectionLost(f"the peer does not speak the protocol: {error}"))
+            self._fail(ConnectionLost(f"the broker sent an invalid response: {error}"))
 
     def _refuse(self, length: int) -> None:
         """Close the connection because a response is too large. Its request gets AnswerTooLarge,
         because a retry would not help."""
-        text = f"an answer of {length} bytes, more than {self._response_max_bytes}, the limit"
+        text = f"the response has {length} bytes, expected at most {self._response_max_bytes}"
         if self._pending:
             answer = self._pending.popleft().answer
             if not answer.done():
                 where = format_address(*self.address)
                 answer.set_exception(AnswerTooLarge(f"{where}: {text} (receive_message_max_bytes)"))
-                answer.exception()  # as in `_fail`
+                answer.exception()  # avoids a log line, as in `_fail`
         self._fail(ConnectionLost(text))
 
     def _deliver(self, frame: memoryview) -> None:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         if not self._pending:
-            raise MalformedInput(f"an answer {correlation_id} to no request")
+            raise MalformedInput(f"correlation id {correlation_id} without a request in flight")
         pending = self._pending.popleft()
         if pending.correlation_id != correlation_id:
             self._pending.appendleft(pending)
-            raise MalformedInput(f"answer {correlation_id} where {pending.correlation_id} was due")
+            raise MalformedInput(
+                f"correlation id {correlation_id}, expected {pending.correlation_id}"
+            )
         if not pending.answer.done():
             pending.answer.set_result(frame)
 

@@ -102,8 +102,7 @@ class Consumer:
 
     async def close(self) -> None:
         """Commit the positions if automatic commits are enabled, release all partitions, and leave
-        the group. Idempotent. A task that waits for records gets Closed. Raises the errors of
-        callbacks after closing."""
+        the group. Idempotent. A waiting task gets Closed. Raises callback errors at the end."""
         await self._close({})
 
     async def _close(self, in_hand: Mapping[TopicPartition, int]) -> None:
@@ -114,7 +113,7 @@ class Consumer:
         self._ending, self._closer = asyncio.Event(), asyncio.current_task()
         was_running, self._running = self._running, False
         self._fetcher.news.set()
-        async with AsyncExitStack() as last:  # each, even if an earlier one fails
+        async with AsyncExitStack() as last:  # all callbacks run, even if one fails
             last.callback(self._ending.set)
             last.push_async_callback(self._cluster.close)
             last.push_async_callback(self._fetcher.close)
@@ -133,7 +132,7 @@ class Consumer:
     ) -> None:
         await self._close({} if kind is None else self._in_hand)
 
-    # What to read
+    # Subscription and assignment
 
     def subscribe(
         self,
@@ -159,9 +158,7 @@ class Consumer:
             raise ValueError("either topics or a pattern must be given")
         group = self._need_group("subscribe")
         if group.session.choice is None and self._fetcher.readers:
-            raise SubscriptionConflict(
-                "partitions are assigned manually: call unsubscribe() before"
-            )
+            raise SubscriptionConflict("partitions are assigned manually: call unsubscribe() first")
         group.session.subscribe(choice, RebalanceListener(on_assigned, on_revoked, on_lost))
 
     async def unsubscribe(self) -> None:
@@ -172,8 +169,7 @@ class Consumer:
         self._fetcher.news.set()
 
     def subscription(self) -> frozenset[str]:
-        """Return the subscribed topics, or the topics that currently match the subscribed
-        pattern."""
+        """Return the subscribed topics, or those that currently match the pattern."""
         topics = self._group.session.topics if self._group is not None else None
         return topics or frozenset()
 
@@ -185,7 +181,7 @@ class Consumer:
         chosen = [TopicPartition(*item) for item in partitions]
         if self._group is not None:
             if self._group.session.choice is not None:
-                raise SubscriptionConflict("topics are subscribed: await unsubscribe() before")
+                raise SubscriptionConflict("topics are subscribed: await unsubscribe() first")
             self._group.committer.commit_now()
         self._cluster.watch({item.topic for item in chosen})
         self._fetcher.assign(chosen)
@@ -202,13 +198,11 @@ class Consumer:
         self._fetcher.jump([partition], offset, None)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Seek to the log start in these partitions, or in all assigned partitions. Raises
-        NotAssigned."""
+        """Seek to the log start of these or of all assigned partitions. Raises NotAssigned."""
         self._fetcher.jump(partitions or [*self._fetcher.readers], None, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Seek to the log end in these partitions, or in all assigned partitions. Raises
-        NotAssigned."""
+        """Seek to the log end of these or of all assigned partitions. Raises NotAssigned."""
         self._fetcher.jump(partitions or [*self._fetcher.readers], None, LATEST)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
@@ -324,8 +318,7 @@ class Consumer:
         return await self._poll(timeout_ms, functools.partial(self._collect_arrow, limit, headers))
 
     async def getone(self) -> ConsumerRecord:
-        """Wait for the next record without a time limit, and return it. Raises the errors of
-        `getmany`."""
+        """Return the next record, without a time limit. Raises the errors of `getmany`."""
         while True:
             if self._group is None or not self._group.due():
                 for key, reader in self._fetcher.readers.items():
@@ -374,7 +367,7 @@ class Consumer:
         info = await self._cluster.topic(topic, deadline)
         return [TopicPartition(topic, number) for number in sorted(info.partitions)]
 
-    # Inside
+    # Internal
 
     async def _offsets(self, moments: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         return {key: answer.offset for key, answer in (await self._look_up(moments)).items()}
@@ -396,7 +389,7 @@ class Consumer:
 
     def _need_group(self, operation: str) -> Group:
         if self._group is None:
-            raise SubscriptionConflict(f"{operation} needs a group: give the option group.id")
+            raise SubscriptionConflict(f"{operation} needs a group: set the option group.id")
         return self._group
 
     @contextmanager

@@ -28,9 +28,9 @@ returns a result for each group, or a ClientError for a group that failed."""
 GROUP: Final = 0
 SEVERAL_KEYS_VERSION: Final = 4
 
-_TOO_LATE = DeadlinePassed("no coordinator answered in time")
+_TOO_LATE = DeadlinePassed("no coordinator responded in time")
 _NOT_ANSWERED = ResponseError(
-    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator did not answer for it"
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's response has no result for the group"
 )
 
 

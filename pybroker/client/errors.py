@@ -3,8 +3,8 @@
 Every class has two attributes:
 
 - `retriable`: may a retry help?
-- `definite`: is it certain that the operation was *not* carried out? A write whose failure is not
-  definite may be in the log; sending it again may store it twice.
+- `definite`: is it certain that the broker did *not* process the operation? A write whose failure
+  is not definite may be in the log, so sending it again may store it twice.
 
 The client retries within its time limits. It raises an error of this module if the retries fail.
 """

@@ -24,7 +24,7 @@ from pybroker.client.errors import (
     ResponseError,
 )
 from pybroker.client.fetch_session import FetchSession, SessionRequest
-from pybroker.client.leaderless import TOLD_AFTER_MS, LeaderlessWatch
+from pybroker.client.leaderless import REPORT_AFTER_MS, LeaderlessWatch
 from pybroker.client.metadata import error_code
 from pybroker.client.offset_lookup import EARLIEST, ISOLATION_LEVELS, LATEST, list_offsets
 from pybroker.client.options import ConsumerOptions
@@ -132,7 +132,7 @@ class Fetcher:
                 if self.find_committed is not None:
                     reader.initial = True
                 else:
-                    self._reset(reader, "there is no position yet")
+                    self._reset(reader, "the position is not known yet")
             self.readers[topic_partition] = reader
         self.wake()
 
@@ -163,7 +163,7 @@ class Fetcher:
         metadata."""
         view = self._cluster.view
         limit = f"default.api.timeout.ms = {self._options.default_api_timeout_ms}"
-        text = f"the position of {key} did not become known within {limit}"
+        text = f"the position of {key} stayed unknown for {limit}"
         topic = view.topics.get(key.topic)
         problem = view.leader_problem(key)
         if topic is not None and view.partition(key) is None:
@@ -210,7 +210,7 @@ class Fetcher:
         """Sleep until woken. While a partition waits for its leader or for a backoff, sleep only
         for a moment."""
         waiting = any(
-            reader.next_try > now  # also ahead of records that the user has not read yet
+            reader.next_try > now  # even if fetched records are not read yet
             or (
                 not reader.has_data()
                 and self._cluster.view.leader(topic_partition) not in self._in_flight
@@ -238,7 +238,7 @@ class Fetcher:
         is set, otherwise by a warning, because a replica may return."""
         limit_ms = self._options.leaderless_timeout_ms
         self._leaders.look(self._cluster.view, self.readers)
-        found = self._leaders.leaderless(limit_ms or TOLD_AFTER_MS)
+        found = self._leaders.leaderless(limit_ms or REPORT_AFTER_MS)
         for key in found:
             reader = self.readers.get(key)
             if reader is None or reader.paused:
@@ -294,7 +294,7 @@ class Fetcher:
         for key, reader in wanted.items():
             position = found.get(key)
             if not reader.initial:
-                continue  # the user has set another position meanwhile
+                continue  # the application has set another position
             if position is not None:
                 reader.jump(position[0], leader_epoch=position[1])
             elif problem is None:
@@ -339,7 +339,7 @@ class Fetcher:
                 {item: reset for item, (_, reset) in asked.items() if reset is not None},
                 isolation_level=self._options.isolation_level,
                 deadline=Deadline(self._cluster.clock, self._options.request_timeout_ms),
-                once=True,  # the fetcher pauses, and a reader that moved on does not wait
+                once=True,  # the fetcher retries itself
             )
         finally:
             self._resetting -= wanted.keys()
@@ -360,7 +360,8 @@ class Fetcher:
     # Fetching
 
     def _ask(self, node: int, connection: Connection, readers: list[PartitionReader]) -> None:
-        """Build the next Fetch request to a leader from the current positions, and send it."""
+        """Start the task that fetches from a leader, with the current positions of the readers. A
+        reader may jump before the task sends the request."""
         self._in_flight.add(node)
         asked = {
             reader.topic_partition: (reader, reader.era, reader.fetch_offset) for reader in readers
@@ -392,7 +393,9 @@ class Fetcher:
                     return  # the next request begins a new session
                 if response.error_code:
                     raise ResponseError(error_code(response.error_code))
-                raise ConnectionLost("a fetch was answered for other partitions than asked")
+                raise ConnectionLost(
+                    "the Fetch response has partitions that are not in the fetch session"
+                )
         except ClientError as error:
             log.debug("fetch failed node=%d reason=%s", node, error)
             session.failed()

@@ -45,8 +45,8 @@ class ProducerIdentity:
         self.producer_epoch = answer.producer_epoch
 
     def surpass(self, producer_id: int, producer_epoch: int) -> None:
-        """Change to an id and epoch larger than the given ones, which a partition already knows. At
-        the maximum epoch, the identity is unknown until `obtain`."""
+        """Raise the epoch if it is still the given epoch, which a partition already knows. At the
+        maximum epoch, the identity is unknown until `obtain`."""
         if producer_id != self.producer_id or producer_epoch < self.producer_epoch:
             return
         if self.producer_epoch >= EPOCH_MAX:

@@ -98,7 +98,7 @@ def request_limit_s(cluster: Cluster, deadline: Deadline) -> float:
     return max(min(deadline.remaining_s(), cluster.options.request_timeout_ms / 1_000), 0.001)
 
 
-_TOO_LATE = DeadlinePassed("no broker answered in time")
+_TOO_LATE = DeadlinePassed("no broker responded in time")
 _NOT_ANSWERED = ResponseError(
     ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's response has no result for the partition"
 )

@@ -15,7 +15,7 @@ from pybroker.client.metadata import ClusterView
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock
 
-TOLD_AFTER_MS: Final = 3_000
+REPORT_AFTER_MS: Final = 3_000
 """The time after which a partition counts as leaderless; an election is shorter. Tools then fail,
 and a consumer logs a warning."""
 _ANSWERS_MIN: Final = 3

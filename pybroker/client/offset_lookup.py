@@ -49,7 +49,7 @@ async def list_offsets(
     deadline: Deadline,
     once: bool = False,
 ) -> dict[TopicPartition, OffsetAnswer]:
-    """Return one result for each partition, in the order of `timestamps`. Timestamps are ms since
+    """Return one result for each partition, in the order of `moments`. Timestamps are ms since
     1970, or LATEST, EARLIEST, MAX_TIMESTAMP. Errors are retried until the deadline, unless `once`
     is set."""
     level = ISOLATION_LEVELS[isolation_level]

@@ -40,7 +40,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "key_deserializer": "records hold bytes, so decode record.key yourself",
     "value_deserializer": "records hold bytes, so decode record.value yourself",
     "metric_reporters": "the client reports no metrics",
-    "retries": "delivery.timeout.ms and default.api.timeout.ms say how long to try again",
+    "retries": "delivery.timeout.ms and default.api.timeout.ms limit the time for retries",
     "send_buffer_bytes": _BUFFERS,
     "receive_buffer_bytes": _BUFFERS,
 }
@@ -87,7 +87,7 @@ def _name(value: object) -> str | None:
 def _assignors(value: object) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)) or not parts:
-        raise ValueError(f"must name at least one assignor, not {value!r}")
+        raise ValueError(f"must have at least one assignor, not {value!r}")
     return tuple(dict.fromkeys(assignor_name(_text(part)) for part in parts))
 
 
@@ -136,17 +136,17 @@ class ClientOptions:
     )
     request_timeout_ms: int = _option(30_000, _whole(1), "the time limit for a response")
     default_api_timeout_ms: int = _option(
-        60_000, _whole(1), "the limit of an operation with its retries"
+        60_000, _whole(1), "the time limit of an operation with its retries"
     )
     socket_connection_setup_timeout_ms: int = _option(
-        10_000, _whole(1), "the limit for connecting, with the first exchange"
+        10_000, _whole(1), "the time limit for connecting, including the first request"
     )
     reconnect_backoff_ms: int = _option(
         50, _whole(0), "the first backoff after a failed connection"
     )
-    reconnect_backoff_max_ms: int = _option(1_000, _whole(0), "its upper bound")
+    reconnect_backoff_max_ms: int = _option(1_000, _whole(0), "the maximum backoff")
     retry_backoff_ms: int = _option(100, _whole(0), "the first backoff after a failed request")
-    retry_backoff_max_ms: int = _option(1_000, _whole(0), "its upper bound")
+    retry_backoff_max_ms: int = _option(1_000, _whole(0), "the maximum backoff")
     leaderless_timeout_ms: int = _option(
         0,
         _whole(0),
@@ -222,7 +222,7 @@ class ConsumerOptions(ClientOptions):
     fetch_max_wait_ms: int = _option(
         500, _whole(0), "the maximum time that a broker waits for fetch.min.bytes"
     )
-    fetch_max_bytes: int = _option(52_428_800, _whole(0), "bytes of an answer")
+    fetch_max_bytes: int = _option(52_428_800, _whole(0), "the maximum bytes of a Fetch response")
     max_partition_fetch_bytes: int = _option(
         1_048_576, _whole(0), "the maximum bytes of one partition in a Fetch response"
     )
@@ -285,7 +285,7 @@ def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT
         plain = _python_name(name)
         if plain in rows:
             if plain in values:
-                faults.append(f"option {name} is given twice")
+                faults.append(f"option {name} is set twice")
             try:
                 values[plain] = rows[plain].metadata["read"](value)
             except ValueError as error:

@@ -120,7 +120,7 @@ class Producer:
         try:
             if timeout_s is None or timeout_s > 0:
                 async with asyncio.timeout(timeout_s):
-                    await self._flush()  # even if another call flushes: that one is not cut short
+                    await self._flush()  # a concurrent `flush` continues independently
         except TimeoutError:
             pass
         finally:
@@ -173,7 +173,7 @@ class Producer:
         if HEADER_SIZE + size > min(self.options.max_request_size, self._budget.limit):
             raise RecordTooLarge(
                 f"a record of up to {size} bytes does not fit max.request.size"
-                f" = {self.options.max_request_size}, buffer.memory = {self._budget.limit}"
+                f" = {self.options.max_request_size} or buffer.memory = {self._budget.limit}"
             )
         self._check_running()
         self._use(topic)
@@ -330,7 +330,7 @@ def _headers(headers: HeadersLike) -> Headers:
 
 def _name(name: str) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"the name of a header must be str, not {type(name).__name__}")
+        raise TypeError(f"a header name must be str, not {type(name).__name__}")
     if not name.isascii():
         name.encode()  # a UnicodeEncodeError is a ValueError
     return name

@@ -104,7 +104,7 @@ class RangeReader:
         RangeFailed, NoBrokers and other ClientErrors."""
         loop = self._loop
         if loop is None or loop.is_closed():
-            raise Closed("the range reader has been closed, or was not entered")
+            raise Closed("the range reader is closed or not started: use it in a with block")
         self.lost = []
         self.compacted = []
         self.first_offset = wanted.start

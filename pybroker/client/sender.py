@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 0.1
 NOT_ANSWERED = PartitionProduceResponse(
     error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
-    error_message="the broker's answer does not mention the partition",
+    error_message="the broker's response has no result for the partition",
 )
 NEVER_ACKNOWLEDGED = PartitionProduceResponse(base_offset=-1, log_append_time_ms=-1)
 

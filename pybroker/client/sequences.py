@@ -1,13 +1,14 @@
 """The sequence numbers of an idempotent producer in one partition (KIP-98).
 
 A broker accepts a batch only if its first sequence number follows the last stored number. A lower
-number is a duplicate, a higher number leaves a gap. Two situations need a new start:
+number is a duplicate, a higher number leaves a gap. Two situations need a reset of the numbers:
 
-- A batch that failed for good leaves a gap. The partition is `unresolved`: batches that have
-  numbers keep them and may be sent again, new ones wait. When none is left and the gap is real,
-  the numbers start again under a higher epoch (KIP-360).
-- The broker reports that the first outstanding batch does not follow: earlier ones are lost there.
-  The partition is `restarting`: nothing is sent until all answers are in, then all start again.
+- A failed batch may leave a gap. The partition is then `unresolved`: batches with numbers keep them
+  and are retried, and new batches wait. If the gap remains after the last batch with a number, the
+  producer resets the numbers in a new epoch (KIP-360).
+- The broker reports that the first batch in flight does not follow, because it lost the earlier
+  batches. The partition is then `restarting`: the producer waits for the responses of all batches
+  in flight, and then resets the numbers.
 
 This module does no I/O.
 """

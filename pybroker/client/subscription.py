@@ -74,14 +74,14 @@ def begin_data(data: Buffer, aborted: list[tuple[int, int]]) -> FetchedData:
 class PartitionReader:
     """The state of an assigned partition.
 
-    `position` is the offset of the next record for the user, None until it is known; `fetch_offset`
-    >= `position` is the next offset to request. `reset` says how to find a position while there is
-    none: a timestamp of ListOffsets; with `initial` the group's committed offset comes first. `era`
-    counts jumps, so that an answer to a request from before a jump is recognised. `position_epoch`
-    is the leader epoch of the last record before the position, `fetch_epoch` that of the last one
-    before `fetch_offset`; `epochs` has the start offsets of the latest epochs fetched since the
-    last jump. `checked_epoch`: under that leader epoch, all records before `fetch_offset` are known
-    to be in the log.
+    `position` is the offset of the next record for the application, None while unknown.
+    `fetch_offset` >= `position` is the next offset to request. `reset` is the timestamp for
+    ListOffsets by which to find an unknown position; with `initial`, the committed offset of the
+    group has precedence. `era` counts jumps, to detect responses to requests before a jump.
+    `position_epoch` is the leader epoch of the last record before the position, `fetch_epoch` that
+    of the last record before `fetch_offset`. `epochs` has the start offsets of the latest leader
+    epochs since the last jump. `checked_epoch` is the leader epoch whose log has all records before
+    `fetch_offset`.
     """
 
     topic_partition: TopicPartition

@@ -282,7 +282,7 @@ async def test_the_printer_says_what_is_missing(capsys: pytest.CaptureFixture[st
             await run_printer(broker, partition=7)
         del broker.topics["t"]
         assert await run_printer(broker) == []
-    assert "WARNING: topic t did not become known in time" in capsys.readouterr().err
+    assert "WARNING: topic t was not found in the metadata in time" in capsys.readouterr().err
 
 
 def test_a_group_may_be_named_in_three_places(tmp_path: Path) -> None:

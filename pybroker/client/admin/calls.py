@@ -74,7 +74,7 @@ class Calls:
                 raise
             raise ResponseError(
                 error.code,
-                f"no broker acted as the controller within {limit_s:.0f} s. The last answer:"
+                f"no broker answered as the controller within {limit_s:.0f} s. The last answer:"
                 f" {error.detail.rstrip('.')}. Check that the brokers reach ZooKeeper",
             ) from error
 

@@ -208,7 +208,7 @@ async def delete_offsets(
 
 
 _NOT_ANSWERED = ResponseError(
-    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator did not answer for it"
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's response has no result for the partition"
 )
 _FOR_THE_WHOLE: Final = frozenset(
     {

@@ -240,7 +240,7 @@ async def remove_members(
 
 
 _NOT_ANSWERED = ResponseError(
-    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator did not answer for it"
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's response has no result for the member"
 )
 
 

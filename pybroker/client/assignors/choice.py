@@ -32,7 +32,7 @@ def assignor_name(text: str) -> str:
     plain = text.strip()
     name = _JAVA_NAMES.get(plain.removeprefix(_JAVA_PACKAGE), plain)
     if name not in _MAKERS:
-        raise ValueError(f"must be of {', '.join(ASSIGNOR_NAMES)}, not {text!r}")
+        raise ValueError(f"must be one of {', '.join(ASSIGNOR_NAMES)}, not {text!r}")
     return name
 
 

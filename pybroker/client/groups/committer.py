@@ -151,7 +151,7 @@ class Committer:
         finally:
             await self._tasks.close()
 
-    # Inside
+    # Internal
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets to commit, with checked values."""

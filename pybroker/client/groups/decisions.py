@@ -34,19 +34,19 @@ class MemberState(enum.Enum):
     """The state of a group member."""
 
     OUTSIDE = "in no generation; it owns no partitions"
-    JOINING = "JoinGroup or SyncGroup is on its way; no heartbeats"
-    STABLE = "in a generation; heartbeats keep it there"
+    JOINING = "JoinGroup or SyncGroup is in flight; no heartbeats are sent"
+    STABLE = "in a generation; heartbeats are sent"
 
 
 class Next(enum.Enum):
     """The reaction to a response."""
 
     GO_ON = "it worked"
-    AGAIN = "send the same request again after a pause"
-    FIND = "the coordinator has moved or is away: find it, then send again"
+    AGAIN = "send the same request again after a backoff"
+    FIND = "the coordinator has moved or is unreachable: look it up, then send the request again"
     REJOIN = "the group rebalances: join again as the same member"
     TAKE_ID = "join again at once with the id in the answer"
-    LOST = "the member is not in the group's generation: it owns nothing any more; join anew"
+    LOST = "the member is not in the group's generation and owns no partitions: join again"
     GIVE_UP = "the error is final"
 
 

@@ -85,7 +85,7 @@ class CoordinatorLink:
         """Return the address of the coordinator. Raises ClientError."""
         async with self._finding:
             if self._address is None:
-                # A broker that is isolated from the cluster still returns itself as the coordinator.
+                # An isolated broker still returns itself as the coordinator.
                 connection = await self.cluster.any_connection(last=self._lost)
                 self._address = await self._ask(connection)
             return self._address

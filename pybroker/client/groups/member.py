@@ -108,7 +108,7 @@ class Membership:
         self._heartbeats: asyncio.Task[None] | None = None
         self._tasks = TaskOwner(self._broken)
 
-    # What others ask of it
+    # Calls of other modules
 
     @property
     def in_generation(self) -> bool:
@@ -147,7 +147,7 @@ class Membership:
             topics, counts = self._divided
             if self._memory.partition_counts(topics) != counts:
                 self._divided = None
-                self.request_rejoin("topics have other partitions than before")
+                self.request_rejoin("the partition counts of topics changed")
 
     def begin(self, topics: Iterable[str], owned: Iterable[TopicPartition]) -> None:
         """Start to join, with the partitions that the member still owns."""
@@ -196,7 +196,7 @@ class Membership:
                 return
             if step is Next.LOST and owned:
                 self.state = MemberState.OUTSIDE
-                self.request_rejoin("it lost its place while it joined")
+                self.request_rejoin("the coordinator removed the member during the rebalance")
                 return
             if step is Next.AGAIN or step is Next.FIND:
                 failures += 1
@@ -262,7 +262,7 @@ class Membership:
             raise JoinRefused(
                 self._link.group_id,
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"the assignment of the group's leader cannot be read ({error})",
+                f"the assignment from the group's leader cannot be decoded ({error})",
             ) from error
 
     def _assignor(self, name: str | None) -> Assignor:
@@ -322,7 +322,7 @@ class Membership:
         self._news()
         return step
 
-    # Staying
+    # Heartbeats
 
     async def _beat(self) -> None:
         clock = self._cluster.clock
@@ -392,7 +392,7 @@ class Membership:
         self._lost(ErrorCode.UNKNOWN_MEMBER_ID, "it left, because nothing was read for too long")
         await self._say_goodbye("max.poll.interval.ms", identity)
 
-    # Inside
+    # Internal
 
     async def _say_goodbye(self, reason: str, who: Identity) -> None:
         if not who.member_id or who.instance_id is not None or not self._link.known:

@@ -272,7 +272,7 @@ class GroupOffsets:
 def _not_answered(keys: Iterable[TopicPartition]) -> ResponseError:
     return ResponseError(
         ErrorCode.UNKNOWN_SERVER_ERROR,
-        f"the coordinator did not answer for {', '.join(map(str, keys))}",
+        f"the coordinator's response has no result for {', '.join(map(str, keys))}",
         definite=False,
     )
 

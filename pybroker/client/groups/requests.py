@@ -60,7 +60,9 @@ def join(
     """Return the JoinGroup request. `protocols` has the data for each assignor, by name, in order
     of preference. Raises UnsupportedByBroker."""
     if identity.instance_id is not None and version < JOIN_WITH_INSTANCE:
-        raise UnsupportedByBroker("the broker knows no group.instance.id; it is before 2.3")
+        raise UnsupportedByBroker(
+            "the broker does not support group.instance.id, which needs Kafka 2.3"
+        )
     return JoinGroupRequest(
         group_id=group_id,
         session_timeout_ms=options.session_timeout_ms,

@@ -73,7 +73,7 @@ class GroupSession:
             self._member.request_rejoin("subscribed")
         self._fetcher.news.set()
 
-    # What calls of the user do
+    # Calls of the application
 
     def due(self) -> bool:
         """Whether `attend` has work to do."""
@@ -117,7 +117,7 @@ class GroupSession:
                 self._cluster.watch_all(False)
                 await self._member.leave("the consumer ends or unsubscribes")
 
-    # Inside
+    # Internal
 
     def _must_join(self) -> bool:
         if self._member.state is MemberState.JOINING or self.topics is None:
@@ -165,7 +165,7 @@ class GroupSession:
     async def _hand_over(self, gone: list[TopicPartition]) -> None:
         """Release the partitions that move to other members, with a cooperative assignor, and
         rejoin. The member rejoins even if the application cancels the call."""
-        self._member.request_rejoin("partitions were given back")
+        self._member.request_rejoin("partitions were released")
         positions = self._committer.positions()
         last = {key: positions[key] for key in gone if key in positions}
         try:

@@ -88,7 +88,7 @@ class RangeCursor:
                 break
             place += header.size
         if view and self.position == before and self.damage is None:
-            self.damage = f"the batch at {self.position} is cut off"
+            self.damage = f"the batch at offset {self.position} is cut off"
         return found
 
     def _check(self, header: BatchHeader, rest: memoryview, committed_end: int) -> None:
@@ -96,7 +96,7 @@ class RangeCursor:
         are compared with the committed end and with the next batch."""
         base, beyond = header.base_offset, header.next_offset
         if not crc_matches(rest, 0, header.size):
-            raise CorruptionError(f"the checksum of the batch at {base} is wrong")
+            raise CorruptionError(f"the checksum of the batch at offset {base} is wrong")
         if not 0 <= base < beyond <= committed_end:
             raise CorruptionError(
                 f"a batch has the offsets {base} to {beyond - 1}, where {self.position} was due and"

@@ -209,7 +209,7 @@ class RangeFetcher:
         doubted: RangeFault | None = None
         doubted_since = 0.0
         failures = 0
-        problem: ClientError = _NothingYet("no answer came")
+        problem: ClientError = _NothingYet("no broker responded")
         while True:
             try:
                 async with asyncio.timeout(deadline.remaining_s()):
@@ -268,7 +268,7 @@ class RangeFetcher:
             else:
                 raise _Doubtful(fault)
         if NO_EPOCH < epoch < self._wanted.leader_epoch:
-            # The broker may have been replaced as leader before the range was made.
+            # The broker may have lost the leadership before the range was created.
             raise _NothingYet(
                 f"only leader epoch {epoch} is known, {self._wanted.leader_epoch} was there before"
             )
@@ -344,7 +344,7 @@ class RangeFetcher:
                 if (topic.topic, answer.partition_index) == key:
                     is_throttled = response.throttle_time_ms > 0
                     return await self._accept(answer, epoch, is_throttled)
-        raise ConnectionLost(f"broker {leader} answered for other partitions than asked")
+        raise ConnectionLost(f"broker {leader} returned other partitions than requested")
 
     def _request(self, leader_epoch: int) -> FetchRequest:
         options, cursor = self._options, self._cursor
@@ -380,10 +380,10 @@ class RangeFetcher:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._look()
             if cursor.position == before and not cursor.done:
-                raise _NothingYet(f"offset {before} is out of the range that the leader has")
+                raise _NothingYet(f"offset {before} is outside the offsets of the leader's log")
             return []
         if code == ErrorCode.CORRUPT_MESSAGE:
-            raise _Doubtful(self._corrupt("the leader cannot read the batch there"))
+            raise _Doubtful(self._corrupt("the leader cannot read the batch at the fetch offset"))
         if code:
             raise ResponseError(code, f"{self._key}@{before}: {code.text}")
         gaps, cursor.gaps = cursor.gaps, []
@@ -402,7 +402,7 @@ class RangeFetcher:
     def _corrupt(self, text: str) -> RangeFailed:
         return self._failed(
             RangeFault.CORRUPT,
-            f"{text}: let another replica lead, or see the log of the broker that leads",
+            f"{text}: let another replica lead, or check the log output of the leader",
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
@@ -422,6 +422,6 @@ class RangeFetcher:
         if self._bare_since is None or self._bare_since[0] != epoch:
             self._bare_since = epoch, now
         if now - self._bare_since[1] < self._patience.bare_s or self._bare_since[1] == now:
-            raise _NothingYet("the leader gives no records")
+            raise _NothingYet("the leader returned no records")
         cursor.gaps.append((cursor.position, cursor.end))
         cursor.skip_to(cursor.end)
