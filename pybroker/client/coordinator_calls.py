@@ -44,8 +44,7 @@ async def ask_coordinators(
 ) -> dict[str, T | ClientError]:
     """Return one result for each group, in the order of `groups`. Errors are retried until the
     deadline; a request that the coordinator may have processed is retried only if it is
-    `repeatable`. Each round looks up the coordinators of the groups without a result again, because
-    a group may move to another coordinator."""
+    `repeatable`. Each round looks up the coordinators again, because groups may move."""
     wanted = list(dict.fromkeys(groups))
     final: dict[str, T | ClientError] = {}
     problems: dict[str, ClientError] = {}

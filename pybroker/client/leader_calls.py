@@ -34,9 +34,8 @@ async def ask_leaders(
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
     """Return one result for each partition, in the order of `partitions`. Errors are retried until
-    the deadline, or until a partition had no leader for leaderless.timeout.ms. A request that the
-    leader may have processed is retried only if it is `repeatable`. With `once` nothing is
-    retried."""
+    the deadline, or until a partition had no leader for leaderless.timeout.ms. A request that may
+    have been processed is retried only if `repeatable`. `once` disables retries."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})
     final: dict[TopicPartition, T | ClientError] = {}

@@ -87,7 +87,7 @@ def _name(value: object) -> str | None:
 def _assignors(value: object) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)) or not parts:
-        raise ValueError(f"must have at least one assignor, not {value!r}")
+        raise ValueError(f"must name at least one assignor, not {value!r}")
     return tuple(dict.fromkeys(assignor_name(_text(part)) for part in parts))
 
 
