@@ -91,13 +91,9 @@ def read_records(
             delta_before = offset_delta
             offset = base_offset + offset_delta
             if offset > _INT64_MAX:
-                raise CorruptionError(
-                    f"offset {base_offset} + {offset_delta} does not fit into 64 bits"
-                )
+                raise CorruptionError(f"offset {base_offset} + {offset_delta} exceeds 64 bits")
             if not _INT64_MIN <= timestamp <= _INT64_MAX:
-                raise CorruptionError(
-                    f"timestamp {base_timestamp} + {delta} does not fit into 64 bits"
-                )
+                raise CorruptionError(f"timestamp {base_timestamp} + {delta} exceeds 64 bits")
             key, position = _bytes_or_none(data, position, end)
             value, position = _bytes_or_none(data, position, end)
             header_count, position = _varint(data, position, _INT32_BITS)
@@ -105,10 +101,7 @@ def read_records(
             if header_count:
                 headers, position = _headers(data, position, end, header_count)
             if position != end:
-                raise CorruptionError(
-                    f"{end - position} bytes are left between the last field and the end of the"
-                    " record, expected 0"
-                )
+                raise CorruptionError(f"{end - position} bytes follow the last field of the record")
             fields = (offset, timestamp, key, value, headers, timestamp_type)
             records.append(make(record_type, fields))
     except IndexError:

@@ -165,22 +165,19 @@ cdef object _read_record(
         )
     delta_before[0] = offset_delta
     if base_offset > INT64_MAX - offset_delta:
-        _fail(f"offset {base_offset} + {offset_delta} does not fit into 64 bits")
+        _fail(f"offset {base_offset} + {offset_delta} exceeds 64 bits")
     if append_time is None:
         if (delta > 0 and base_timestamp > INT64_MAX - delta) or (
             delta < 0 and base_timestamp < INT64_MIN - delta
         ):
-            _fail(f"timestamp {base_timestamp} + {delta} does not fit into 64 bits")
+            _fail(f"timestamp {base_timestamp} + {delta} exceeds 64 bits")
         timestamp = base_timestamp + delta
     key = _bytes_or_none(reader)
     value = _bytes_or_none(reader)
     header_count = _varint(reader, 32)
     headers = _headers(reader, header_count) if header_count else ()
     if reader.at != reader.end:
-        _fail(
-            f"{reader.end - reader.at} bytes are left between the last field and the end of the"
-            " record, expected 0"
-        )
+        _fail(f"{reader.end - reader.at} bytes follow the last field of the record")
     return _new(
         record_type, (base_offset + offset_delta, timestamp, key, value, headers, timestamp_type)
     )
